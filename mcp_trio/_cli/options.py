@@ -136,29 +136,24 @@ def naming_header(error: ConnectionLost) -> ConnectionLost:
 
 
 def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Mapping[str, str]:
+    """Parse headers. Errors do not repeat the values, which are often secrets."""
+    from mcp_trio._client.config import expanded
+    from mcp_trio._protocol.http_headers import encoded
+
     headers: dict[str, str] = {}
     for text in texts:
-        name, value = _header(text)
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise click.BadParameter("a header must be written as 'Name: value'")
+        try:
+            value = expanded(value.strip(), name, os.environ)
+            encoded([(name, value)])
+        except (ValueError, LookupError) as error:
+            raise click.BadParameter(str(error)) from None
         if name.lower() in map(str.lower, headers):
             raise click.BadParameter(f"{name} is given twice")
         headers[name] = value
     return headers
-
-
-def _header(text: str) -> tuple[str, str]:
-    """Parse a header. Errors do not repeat the value, which is often a secret."""
-    from mcp_trio._client.config import expanded
-    from mcp_trio._protocol.http_headers import encoded
-
-    name, colon, value = text.partition(":")
-    if not colon:
-        raise click.BadParameter("a header must be written as 'Name: value'")
-    try:
-        value = expanded(value.strip(), name, os.environ)
-        encoded([(name, value)])
-    except (ValueError, LookupError) as error:
-        raise click.BadParameter(str(error)) from None
-    return name, value
 
 
 # The parameter `headers`: a value for each name.
@@ -306,18 +301,15 @@ def serve_options(transport: str, options: Mapping[str, Any]) -> Mapping[str, An
     if transport == "unix" and not given.get("path"):
         raise click.UsageError("--transport unix needs --socket PATH")
     if transport == "tcp":
-        _check_tcp(**given)
+        from mcp_trio._server.sockets import is_loopback
+
+        host = given.get("host", "127.0.0.1")
+        if not (given.get("is_open") or is_loopback(host)):
+            raise click.UsageError(
+                f"tcp has no authentication, and other machines can connect to {host}:"
+                " add --open to allow that"
+            )
     return given
-
-
-def _check_tcp(*, host: str = "127.0.0.1", is_open: bool = False, **_: Any) -> None:
-    from mcp_trio._server.sockets import is_loopback
-
-    if not (is_open or is_loopback(host)):
-        raise click.UsageError(
-            f"tcp has no authentication, and other machines can connect to {host}:"
-            " add --open to allow that"
-        )
 
 
 def listen_address(*, path: str = "", host: str = "127.0.0.1", port: int = 8000, **_: Any) -> str:
@@ -452,17 +444,14 @@ def listening(address: str | None, label: str) -> Generator[ListenAttempt]:
     except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
         if address is None or attempt.is_over:
             raise
-        click.echo(f"cannot listen at {address}: {_listen_error(error, address)}", err=True)
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror is not None:
+            text, name = error.strerror, error.filename
+            # The file that the error is about, such as a certificate, unless it is the address.
+            if name is not None and os.path.lexists(name) and not address.endswith(name):
+                text += f": {name}"
+        click.echo(f"cannot listen at {address}: {text}", err=True)
         click.get_current_context().exit(UNUSABLE_STATUS)
-
-
-def _listen_error(error: Exception, address: str) -> str:
-    """Return the error's text, with the file that it is about unless `address` names that file."""
-    if not isinstance(error, OSError) or error.strerror is None:
-        return str(error)
-    name = error.filename
-    is_other = name is not None and os.path.lexists(name) and not address.endswith(name)
-    return f"{error.strerror}: {name}" if is_other else error.strerror
 
 
 # What is recorded, and how.

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Unpack
 
 import click
 
@@ -175,7 +175,12 @@ def record_command(
         )
     options = record_options(output, choices)
     if url is not None:
-        _check_http_url(url)
+        from mcp_trio._transports.http_client_requests import parsed_url
+
+        try:
+            parsed_url(url)
+        except ValueError as error:  # its text does not repeat the URL, which may hold a secret
+            raise click.UsageError(str(error)) from None
     if command:
         check_program(context, command[0])
 
@@ -199,16 +204,6 @@ def record_command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.exit(status)
-
-
-def _check_http_url(url: str) -> None:
-    """Check a server's URL; errors do not repeat it, because it may contain a secret."""
-    from mcp_trio._transports.http_client_requests import parsed_url
-
-    try:
-        parsed_url(url)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
 
 
 # `mcp-trio bridge`.
@@ -286,30 +281,15 @@ def bridge_command(
     **choices: Unpack[RecordingChoices],
 ) -> None:
     """Connect clients at FROM to the server at TO, each client session to a server session."""
+    import attrs
+    import msgspec
+
+    from mcp_trio._client.connect import has_url
+    from mcp_trio._proxy.bridge import Upstream, check_server_url, parse_downstream
+
     if record is None and any(choices.values()):
         raise click.UsageError("recording options need --record PATH")
     options = None if record is None else record_options(record, choices)
-    upstream = _upstream(context, url, headers)
-    given = {
-        "token": token,
-        "hosts": hosts,
-        "origins": origins,
-        "allows_cors": allows_cors,
-        "is_open": is_open,
-    }
-    try:
-        downstream = _downstream(source, upstream, given)
-        listens_at = None if downstream.kind == "stdio" else source
-        status = _run(
-            downstream, upstream, address=listens_at, label="listening at", record=options
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    context.exit(status)
-
-
-def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str]) -> "Upstream":
-    from mcp_trio._proxy.bridge import Upstream, check_server_url
 
     command = command_after_dashes(context)
     if (url is None) is (command is None):
@@ -317,27 +297,34 @@ def _upstream(context: click.Context, url: str | None, headers: Mapping[str, str
     reject_headers(headers, url)
     if command is not None:
         check_program(context, command[0])
-        return Upstream(target=command)
-    assert url is not None
+        upstream = Upstream(target=command)
+    else:
+        assert url is not None
+        try:
+            check_server_url(url)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        upstream = Upstream(target=url, headers=headers)
+
+    listen_options = {
+        "token": token,
+        "hosts": hosts,
+        "origins": origins,
+        "allows_cors": allows_cors,
+        "is_open": is_open,
+    }
     try:
-        check_server_url(url)
+        downstream = parse_downstream(source)
+        given = transport_options(downstream.kind, listen_options)
+        if "allows_cors" in given and has_url(upstream.target):
+            raise click.UsageError(CORS_WITH_HTTP_SERVER)
+        is_open = given.pop("is_open", False)
+        listen = attrs.evolve(downstream.listen, **given)
+        downstream = msgspec.structs.replace(downstream, listen=listen, is_open=is_open)
+        listens_at = None if downstream.kind == "stdio" else source
+        status = _run(
+            downstream, upstream, address=listens_at, label="listening at", record=options
+        )
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    return Upstream(target=url, headers=headers)
-
-
-def _downstream(source: str, upstream: "Upstream", options: Mapping[str, Any]) -> "Downstream":
-    import attrs
-    import msgspec
-
-    from mcp_trio._client.connect import has_url
-    from mcp_trio._proxy.bridge import parse_downstream
-
-    downstream = parse_downstream(source)
-    given = transport_options(downstream.kind, options)
-    if "allows_cors" in given and has_url(upstream.target):
-        raise click.UsageError(CORS_WITH_HTTP_SERVER)
-    is_open = given.pop("is_open", False)
-    return msgspec.structs.replace(
-        downstream, listen=attrs.evolve(downstream.listen, **given), is_open=is_open
-    )
+        raise click.UsageError(str(error)) from error
+    context.exit(status)

@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -171,22 +171,18 @@ def _output_file(file: str, output: str | None, *, in_place: bool) -> str | None
         raise click.UsageError("--in-place and -o cannot be used together")
     if len(segments_of(file)) > 1:
         raise click.UsageError("--in-place cannot replace a recording of several files: use -o")
-    _reject_open_recording(file)
-    return os.path.realpath(file)  # replace the file with the secrets, not a link to it
-
-
-def _reject_open_recording(file: str) -> None:
-    """Check that no session is being recorded to the file: it would continue in a deleted file."""
+    links = 0
     try:
         with Path(file).open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
             links = os.fstat(opened.fileno()).st_nlink
-    except BlockingIOError as error:
+    except BlockingIOError as error:  # the session would continue in a deleted file
         raise click.UsageError(f"a session is still being recorded to {file}") from error
     except OSError:  # reading reports the error, unless this file system has no locks
-        return
+        pass
     if links > 1:
         click.echo(f"note: {file} has another name, a hard link, which keeps the secrets", err=True)
+    return os.path.realpath(file)  # replace the file with the secrets, not a link to it
 
 
 def _limits() -> "Limits":
@@ -211,20 +207,18 @@ def _redaction(
     for rule in rules:
         scope, dollar, path = rule.partition("$")
         paths.setdefault(scope.removesuffix(":") or "*", []).append(dollar + path)
+    lines: list[str] = []
+    if values is not None:
+        try:
+            lines = Path(values).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.BadParameter(f"cannot read the values in {values}: {error}") from error
     return Redaction(
         keys={*DEFAULT_SECRET_NAMES, *names},
         paths=paths,
-        secrets=[] if values is None else _values(values),
+        secrets=[line for line in map(str.strip, lines) if line],
         follow_chars_min=min_chars,
     )
-
-
-def _values(file: str) -> list[str]:
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"cannot read the values in {file}: {error}") from error
-    return [line for line in map(str.strip, lines) if line]
 
 
 def _intact_records(file: str) -> "list[Record]":
@@ -310,8 +304,10 @@ def scan_command(context: click.Context, /, files: tuple[str, ...]) -> None:
 
 
 def _scan(file: str) -> int:
-    """Print the likely secrets of a file; returns the exit status for it."""
-    from mcp_trio._journal.records import OpenBody, decode_body
+    """Print the likely secrets of a file; return the exit status for it."""
+    from mcp_trio._journal.records import OpenBody, body_bytes, decode_body
+    from mcp_trio._journal.redaction import redactor_for_replay
+    from mcp_trio._journal.secrets import likely_secrets
 
     records: list[Record] = []
     unread: list[Damage] = []
@@ -322,7 +318,15 @@ def _scan(file: str) -> int:
             unread.append(item)
 
     manifest = decode_body(records[0], OpenBody).redaction
-    found = list(_likely_secrets(records, manifest))
+    redactor = None if manifest is None else redactor_for_replay(manifest, records)
+    found: list[Line] = []
+    for record in records[1:]:
+        for secret in likely_secrets(body_bytes(record) or b"null"):
+            value = secret.value
+            if redactor is None or not redactor.knows(value):
+                shown = "" if len(value) < _HIDDEN_CHARS_MAX else value[:_SHOWN_CHARS]
+                masked = f"{shown}… ({len(value)} characters)"
+                found.append(Line((str(record.number), secret.kind, masked, secret.path)))
     if found:
         echo_text(f"{file}: likely secrets: {len(found)}")
         columns = [Column("record", "right"), Column("what"), Column("value"), Column("path")]
@@ -334,21 +338,3 @@ def _scan(file: str) -> int:
     for damage in unread:
         echo_error(f"{file}: cannot be scanned: line {damage.line}: {damage.text}")
     return 1 if found or unread else 0
-
-
-def _likely_secrets(records: "list[Record]", manifest: dict[str, object] | None) -> Iterator[Line]:
-    from mcp_trio._journal.records import body_bytes
-    from mcp_trio._journal.redaction import redactor_for_replay
-    from mcp_trio._journal.secrets import likely_secrets
-
-    redactor = None if manifest is None else redactor_for_replay(manifest, records)
-    for record in records[1:]:
-        for secret in likely_secrets(body_bytes(record) or b"null"):
-            if redactor is None or not redactor.knows(secret.value):
-                value, path = _masked(secret.value), secret.path
-                yield Line((str(record.number), secret.kind, value, path))
-
-
-def _masked(value: str) -> str:
-    shown = "" if len(value) < _HIDDEN_CHARS_MAX else value[:_SHOWN_CHARS]
-    return f"{shown}… ({len(value)} characters)"

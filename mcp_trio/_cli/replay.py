@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal
 
 import click
 
@@ -34,8 +34,7 @@ from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
-    from mcp_trio._replay.live import InputDifference, InputsReport
-    from mcp_trio._replay.mock import MockServer
+    from mcp_trio._replay.live import InputsReport
     from mcp_trio._replay.repeat import Outcome, ReplayJob
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
@@ -52,6 +51,12 @@ class LiveServerCommand(TakesServerCommand):
 # `mcp-trio replay`.
 
 _WITH_A_LIVE_SERVER: Final = "With --inputs, URL or COMMAND"
+
+# The members of the JSON object of a divergence.
+_DIVERGENCE_MEMBERS: Final = (
+    *("record", "lane", "kind", "ordinal", "offset_seconds", "recorded", "replayed"),
+    *("causes", "hint", "follows", "suspended"),
+)
 
 
 @click.command(
@@ -185,6 +190,8 @@ def replay_command(
 
     Each FILE may also be a folder, which stands for all recordings of servers in it.
     """
+    import msgspec
+
     has_command = command_after_dashes(context) is not None
     if target is not None and (has_command or not files):  # click takes the last FILE for TARGET
         files, target = (*files, target), None
@@ -216,7 +223,17 @@ def replay_command(
             raise click.UsageError(
                 "--schedule takes one FILE, and no --repeat, --all, --until or --break"
             )
-        _replay_schedule(context, file, target, schedule, as_json=as_json)
+        from mcp_trio._replay.schedules import decode_schedule
+
+        with naming(schedule.name):
+            decoded = decode_schedule(schedule.read())
+        swept = _sweep(file, target, schedule=decoded)
+        if as_json:
+            echo_json(msgspec.json.encode(swept))
+        else:
+            texts = [difference.text for difference in swept.differences]
+            echo_text("\n".join(_schedule_lines("this schedule", decoded, texts)))
+        context.exit(0 if swept.is_clean else 1)
     if (stops or as_json) and not is_one:
         raise click.UsageError("--until, --break and --json take one FILE, and no --repeat")
     if stops and (mode != "strict" or all_divergences or as_json or None not in {until, break_at}):
@@ -268,25 +285,12 @@ def replay_command(
     except ReplayDivergence as divergence:
         if not as_json:
             raise
-        _print_divergences_as_json(divergence)
+        for each in (divergence, *divergence.later):
+            members = {name: getattr(each, name) for name in _DIVERGENCE_MEMBERS}
+            echo_json(msgspec.json.encode(members))
         context.exit(1)
     if not as_json:
         echo_text(replay_summary(replayed, time.perf_counter() - start))
-
-
-# The members of the JSON object of a divergence.
-_DIVERGENCE_MEMBERS: Final = (
-    *("record", "lane", "kind", "ordinal", "offset_seconds", "recorded", "replayed"),
-    *("causes", "hint", "follows", "suspended"),
-)
-
-
-def _print_divergences_as_json(divergence: ReplayDivergence) -> None:
-    import msgspec
-
-    for each in (divergence, *divergence.later):
-        members = {name: getattr(each, name) for name in _DIVERGENCE_MEMBERS}
-        echo_json(msgspec.json.encode(members))
 
 
 def _replay_to_stop(
@@ -320,25 +324,6 @@ def _replay_to_stop(
             click.echo(f"the replay has passed record {number} without stopping")
     elif break_at is not None:
         click.echo("the replay was ended in the debugger")
-
-
-def _replay_schedule(
-    context: click.Context, file: str, target: str, schedule: BinaryIO, *, as_json: bool
-) -> NoReturn:
-    """Run one schedule of a sweep, print how it ended, and exit."""
-    import msgspec
-
-    from mcp_trio._replay.schedules import decode_schedule
-
-    with naming(schedule.name):
-        decoded = decode_schedule(schedule.read())
-    report = _sweep(file, target, schedule=decoded)
-    if as_json:
-        echo_json(msgspec.json.encode(report))
-    else:
-        texts = [difference.text for difference in report.differences]
-        echo_text("\n".join(_schedule_lines("this schedule", decoded, texts)))
-    context.exit(0 if report.is_clean else 1)
 
 
 def _recordings(files: Sequence[str]) -> list[str]:
@@ -471,7 +456,15 @@ def _drive(
 
     # A server in this process may print, but stdout is for the differences.
     with contextlib.redirect_stdout(sys.stderr), naming(file), busy("waiting for the server"):
-        server = _live_server(context, target)
+        command = command_after_dashes(context)
+        if (command is None) is (target is None):
+            raise click.UsageError("name one server: TARGET or URL, or its COMMAND after --")
+        server: Target
+        if command is not None:
+            server = command
+        else:
+            assert target is not None
+            server = target if is_url(target) else load_server(target)
         reject_headers(headers, server if isinstance(server, str) else None)
         try:
             return drive(
@@ -490,16 +483,6 @@ def _drive(
         except ConnectionLost as error:  # the server could not be started or reached
             echo_error(str(naming_header(error)))
             context.exit(2)
-
-
-def _live_server(context: click.Context, target: str | None) -> "Target":
-    command = command_after_dashes(context)
-    if (command is None) is (target is None):
-        raise click.UsageError("name one server: TARGET or URL, or its COMMAND after --")
-    if target is None:
-        assert command is not None
-        return command
-    return target if is_url(target) else load_server(target)
 
 
 def _limits(timeout: float | None) -> "Limits":
@@ -523,6 +506,7 @@ _DIFFERENCE_COLOURS: Final = {
 
 def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
     from mcp_trio._cli.output import Column, Line, print_table
+    from mcp_trio._replay.live import value_texts
 
     if as_json:
         import msgspec
@@ -538,21 +522,15 @@ def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
             Column("recorded"),
             Column("live"),
         )
-        lines = [
-            Line(_difference_cells(each), _DIFFERENCE_COLOURS[each.kind])
-            for each in report.differences
-        ]
+        lines: list[Line] = []
+        for each in report.differences:
+            number = "" if each.record is None else str(each.record)
+            values = value_texts(each) if each.path else ("", each.live or "")
+            cells = (each.kind, number, each.subject, each.path, *values)
+            lines.append(Line(cells, _DIFFERENCE_COLOURS[each.kind]))
         print_table(columns, lines)
         click.echo()
     echo_text(report.summary)
-
-
-def _difference_cells(difference: "InputDifference") -> tuple[str, ...]:
-    from mcp_trio._replay.live import value_texts
-
-    number = "" if difference.record is None else str(difference.record)
-    values = value_texts(difference) if difference.path else ("", difference.live or "")
-    return difference.kind, number, difference.subject, difference.path, *values
 
 
 # `mcp-trio mock`.
@@ -649,24 +627,22 @@ def _mock_server(
     given = serve_options(transport, options)
     with naming(file):
         server = mock_server(file, strict=strict, pace=pace, channel=channel)
-    status = run_mock(server) if transport == "stdio" else _serve_mock(server, transport, given)
+    status = 0
+    if transport == "stdio":
+        status = run_mock(server)
+    else:
+        from mcp_trio._server.server import RUNNERS
+
+        try:
+            with listening(listen_address(**given), "serving") as attempt:
+                RUNNERS[transport](server, on_serving=attempt.report_url, **given)
+        except SystemExit as exit_:  # a signal has ended the server
+            status = int(exit_.code or 0)
     if strict:
         server.check()
     for line in server.unrecorded:
         echo_error(line)
     context.exit(status)
-
-
-def _serve_mock(server: "MockServer", transport: str, options: Mapping[str, Any]) -> int:
-    """Serve until a signal ends it; returns the exit status for that signal."""
-    from mcp_trio._server.server import RUNNERS
-
-    try:
-        with listening(listen_address(**options), "serving") as attempt:
-            RUNNERS[transport](server, on_serving=attempt.report_url, **options)
-    except SystemExit as exit_:
-        return int(exit_.code or 0)
-    return 0
 
 
 # `mcp-trio sweep`.

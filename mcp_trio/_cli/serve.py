@@ -4,7 +4,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -13,7 +13,6 @@ import click
 
 from mcp_trio._cli.options import (
     TRANSPORTS,
-    ListenAttempt,
     RecordingChoices,
     listen_address,
     listening,
@@ -27,7 +26,6 @@ from mcp_trio._cli.options import (
 
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client
-    from mcp_trio._recorder.writer import RecordOptions
     from mcp_trio._server.server import Server
     from mcp_trio.types import ProgressParams
 
@@ -173,17 +171,47 @@ def run_command(
         },
     )
     if transport == "stdio":
-        _serve_stdio(target, protocol_versions, recording)
-    else:
-        from mcp_trio._recorder.writer import holds_many_sessions
+        from mcp_trio._transports.stdio import divert_stdio
 
-        if not holds_many_sessions(recording):
-            raise click.UsageError(
-                f"--transport {transport} serves many sessions: --record needs an existing folder"
-            )
-        _serve_listening(
-            _load(target, protocol_versions), transport, options, recording, workers or 1
+        # Before the user's code is imported: what it prints must not get between the messages.
+        descriptors = divert_stdio()
+
+        from mcp_trio._server.stdio import run_stdio
+        from mcp_trio._session.tasks import sole_exception
+
+        loaded = _load(target, protocol_versions)
+        try:
+            run_stdio(loaded, record=recording, descriptors=descriptors)
+        except Exception as error:
+            raise sole_exception(error) from None
+        return
+
+    from mcp_trio._recorder.writer import holds_many_sessions
+    from mcp_trio._server.http_serve import check_for_workers
+    from mcp_trio._server.server import RUNNERS
+
+    if not holds_many_sessions(recording):
+        raise click.UsageError(
+            f"--transport {transport} serves many sessions: --record needs an existing folder"
         )
+    loaded = _load(target, protocol_versions)
+    if workers is not None and workers > 1:
+        try:
+            check_for_workers(loaded, {}, workers)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    with listening(listen_address(**options), "serving") as attempt:
+        lifespan = loaded.lifespan
+        if lifespan is not None:
+
+            def start_lifespan(server: "Server") -> AbstractAsyncContextManager[Any]:
+                # The lifespan starts once the socket is bound: an OSError that it raises is no
+                # error of listening.
+                attempt.is_over = True
+                return lifespan(server)
+
+            loaded.lifespan = start_lifespan
+        RUNNERS[transport](loaded, on_serving=attempt.report_url, record=recording, **options)
 
 
 def _load(target: str, protocol_versions: Sequence[str]) -> "Server":
@@ -191,60 +219,6 @@ def _load(target: str, protocol_versions: Sequence[str]) -> "Server":
     if protocol_versions:
         server.protocol_versions = protocol_versions
     return server
-
-
-def _serve_stdio(
-    target: str, protocol_versions: Sequence[str], recording: "RecordOptions | None"
-) -> None:
-    from mcp_trio._transports.stdio import divert_stdio
-
-    # Before the user's code is imported: what it prints must not get between the messages.
-    descriptors = divert_stdio()
-
-    from mcp_trio._server.stdio import run_stdio
-    from mcp_trio._session.tasks import sole_exception
-
-    server = _load(target, protocol_versions)
-    try:
-        run_stdio(server, record=recording, descriptors=descriptors)
-    except Exception as error:
-        raise sole_exception(error) from None
-
-
-def _serve_listening(
-    server: "Server",
-    transport: str,
-    options: Mapping[str, Any],
-    recording: "RecordOptions | None",
-    workers: int,
-) -> None:
-    from mcp_trio._server.http_serve import check_for_workers
-    from mcp_trio._server.server import RUNNERS
-
-    if workers > 1:
-        try:
-            check_for_workers(server, {}, workers)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-    with listening(listen_address(**options), "serving") as attempt:
-        _end_attempt_with_lifespan(server, attempt)
-        RUNNERS[transport](server, on_serving=attempt.report_url, record=recording, **options)
-
-
-def _end_attempt_with_lifespan(server: "Server", attempt: ListenAttempt) -> None:
-    """Keep an OSError of the server's lifespan from being reported as an error of listening.
-
-    The lifespan starts once the socket is bound.
-    """
-    lifespan = server.lifespan
-    if lifespan is None:
-        return
-
-    def start(server: "Server") -> AbstractAsyncContextManager[Any]:
-        attempt.is_over = True
-        return lifespan(server)
-
-    server.lifespan = start
 
 
 # `mcp-trio demo`.
