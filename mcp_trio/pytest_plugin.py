@@ -286,10 +286,10 @@ class Replay:
         __tracebackhide__ = True
         from mcp_trio._recorder.files import recordings_in
 
-        place = self._paths.path_or_marker(folder)
-        files = recordings_in(place, role="server")
+        path = self._paths.path_or_marker(folder)
+        files = recordings_in(path, role="server")
         if not files:
-            raise AssertionError(f"nothing was compared: {place} holds no recording of a server")
+            raise AssertionError(f"nothing was compared: {path} holds no recording of a server")
         return [self(server, file, repeat=repeat) for file in files]
 
     def _target(self, text: str) -> str:

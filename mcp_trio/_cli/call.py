@@ -377,7 +377,7 @@ def parse_arguments(texts: Sequence[str]) -> Given:
         click.UsageError: They have another form, or one is given twice.
     """
     if len(texts) == 1 and texts[0].startswith(("{", "@", "-")):
-        return _object(texts[0])
+        return _read_object(texts[0])
     assignments: list[Assignment] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -430,7 +430,7 @@ def prompt_arguments(given: Given) -> dict[str, str]:
     return given
 
 
-def _object(text: str) -> Arguments:
+def _read_object(text: str) -> Arguments:
     try:
         source: str | bytes = text
         if text == "-":

@@ -250,6 +250,15 @@ def _ms(value: float | None) -> str:
 # The number of differences that are shown without --all.
 SHOWN_MAX: Final = 20
 _VALUE_COLUMNS_MAX: Final = 60
+_DIFFERENCE_COLUMNS: Final = (
+    Column(""),
+    Column("A", "right"),
+    Column("B", "right"),
+    Column("lane"),
+    Column("kind"),
+    Column("what", screen_columns_max=40),
+    Column("difference"),
+)
 _DIFFERENCE_COLOURS: Final[Mapping[str, str]] = {
     "changed": "yellow",
     "missing": "red",
@@ -304,7 +313,22 @@ def diff_command(
         echo_json(msgspec.json.Encoder().encode_lines(plain), nl=False)
     else:
         shown = found if show_all else found[:SHOWN_MAX]
-        _print_differences(shown, left, right)
+        if shown:
+            left_texts, right_texts = _texts_by_record(left), _texts_by_record(right)
+            lines: list[Line] = []
+            for each in shown:
+                cells = (
+                    each.what,
+                    _number(each.left),
+                    _number(each.right),
+                    each.lane or "",
+                    each.kind,
+                    right_texts[each.right] if each.left is None else left_texts[each.left],
+                    _DIFFERENCE_TEXTS[each.what](each),
+                )
+                lines.append(Line(cells, _DIFFERENCE_COLOURS[each.what]))
+            print_table(_DIFFERENCE_COLUMNS, lines)
+            click.echo()
         count = f"{len(found) or 'no'} difference{'' if len(found) == 1 else 's'}"
         compared = f"{len(left)} and {len(right)} records"
         roles = role_of(left), role_of(right)
@@ -329,37 +353,6 @@ def _undamaged_records(file: str) -> "list[Record]":
 def _plain(value: Any) -> Any:
     """Return bytes as text, and other values, which are JSON, as they are."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-
-
-def _print_differences(
-    found: "Sequence[Difference]", left: "Sequence[Record]", right: "Sequence[Record]"
-) -> None:
-    if not found:
-        return
-    columns = (
-        Column(""),
-        Column("A", "right"),
-        Column("B", "right"),
-        Column("lane"),
-        Column("kind"),
-        Column("what", screen_columns_max=40),
-        Column("difference"),
-    )
-    left_texts, right_texts = _texts_by_record(left), _texts_by_record(right)
-    lines: list[Line] = []
-    for each in found:
-        cells = (
-            each.what,
-            _number(each.left),
-            _number(each.right),
-            each.lane or "",
-            each.kind,
-            right_texts[each.right] if each.left is None else left_texts[each.left],
-            _DIFFERENCE_TEXTS[each.what](each),
-        )
-        lines.append(Line(cells, _DIFFERENCE_COLOURS[each.what]))
-    print_table(columns, lines)
-    click.echo()
 
 
 def _texts_by_record(records: "Sequence[Record]") -> dict[int | None, str]:

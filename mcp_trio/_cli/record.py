@@ -63,7 +63,7 @@ def _run(
     label: str,
     record: "RecordOptions | None",
 ) -> int:
-    """Run the bridge until it ends; returns the exit status.
+    """Run the bridge until it ends; return the exit status.
 
     Raises:
         ConnectionLost: The server at a URL cannot be reached, or its connection is lost.

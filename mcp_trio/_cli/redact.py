@@ -35,7 +35,6 @@ from mcp_trio.errors import RecordingError
 if TYPE_CHECKING:
     from mcp_trio._journal.records import Record
     from mcp_trio._journal.redaction import Redaction, RemainingSecret
-    from mcp_trio.limits import Limits
 
 
 # `mcp-trio redact`.
@@ -110,9 +109,17 @@ def redact_command(
     **rules: Any,
 ) -> None:
     """Write the recording FILE with its secrets replaced by tokens."""
+    import attrs
+
     from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
+    from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
 
+    # Without a maximum number of secrets, which protects live sessions only.
+    limits = attrs.evolve(
+        DEFAULT_LIMITS,
+        recording=RecordingLimits(secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize),
+    )
     target = _output_file(file, output, in_place=in_place)
     if target is not None and not in_place:
         check_overwrites_nothing(target, overwrite=overwrite)
@@ -127,7 +134,7 @@ def redact_command(
                     records,
                     redaction,
                     key=key_bytes,
-                    limits=_limits(),
+                    limits=limits,
                     on_remaining=remaining.append,
                 )
             )
@@ -183,18 +190,6 @@ def _output_file(file: str, output: str | None, *, in_place: bool) -> str | None
     if links > 1:
         click.echo(f"note: {file} has another name, a hard link, which keeps the secrets", err=True)
     return os.path.realpath(file)  # replace the file with the secrets, not a link to it
-
-
-def _limits() -> "Limits":
-    """Return limits without a maximum number of secrets, which protects live sessions only."""
-    import attrs
-
-    from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
-
-    return attrs.evolve(
-        DEFAULT_LIMITS,
-        recording=RecordingLimits(secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize),
-    )
 
 
 def _redaction(

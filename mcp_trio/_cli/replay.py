@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
     from mcp_trio._replay.sweep import SweepReport
-    from mcp_trio.limits import Limits
 
 
 class LiveServerCommand(TakesServerCommand):
@@ -451,9 +450,15 @@ def _drive(
             URL that takes them.
         RecordingError: The file is not a recording.
     """
+    import attrs
+
     from mcp_trio._cli.output import busy
     from mcp_trio._replay.live import drive
+    from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 
+    limits = DEFAULT_LIMITS
+    if timeout is not None:
+        limits = attrs.evolve(limits, requests=RequestLimits(idle_seconds=timeout))
     # A server in this process may print, but stdout is for the differences.
     with contextlib.redirect_stdout(sys.stderr), naming(file), busy("waiting for the server"):
         command = command_after_dashes(context)
@@ -473,7 +478,7 @@ def _drive(
                 ignore=ignore,
                 channel=channel,
                 protocol_version=protocol_version,
-                limits=_limits(timeout),
+                limits=limits,
                 inherit_env=target is None,
                 headers=headers,
                 allow_damaged=allow_damaged,
@@ -483,16 +488,6 @@ def _drive(
         except ConnectionLost as error:  # the server could not be started or reached
             echo_error(str(naming_header(error)))
             context.exit(2)
-
-
-def _limits(timeout: float | None) -> "Limits":
-    import attrs
-
-    from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
-
-    if timeout is None:
-        return DEFAULT_LIMITS
-    return attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=timeout))
 
 
 _DIFFERENCE_COLOURS: Final = {

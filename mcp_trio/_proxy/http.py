@@ -230,8 +230,8 @@ class OpenRecordings:
         is_opening = any(
             isinstance(each, Request) and each.method == INITIALIZE for each in messages
         )
-        has_place = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
-        if is_opening and key is None and has_place and not self._gives_no_ids:
+        has_room = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
+        if is_opening and key is None and has_room and not self._gives_no_ids:
             return self._begin()
         with_room = (each for each in self._common if each.has_room_for(names))
         found = next(with_room, None)
@@ -346,7 +346,7 @@ class ProxiedExchange:
     limits: Limits
     _open: dict[int | str, Request] = attrs.field(init=False)
     _has_begun: bool = attrs.field(default=False, init=False)
-    _own: OpenRecording | None = attrs.field(default=None, init=False)
+    _sse_session: OpenRecording | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._open = {each.id: each for each in self.messages if isinstance(each, Request)}
@@ -368,8 +368,8 @@ class ProxiedExchange:
                         journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
                 journal.flush()
         finally:
-            if self._own is not None:
-                self.recordings.end(self._own)
+            if self._sse_session is not None:
+                self.recordings.end(self._sse_session)
 
     async def _pass(self) -> None:
         given = self.link.http.timeout
@@ -518,17 +518,19 @@ class ProxiedExchange:
     def _record_events(self, events: Sequence[Event | Oversized], piece: bytes) -> bytes:
         """Record events; return the piece of the stream to forward to the client."""
         for event in events:
-            if isinstance(event, Event) and event.name == "endpoint" and self._own is None:
+            if isinstance(event, Event) and event.name == "endpoint" and self._sse_session is None:
                 # A session of 2024-11-05 begins; it ends with its stream, and its URL is its key.
                 url = self.link.same_origin(event.data.decode(errors="replace"))
                 if url is None:
                     continue
                 key = url.raw_path
-                self._own = self.recording = self.recordings.name(self.recording, key.decode())
+                self._sse_session = self.recording = self.recordings.name(
+                    self.recording, key.decode()
+                )
                 if event.data.startswith(b"http"):
                     # The client gets the path alone, since the server's URL would bypass the proxy.
                     piece = piece.replace(event.data, key, 1)
-            elif self.is_endpoint or self._own is not None:
+            elif self.is_endpoint or self._sse_session is not None:
                 if isinstance(event, Oversized):
                     self.recording.journal.record_oversized("out", event)
                 elif event.data and event.name == "message" and not self._is_repeated(event):
