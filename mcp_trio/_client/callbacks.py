@@ -104,23 +104,22 @@ def wire_roots(roots: object) -> list[Root]:
     """
     if not isinstance(roots, Sequence) or isinstance(roots, str | bytes):
         raise TypeError(f"roots must be a list, or a function that returns one, not {roots!r}")
-    return [_wire_root(root) for root in cast("Sequence[object]", roots)]
-
-
-def _wire_root(root: object) -> Root:
-    if isinstance(root, PathLike):
-        root = Path(cast("PathLike[str]", root)).resolve().as_uri()
-    if isinstance(root, str):
-        root = Root(uri=root)
-    if not isinstance(root, Root):
-        raise TypeError(f"a root must be a Root, a URI or a path, not {root!r}")
-    uri = root.uri
-    if not uri.startswith(_ROOT_SCHEME):
-        raise ValueError(f"the URI of a root must start with {_ROOT_SCHEME}, unlike {uri!r}")
-    path = unquote(urlsplit(uri).path)
-    if "\0" in path or ".." in path.replace("\\", "/").split("/"):
-        raise ValueError(f"the URI of a root must not contain '..' or NUL, unlike {uri!r}")
-    return root
+    checked: list[Root] = []
+    for root in cast("Sequence[object]", roots):
+        if isinstance(root, PathLike):
+            root = Path(cast("PathLike[str]", root)).resolve().as_uri()
+        if isinstance(root, str):
+            root = Root(uri=root)
+        if not isinstance(root, Root):
+            raise TypeError(f"a root must be a Root, a URI or a path, not {root!r}")
+        uri = root.uri
+        if not uri.startswith(_ROOT_SCHEME):
+            raise ValueError(f"the URI of a root must start with {_ROOT_SCHEME}, unlike {uri!r}")
+        path = unquote(urlsplit(uri).path)
+        if "\0" in path or ".." in path.replace("\\", "/").split("/"):
+            raise ValueError(f"the URI of a root must not contain '..' or NUL, unlike {uri!r}")
+        checked.append(root)
+    return checked
 
 
 def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
@@ -139,7 +138,18 @@ def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
     elif isinstance(returned, bool):
         result = ElicitResult(action="accept" if returned else "decline")
     else:
-        result = ElicitResult(action="accept", content=_form_content(returned))
+        try:
+            plain: object = msgspec.to_builtins(returned, str_keys=True)
+        except TypeError:
+            plain = None
+        if not isinstance(plain, Mapping):
+            raise TypeError(
+                "an elicitation callback must return an ElicitResult, True, False, or the content"
+                f" of the form, not {returned!r}"
+            )
+        members = cast("Mapping[str, Any]", plain)
+        form = {name: value for name, value in members.items() if value is not None}
+        result = ElicitResult(action="accept", content=form)
     if result.action != "accept":
         return msgspec.structs.replace(result, content=None)
     if params.requested_schema is None:
@@ -151,21 +161,6 @@ def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
     if errors:
         raise ValueError(f"the content does not match the form: {'; '.join(errors)}")
     return msgspec.structs.replace(result, content=content)
-
-
-def _form_content(returned: object) -> dict[str, Any]:
-    """Return the members of a form as JSON types, without those that are None."""
-    try:
-        plain: object = msgspec.to_builtins(returned, str_keys=True)
-    except TypeError:
-        plain = None
-    if not isinstance(plain, Mapping):
-        raise TypeError(
-            "an elicitation callback must return an ElicitResult, True, False, or the content of"
-            f" the form, not {returned!r}"
-        )
-    members = cast("Mapping[str, Any]", plain)
-    return {name: value for name, value in members.items() if value is not None}
 
 
 def _check_roots(_application: object, _field: object, roots: Roots | None) -> None:
@@ -310,7 +305,11 @@ class ClientApplication:
             raise _rejection("sampling/createMessage", error)
         sampling: Any = self.sampling
         arguments = [params, report]
-        if not _needs_two_arguments(sampling):
+        try:
+            signature(sampling).bind(params)
+        except TypeError:
+            pass  # the callback has a second parameter without a default, for `report`
+        else:
             del arguments[1]
         result: Any = await _awaited(sampling(*arguments))
         if not isinstance(result, CreateMessageResult):
@@ -391,12 +390,3 @@ def _rejection(method: str, reason: str) -> RequestError:
 async def _awaited(value: Any) -> Any:
     """Return the value of a callback that may be a normal or an async function."""
     return await value if isawaitable(value) else value
-
-
-def _needs_two_arguments(sampling: Callable[..., object]) -> bool:
-    """Return whether a callback has two required parameters: one with a default is not for us."""
-    try:
-        signature(sampling).bind(None)
-    except TypeError:
-        return True
-    return False

@@ -653,16 +653,7 @@ class Client:
             MCPError: As `request`.
         """
         options.setdefault("progress", self.progress)
-        result = await self._call_tool(call_tool_params(name, arguments), options)
-        raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
-        if result.is_error and (raises or result_type is not None):
-            raise ToolError(error_text(name, result), result)
-        self._output_schemas.check(name, result)
-        return result if result_type is None else decode_as(name, result, result_type)
-
-    async def _call_tool(
-        self, params: types.CallToolParams, options: CallOptions
-    ) -> types.CallToolResult:
+        params = call_tool_params(name, arguments)
         result: types.CallToolResult
         try:
             result = await self.request("tools/call", params, **options)
@@ -674,7 +665,11 @@ class Client:
             self._cache.forget("tools/list")
             await self.list_tools()
             result = await self.request("tools/call", params, **options)
-        return result
+        raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
+        if result.is_error and (raises or result_type is not None):
+            raise ToolError(error_text(name, result), result)
+        self._output_schemas.check(name, result)
+        return result if result_type is None else decode_as(name, result, result_type)
 
     async def read_resource(
         self, uri: str, **options: Unpack[CallOptions]
@@ -898,7 +893,13 @@ class Client:
 
     async def _connect_session(self) -> None:
         """Open a session and negotiate; skip `server/discover` if the server is known as legacy."""
-        version_memory, address = self._version_memory_and_address()
+        version_memory, url = self._own_version_memory, url_of(self.target)
+        address: Address | None = None
+        if url is not None:
+            given = self.version_memory
+            version_memory = version_memory_of_this_run() if given is None else given
+            versions = tuple(self.protocol_versions)
+            address = address_of(url, http=self.http, protocol_versions=versions)
         kind = version_memory.recall(address)
         try:
             await self._connect_as(kind)
@@ -909,31 +910,15 @@ class Client:
             logger.info("%s is no longer a %s server: %s", self._target_name, kind, error)
             version_memory.forget(address)
             await self._connect_as(None)
-        version_memory.note(address, self._server_kind)
         session = self._session
+        if self._is_stateless:
+            kind = "stateless"
+        else:
+            has_http_sse = getattr(session.channel, "uses_http_sse", False)
+            kind = "HTTP+SSE" if has_http_sse else "legacy"
+        version_memory.note(address, kind)
         self._reported_state.become("open")
         session.closing.when_set(partial(self._note_loss, session))
-
-    def _version_memory_and_address(self) -> tuple[VersionMemory, Address | None]:
-        """Return the memory for the kind of the server, and the server's key in it.
-
-        For a target without a URL the client has a memory of its own.
-        """
-        url = url_of(self.target)
-        if url is None:
-            return self._own_version_memory, None
-        version_memory = (
-            version_memory_of_this_run() if self.version_memory is None else self.version_memory
-        )
-        return version_memory, address_of(
-            url, http=self.http, protocol_versions=tuple(self.protocol_versions)
-        )
-
-    @property
-    def _server_kind(self) -> ServerKind:
-        if self._is_stateless:
-            return "stateless"
-        return "HTTP+SSE" if getattr(self._session.channel, "uses_http_sse", False) else "legacy"
 
     async def _connect_as(self, kind: ServerKind | None) -> None:
         """Open a session and negotiate with a server of this kind; None: of an unknown kind."""
@@ -1205,7 +1190,13 @@ class Client:
         try:
             return await session.request(method, params, **options)
         except ConnectionLost as loss:
-            if not (self._may_repeat(method) or self._had_no_effect(loss)):
+            reconnects_to_url = has_url(self.target) and self._reconnects
+            row = self._methods.get(method)
+            only_reads = row is not None and row.is_cacheable
+            # The request was not delivered, or only to a session that had expired.
+            had_no_effect = not isinstance(loss, OutcomeUnknown) and loss.http_status is None
+            may_repeat = reconnects_to_url and (only_reads or had_no_effect)
+            if not (may_repeat or (only_reads and self.restart)):
                 raise
         except RequestError as error:
             if error.code == URL_ELICITATION_REQUIRED:
@@ -1216,17 +1207,6 @@ class Client:
             self._log_malformed(session)
         session = await self._open_session()
         return await session.request(method, params, **options)
-
-    def _may_repeat(self, method: str) -> bool:
-        """Return whether a lost request may be sent again, because it only reads."""
-        row = self._methods.get(method)
-        is_allowed = self.restart or (has_url(self.target) and self._reconnects)
-        return is_allowed and row is not None and row.is_cacheable
-
-    def _had_no_effect(self, loss: ConnectionLost) -> bool:
-        """Return whether a request was not delivered, or only to a session that had expired."""
-        is_unknown = isinstance(loss, OutcomeUnknown) or loss.http_status is not None
-        return has_url(self.target) and self._reconnects and not is_unknown
 
     async def _list(self, method: str, member: str, options: CallOptions) -> list[Any]:
         read = partial(

@@ -120,7 +120,12 @@ def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
     if not isinstance(entry, Mapping):
         raise TypeError("must be an object")
     entry = cast("Mapping[str, Any]", entry)
-    is_local = _is_local(entry)
+    if entry.get("type") is not None:
+        is_local = entry["type"] == _LOCAL
+    elif entry.get("command") is not None and entry.get("url") is not None:
+        raise ValueError("type: missing, although there are both a command and a url")
+    else:
+        is_local = entry.get("url") is None
     needed, other = ("command", "url") if is_local else ("url", "command")
     if entry.get(needed) is None:
         raise ValueError(f"{needed}: missing")
@@ -128,16 +133,6 @@ def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
     if given.get("disabled") is not True:
         given = {key: _expanded(value, key, variables) for key, value in given.items()}
     return msgspec.convert(given, ServerConfig)
-
-
-def _is_local(entry: Mapping[str, Any]) -> bool:
-    """Return whether the server is a command; if it has a URL, too, its "type" decides."""
-    kind = entry.get("type")
-    if kind is not None:
-        return bool(kind == _LOCAL)
-    if entry.get("command") is not None and entry.get("url") is not None:
-        raise ValueError("type: missing, although there are both a command and a url")
-    return entry.get("url") is None
 
 
 def _expanded(value: object, member: str, variables: Mapping[str, str]) -> object:

@@ -141,7 +141,17 @@ async def open_target(
         ValueError: The URL is invalid.
     """
     if isinstance(target, ServerConfig):
-        target, process, web = _configured(target, process, web)
+        # The options of the client precede those of the configuration.
+        config = target
+        if config.command is None:
+            assert config.url is not None
+            target = config.url
+            web = attrs.evolve(web, headers={**config.headers, **(web.headers or {})})
+        else:
+            target = [config.command, *config.args]
+            process = msgspec.structs.replace(
+                process, env={**config.env, **(process.env or {})}, cwd=process.cwd or config.cwd
+            )
     if not isinstance(target, str) and web != NO_WEB_OPTIONS:
         raise TypeError("http, headers, token and ssl_context are for URLs only")
     if not is_command(target) and process != NO_PROCESS_OPTIONS:
@@ -167,20 +177,6 @@ async def open_target(
         "a client connects to a URL, a command (a list: the program and its arguments),"
         f" a ServerConfig, a server object or a channel, not {target!r}"
     )
-
-
-def _configured(
-    config: ServerConfig, process: ProcessOptions, web: WebOptions
-) -> tuple[str | Command, ProcessOptions, WebOptions]:
-    """Return the URL or command of a configuration, with its options under those of the client."""
-    if config.command is None:
-        assert config.url is not None
-        web = attrs.evolve(web, headers={**config.headers, **(web.headers or {})})
-        return config.url, process, web
-    process = msgspec.structs.replace(
-        process, env={**config.env, **(process.env or {})}, cwd=process.cwd or config.cwd
-    )
-    return [config.command, *config.args], process, web
 
 
 async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
@@ -307,22 +303,12 @@ class SessionTask:
 
         Called by a task of the session itself, such as a callback, it returns at once.
         """
-        if self._is_current_or_ancestor():
-            return
-        seconds_max = self._closing_seconds_max()
-        with trio.move_on_after(seconds_max, shield=True):
-            await self.ended.wait()
-            return
-        logger.error("the session has not ended within %g s: a callback is shielded", seconds_max)
-
-    def _is_current_or_ancestor(self) -> bool:
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-        while task is not None and task is not self._task:
+        while task is not None:
+            if task is self._task:
+                return
             task = None if task.parent_nursery is None else task.parent_nursery.parent_task
-        return task is not None
-
-    def _closing_seconds_max(self) -> float:
-        """Return more than all steps of closing take: two sessions, the channel, the recording."""
+        # More than all steps of closing take: two sessions, the channel, the recording.
         shutdown = self._limits.shutdown
         session_seconds = shutdown.drain_seconds + 2 * shutdown.close_seconds
         process_seconds = (
@@ -331,7 +317,12 @@ class SessionTask:
             + shutdown.kill_seconds
             + shutdown.exit_status_seconds
         )
-        return 2 * session_seconds + process_seconds + self._limits.recording.close_seconds
+        recording_seconds = self._limits.recording.close_seconds
+        seconds_max = 2 * session_seconds + process_seconds + recording_seconds
+        with trio.move_on_after(seconds_max, shield=True):
+            await self.ended.wait()
+            return
+        logger.error("the session has not ended within %g s: a callback is shielded", seconds_max)
 
     async def _serve(self, served: Served) -> None:
         try:
@@ -390,13 +381,21 @@ async def discover(session: Session) -> bool:
     """
     ours = session.connection.protocol_versions
     reply = await _probe(session)
-    if _names_our_version(session, reply):
+    is_rejection = isinstance(reply, RequestError) and reply.code == UNSUPPORTED_PROTOCOL_VERSION
+    named = _supported(reply) if is_rejection else None
+    if named and session.connection.common_stateless_version(named) is not None:
+        # The server rejected our protocol version, and yet names it as supported. That happens
+        # while a server is updated, or if a load balancer has older servers behind it.
         reply = await _probe(session)
     supported = _supported(reply)
     if supported is None:
-        if not supports_legacy(ours):
-            raise _legacy_error(session, cast("Exception", reply))
-        return False
+        if supports_legacy(ours):
+            return False
+        if isinstance(reply, RequestTimeout):
+            seconds = session.connection.limits.requests.initialize_seconds
+            raise RequestTimeout(DISCOVER, "total", seconds, "limits.requests.initialize_seconds")
+        text = f"the server does not support {', '.join(ours)}: {reply}"
+        raise RemoteProtocolError(text) from cast("Exception", reply)
     if (
         isinstance(reply, DiscoverResult)
         and session.connection.common_stateless_version(supported) is not None
@@ -408,9 +407,9 @@ async def discover(session: Session) -> bool:
         return False
     if isinstance(reply, RequestError) and (common or not supported):
         raise reply  # its own text is more precise
-    named = ", ".join(supported) or "none"
+    theirs = ", ".join(supported) or "none"
     raise RemoteProtocolError(
-        f"the server supports the protocol versions {named}; this client: {', '.join(ours)}"
+        f"the server supports the protocol versions {theirs}; this client: {', '.join(ours)}"
     )
 
 
@@ -463,30 +462,6 @@ def _supported(reply: _Reply) -> Sequence[str] | None:
     if isinstance(reply, RequestError) and reply.code in STATELESS_CODES:
         return supported_versions_in(reply.data)
     return None
-
-
-def _names_our_version(session: Session, reply: _Reply) -> bool:
-    """Return whether a server rejected our protocol version, and yet names it as supported.
-
-    That happens while a server is updated, or if a load balancer has older servers behind it. Then
-    the request is worth another try.
-    """
-    is_rejection = isinstance(reply, RequestError) and reply.code == UNSUPPORTED_PROTOCOL_VERSION
-    return (
-        is_rejection
-        and session.connection.common_stateless_version(_supported(reply) or ()) is not None
-    )
-
-
-def _legacy_error(session: Session, reply: Exception) -> Exception:
-    """Return the error of a client without a handshake that meets a legacy server."""
-    if isinstance(reply, RequestTimeout):
-        seconds = session.connection.limits.requests.initialize_seconds
-        return RequestTimeout(DISCOVER, "total", seconds, "limits.requests.initialize_seconds")
-    ours = ", ".join(session.connection.protocol_versions)
-    error = RemoteProtocolError(f"the server does not support {ours}: {reply}")
-    error.__cause__ = reply
-    return error
 
 
 ServerKind: TypeAlias = Literal["stateless", "legacy", "HTTP+SSE"]

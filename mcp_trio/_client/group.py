@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
@@ -354,7 +355,11 @@ class ClientGroup:
                 return []
 
         kind = _KINDS[read]
-        asked = {name: client for name, client in self._clients.items() if _offers(client, kind)}
+        asked: dict[str, Client] = {}
+        for name, client in self._clients.items():
+            with suppress(LocalProtocolError):  # raised before the handshake
+                if client.server_can(kind):
+                    asked[name] = client
         return await together(asked, ask, note=_NOTE)
 
     async def _holders(self, uri: str, server: str | None, options: CallOptions) -> list[str]:
@@ -372,7 +377,12 @@ class ClientGroup:
             raise ValueError(
                 f"several servers list {uri!r}, {sorted(exact)}: choose one with server="
             )
-        names = list(exact) or _by_prefix(uri, uri_templates)
+        names = list(exact)
+        if not names:
+            # The servers whose templates begin like the URI, the longest common part first.
+            prefixes = [(text.partition("{")[0], name) for text, name in uri_templates]
+            matching = sorted((-len(text), name) for text, name in prefixes if uri.startswith(text))
+            names = list(dict.fromkeys(name for _, name in matching))
         if not names:
             lost = [name for name, client in self._clients.items() if not client.is_open]
             raise LookupError(
@@ -414,24 +424,9 @@ class ClientGroup:
             client._begin_close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def _offers(client: Client, kind: str) -> bool:
-    """Return whether the server has a capability; False, too, before its handshake."""
-    try:
-        return client.server_can(kind)
-    except LocalProtocolError:
-        return False
-
-
 def _joined(lists: Mapping[str, list[Item]]) -> list[Item]:
     return [item for items in lists.values() for item in items]
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
-
-
-def _by_prefix(uri: str, uri_templates: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the servers whose templates begin like the URI, the longest common part first."""
-    prefixes = [(text.partition("{")[0], name) for text, name in uri_templates]
-    matching = sorted((-len(prefix), name) for prefix, name in prefixes if uri.startswith(prefix))
-    return list(dict.fromkeys(name for _, name in matching))

@@ -9,7 +9,6 @@ import msgspec
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from mcp_trio.types import (
     Icon,
-    ModelHint,
     ModelPreferences,
     Prompt,
     Resource,
@@ -125,7 +124,16 @@ def choose_model(models: Mapping[str, ModelTraits], preferences: ModelPreference
         ValueError: `models` is empty.
     """
     preferences = preferences or ModelPreferences()
-    candidates = _matching_hints(models, preferences.hints or []) or list(models)
+    candidates = list(models)
+    for part in [hint.name for hint in preferences.hints or [] if hint.name]:
+        matching = [
+            name
+            for name, traits in models.items()
+            if any(part in known for known in (name, *traits.stands_for))
+        ]
+        if matching:
+            candidates = matching
+            break
     if not candidates:
         raise ValueError("there are no models to choose from")
 
@@ -138,15 +146,3 @@ def choose_model(models: Mapping[str, ModelTraits], preferences: ModelPreference
         )
 
     return max(candidates, key=worth)
-
-
-def _matching_hints(models: Mapping[str, ModelTraits], hints: Sequence[ModelHint]) -> list[str]:
-    for part in [hint.name for hint in hints if hint.name]:
-        matching = [
-            name
-            for name, traits in models.items()
-            if any(part in known for known in (name, *traits.stands_for))
-        ]
-        if matching:
-            return matching
-    return []

@@ -53,7 +53,11 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             RequestTimeout: The server took too long.
             Exception: A callback raised it.
         """
-        left_seconds = self._total_seconds - taken_seconds
+        total_seconds, setting = self.total_seconds, "total_seconds"
+        if total_seconds is None:
+            total_seconds = self.limits.requests.total_seconds
+            setting = "limits.requests.total_seconds"
+        left_seconds = total_seconds - taken_seconds
         pause_seconds = self.limits.requests.round_pause_seconds
         rounds_max = self.limits.requests.rounds_max
         number = 0
@@ -74,26 +78,16 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 pause_seconds = min(2 * pause_seconds, self.limits.requests.round_pause_seconds_max)
             responses = await self._responses(result.input_requests)
             started = trio.current_time()
-            result = await self._retry(retry_params(params, result, responses), left_seconds)
+            try:
+                retry = retry_params(params, result, responses)
+                result = await self.send(retry, max(left_seconds, 0))
+            except RequestTimeout as timeout:
+                if timeout.budget != "total":
+                    raise
+                # The caller set a total for all rounds: the error names that, not the remainder.
+                raise RequestTimeout(self.method, "total", total_seconds, setting) from None
             left_seconds -= trio.current_time() - started
         return result
-
-    @property
-    def _total_seconds(self) -> float:
-        default = self.limits.requests.total_seconds
-        return default if self.total_seconds is None else self.total_seconds
-
-    async def _retry(self, params: ParamsToSend, left_seconds: float) -> Any:
-        try:
-            return await self.send(params, max(left_seconds, 0))
-        except RequestTimeout as timeout:
-            if timeout.budget != "total":
-                raise
-            # The caller set a total for all rounds, so the error names that and not the remainder.
-            setting = (
-                "limits.requests.total_seconds" if self.total_seconds is None else "total_seconds"
-            )
-            raise RequestTimeout(self.method, "total", self._total_seconds, setting) from None
 
     async def _responses(
         self, requests: Mapping[str, InputRequest] | None
@@ -101,10 +95,20 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Answer all input requests at the same time; check all of them before asking the user."""
         if not requests:
             return None
-        checked = {
-            key: (request.method, self._checked_params(request))
-            for key, request in requests.items()
-        }
+        checked: dict[str, tuple[str, Any]] = {}
+        for key, request in requests.items():
+            row = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
+            if row is None:
+                raise self._violation(request, "which is not allowed as an input request")
+            needed = row.required_capability
+            if needed is not None and not has_capability(self.capabilities, needed.path):
+                raise self._violation(request, f"but the {needed} was not announced")
+            params = request.params
+            raw = None if params is None else msgspec.Raw(msgspec.json.encode(params))
+            try:
+                checked[key] = request.method, row.decode_params(raw)
+            except msgspec.MsgspecError as error:
+                raise self._violation(request, f"but its params are invalid: {error}") from error
         answers = await together(
             checked, lambda key: self._answer(*checked[key]), note="this was the input request {!r}"
         )
@@ -112,21 +116,6 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             key: msgspec.Raw(msgspec.json.encode(downgraded(answer, self.protocol_version)))
             for key, answer in answers.items()
         }
-
-    def _checked_params(self, request: InputRequest) -> Any:
-        """Return the params of an input request that the server is allowed to send."""
-        row = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
-        if row is None:
-            raise self._violation(request, "which is not allowed as an input request")
-        if row.required_capability is not None and not has_capability(
-            self.capabilities, row.required_capability.path
-        ):
-            raise self._violation(request, f"but the {row.required_capability} was not announced")
-        raw = None if request.params is None else msgspec.Raw(msgspec.json.encode(request.params))
-        try:
-            return row.decode_params(raw)
-        except msgspec.MsgspecError as error:
-            raise self._violation(request, f"but its params are invalid: {error}") from error
 
     def _violation(self, request: InputRequest, reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(f"{self.method}: the server requests {request.method}, {reason}")

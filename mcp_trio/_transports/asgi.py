@@ -150,18 +150,16 @@ class AsgiSocket:
         ended = SocketEnded(CloseCode.ABNORMAL_CLOSURE)
         with suppress(Exception):  # an error of the server means a lost client
             while (message := await self._receive())["type"] == "websocket.receive":
-                await self._take(message)
+                text = message.get("text")
+                if text is None:
+                    self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True))
+                    continue
+                bytes_max = self._limits.messages.bytes_max
+                self._inbox.put(bounded(text.encode(), message_bytes_max=bytes_max))
+                await self._inbox.room()
             ended = SocketEnded(message.get("code", ended.code), message.get("reason") or "")
         self._is_gone = True
         self._end(ended)
-
-    async def _take(self, message: dict[str, Any]) -> None:
-        text = message.get("text")
-        if text is None:
-            self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True))
-            return
-        self._inbox.put(bounded(text.encode(), message_bytes_max=self._limits.messages.bytes_max))
-        await self._inbox.room()
 
     def _end(self, ended: SocketEnded) -> None:
         self._ended = self._ended or ended
@@ -350,9 +348,17 @@ class AsgiHost:
             case "http" if trio.lowlevel.in_trio_task():
                 await self._serve(scope, receive, send)
             case "http":
-                await _respond_without_trio(send)
+                body = NO_TRIO.encode("ascii")
+                headers = encoded([*_PLAIN_TEXT, ("content-length", str(len(body)))])
+                await send({"type": "http.response.start", "status": _FAILED, "headers": headers})
+                await send({"type": "http.response.body", "body": body})
             case "lifespan":
-                await self._serve_lifespan(receive, send)
+                while (await receive())["type"] != "lifespan.shutdown":
+                    await send({"type": "lifespan.startup.complete"})
+                if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
+                    await self._ended()
+                self._log.close()
+                await send({"type": "lifespan.shutdown.complete"})
             case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
                 await self._upgrade(scope, receive, send, self._upgraded)
             case "websocket":
@@ -366,7 +372,8 @@ class AsgiHost:
         try:
             if self._is_long(scope):
                 exchange.reject(_LONG, self._long_text)
-            elif _has_two_lengths(exchange.request):
+            elif {"content-length", "transfer-encoding"} <= exchange.request.headers.keys():
+                # Some servers let this request smuggling through (RFC 9112, section 6.3).
                 exchange.reject(_AMBIGUOUS)
             else:
                 try:
@@ -413,24 +420,6 @@ class AsgiHost:
     def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
         text = f"answering {exchange.request.method} {exchange.request.path} failed"
         self._log.report(logging.getLevelName(level), text, level=level, error=errors)
-
-    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
-        while (await receive())["type"] != "lifespan.shutdown":
-            await send({"type": "lifespan.startup.complete"})
-        if trio.lowlevel.in_trio_task():  # otherwise no request was ever served
-            await self._ended()
-        self._log.close()
-        await send({"type": "lifespan.shutdown.complete"})
-
-
-async def _respond_without_trio(send: Send) -> None:
-    body = NO_TRIO.encode("ascii")
-    headers = [
-        ("content-type", "text/plain; charset=utf-8"),
-        ("content-length", str(len(body))),
-    ]
-    await send({"type": "http.response.start", "status": 500, "headers": encoded(headers)})
-    await send({"type": "http.response.body", "body": body})
 
 
 class _Progress(enum.Enum):
@@ -490,7 +479,13 @@ class AsgiExchange:
     def __attrs_post_init__(self) -> None:
         self.request = request_of(self._scope)
         self._is_multiplexed = not self._scope.get("http_version", "1.1").startswith("1")
-        if not _may_have_body(self.request):
+        method, headers = self.request.method, self.request.headers
+        length = headers.get("content-length")
+        # Over HTTP/2 a body needs no header.
+        may_have_body = "transfer-encoding" in headers or (
+            method not in _BODILESS_METHODS if length is None else length != "0"
+        )
+        if not may_have_body:
             self._is_body_over.set()
             if not self._is_multiplexed:
                 self._is_input_over.set()
@@ -504,60 +499,57 @@ class AsgiExchange:
 
     async def body(self, bytes_max: int) -> bytes:
         """Return the request body, as `Exchange.body` documents."""
-        if not self._is_body_over.is_set():
-            self._body = await self._read_body(bytes_max)
-            self._is_body_over.set()
-        return self._body
-
-    async def _read_body(self, bytes_max: int) -> bytes:
-        announced = _content_length(self.request)
-        if announced is not None and announced > bytes_max:
-            raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
+        if self._is_body_over.is_set():
+            return self._body
         body = bytearray()
-        seconds = self._limits.http.body_seconds
-        with trio.move_on_after(seconds) as timeout:
-            await self._take_rest(body, bytes_max, timeout)
-            return bytes(body)
-        self._host_status = _SLOW
-        raise trio.BrokenResourceError(
-            f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
-        )
-
-    async def _take_rest(self, body: bytearray, bytes_max: int, timeout: trio.CancelScope) -> None:
-        """Read the rest; the deadline moves with each `limits.messages.chunk_bytes`."""
-        mark = len(body) + self._limits.messages.chunk_bytes
         unfinished = UnfinishedBody(self._bodies, network_of(self.request.client))
         try:
-            while not await self._has_taken_last(body, bytes_max):
-                unfinished.count(len(body))
-                if len(body) >= mark:
-                    mark = len(body) + self._limits.messages.chunk_bytes
-                    timeout.deadline = trio.current_time() + self._limits.http.body_seconds
+            await self._receive_body(body, bytes_max, unfinished)
         except BaseException:
             body.clear()  # the exception would keep it until the request is answered
             raise
         finally:
             unfinished.release()
+        self._body = bytes(body)
+        self._is_body_over.set()
+        return self._body
 
-    async def _has_taken_last(self, body: bytearray, bytes_max: int) -> bool:
-        """Read a piece; return whether it is the last one.
-
-        Over HTTP/1.1 the content length decides, without waiting for the server's final message.
-        """
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self._is_body_over.set()
-            self._is_input_over.set()
-            self._is_gone.set()
-            raise trio.BrokenResourceError("the client disconnected within the request body")
-        body += message.get("body", b"")
-        length = None if self._is_multiplexed else _content_length(self.request)
-        is_last = len(body) == length or not message.get("more_body", False)
-        if is_last:
-            self._is_input_over.set()
-        if len(body) > bytes_max:
+    async def _receive_body(
+        self, body: bytearray, bytes_max: int, unfinished: UnfinishedBody
+    ) -> None:
+        content_length = _content_length(self.request)
+        if content_length is not None and content_length > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
-        return is_last
+        # Over HTTP/1.1 the content length decides, without waiting for the server's final message.
+        length = None if self._is_multiplexed else content_length
+        seconds = self._limits.http.body_seconds
+        mark = self._limits.messages.chunk_bytes
+        with trio.move_on_after(seconds) as timeout:
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    self._is_body_over.set()
+                    self._is_input_over.set()
+                    self._is_gone.set()
+                    raise trio.BrokenResourceError(
+                        "the client disconnected within the request body"
+                    )
+                body += message.get("body", b"")
+                is_last = len(body) == length or not message.get("more_body", False)
+                if is_last:
+                    self._is_input_over.set()
+                if len(body) > bytes_max:
+                    raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
+                if is_last:
+                    return
+                unfinished.count(len(body))
+                if len(body) >= mark:  # the deadline moves with each chunk
+                    mark = len(body) + self._limits.messages.chunk_bytes
+                    timeout.deadline = trio.current_time() + seconds
+        self._host_status = _SLOW
+        raise trio.BrokenResourceError(
+            f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
+        )
 
     async def gone(self) -> None:
         """Wait until the client disconnects, as `Exchange.gone` documents."""
@@ -682,24 +674,21 @@ class AsgiExchange:
         if self.is_broken:
             raise trio.BrokenResourceError("the client has disconnected")
         try:
-            if self._is_multiplexed and message["type"] != "http.response.start":
-                await self._send_in_time(message)
-            else:
+            if not self._is_multiplexed or message["type"] == "http.response.start":
                 await send_shielded(self._send, message)
+                return
+            seconds = self._limits.messages.write_stall_seconds
+            with trio.move_on_after(seconds) as timeout:
+                await self._send(message)
         except OSError as error:
             self._is_gone.set()
             raise trio.BrokenResourceError(f"the client has disconnected: {error}") from error
-
-    async def _send_in_time(self, message: Message) -> None:
-        seconds = self._limits.messages.write_stall_seconds
-        with trio.move_on_after(seconds):
-            await self._send(message)
-            return
-        self._is_stalled = True
-        raise trio.BrokenResourceError(
-            f"the client has read nothing for {seconds:g} seconds"
-            " (limits.messages.write_stall_seconds)"
-        )
+        if timeout.cancelled_caught:
+            self._is_stalled = True
+            raise trio.BrokenResourceError(
+                f"the client has read nothing for {seconds:g} seconds"
+                " (limits.messages.write_stall_seconds)"
+            )
 
 
 def request_of(scope: Scope) -> HttpRequest:
@@ -746,19 +735,6 @@ def _path_below_mount(scope: Scope) -> str:
         if prefix and rest != whole and rest[:1] in ("", "/"):
             return rest or "/"
     return whole
-
-
-def _may_have_body(request: HttpRequest) -> bool:
-    """Return whether a body may follow, which over HTTP/2 needs no header."""
-    if "transfer-encoding" in request.headers:
-        return True
-    length = request.headers.get("content-length")
-    return request.method not in _BODILESS_METHODS if length is None else length != "0"
-
-
-def _has_two_lengths(request: HttpRequest) -> bool:
-    """Detect request smuggling (RFC 9112, section 6.3), which some servers let through."""
-    return "content-length" in request.headers and "transfer-encoding" in request.headers
 
 
 def _content_length(request: HttpRequest) -> float | None:

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import TypeAlias
 
 import attrs
@@ -113,15 +112,17 @@ class TimerQueue:
         try:
             while self._ends:
                 await trio.sleep_until(next(iter(self._ends.values())))
-                self._wake_due(trio.current_time())
+                now = trio.current_time()
+                due: list[Wakeup] = []
+                for wakeup, end in self._ends.items():
+                    if end > now:
+                        break
+                    due.append(wakeup)
+                for wakeup in due:
+                    del self._ends[wakeup]
+                    wakeup.wake()
         finally:
             self._is_running = False
-
-    def _wake_due(self, now: float) -> None:
-        due = list(takewhile(lambda wakeup: self._ends[wakeup] <= now, self._ends))
-        for wakeup in due:
-            del self._ends[wakeup]
-            wakeup.wake()
 
 
 @attrs.define(eq=False, repr=False)

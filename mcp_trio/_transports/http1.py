@@ -9,7 +9,6 @@ import functools
 import http
 import re
 import time
-from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -81,10 +80,13 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
         Rejected: The headers are too long already, or the bytes cannot become an HTTP/1.1 request.
     """
     start = max(0, searched - _END_BYTES_MAX)
-    at = received.find(
-        _PROPER_END, start
-    )  # `_STRICT_HEADERS` rejects an improper end that came before
-    length = at + len(_PROPER_END) if at >= 0 else _improper_end(received, start)
+    # If an improper end comes before the proper one, `_STRICT_HEADERS` rejects the headers.
+    at = received.find(_PROPER_END, start)
+    if at >= 0:
+        length = at + len(_PROPER_END)
+    else:
+        end = _END.search(received, start)
+        length = end.end() if end else 0
     is_too_long = (length or len(received)) > bytes_max
     if is_too_long or not length:
         # TLS, HTTP/0.9 and HTTP/2 are rejected by their first bytes, without waiting for more.
@@ -97,11 +99,6 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
             431, f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
         )
     return length
-
-
-def _improper_end(received: bytearray, start: int) -> int:
-    end = _END.search(received, start)
-    return end.end() if end else 0
 
 
 def parse_request(raw: bytes, client: str | None, scheme: str = "http") -> ParsedRequest:
@@ -121,22 +118,18 @@ def parse_request(raw: bytes, client: str | None, scheme: str = "http") -> Parse
         return _cached_request(raw, client, scheme)
     start, end = length.span(1)
     without = _cached_request(raw[:start] + b"0" + raw[end:], client, scheme)
-    return _with_length(without, length[1].decode("ascii"))
+    return ParsedRequest(
+        request=without.request.with_header("content-length", length[1].decode("ascii")),
+        body_bytes=int(length[1]),
+        takes_chunks=without.takes_chunks,
+        is_last=without.is_last,
+        awaits_continue=without.awaits_continue,
+    )
 
 
 def is_cacheable(raw: bytes) -> bool:
     """Return whether the parsed form of these headers may be cached."""
     return len(raw) <= _CACHED_BYTES_MAX and not _SECRETS.search(raw)
-
-
-def _with_length(without: ParsedRequest, length: str) -> ParsedRequest:
-    return ParsedRequest(
-        request=without.request.with_header("content-length", length),
-        body_bytes=int(length),
-        takes_chunks=without.takes_chunks,
-        is_last=without.is_last,
-        awaits_continue=without.awaits_continue,
-    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -153,23 +146,6 @@ def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest
         raise Rejected(400, "the request is not HTTP/1.1")
     if raw.count(b"\n") > _FIELDS_MAX + 2:
         raise Rejected(431, f"the request has more than {_FIELDS_MAX} headers")
-    parsed = _parsed(raw)
-    method = parsed.method.decode("ascii")
-    target = _target(method, parsed.target)
-    request = HttpRequest.of(
-        method, target, parsed.headers.raw_items(), scheme=scheme, client=client
-    )
-    is_new = parsed.http_version == b"1.1"
-    return ParsedRequest(
-        request=request,
-        body_bytes=_body_bytes(request.headers, is_new=is_new),
-        takes_chunks=is_new,
-        is_last=not is_new or "close" in _elements(request.header("connection")),
-        awaits_continue=is_new and _awaits_continue(request),
-    )
-
-
-def _parsed(raw: bytes) -> h11.Request:
     parser = h11.Connection(h11.SERVER, max_incomplete_event_size=len(raw))
     parser.receive_data(raw)
     try:
@@ -177,18 +153,30 @@ def _parsed(raw: bytes) -> h11.Request:
     except h11.RemoteProtocolError as error:
         raise Rejected(400, "the request line or a header is malformed") from error
     assert isinstance(parsed, h11.Request)
-    return parsed
-
-
-def _body_bytes(fields: Mapping[str, str], *, is_new: bool) -> int | None:
-    """h11 has checked that a length is one number, and that the only coding is `chunked`."""
-    if "transfer-encoding" not in fields:
-        return int(fields.get("content-length", "0"))
-    if "content-length" in fields:
+    method = parsed.method.decode("ascii")
+    target = _target(method, parsed.target)
+    request = HttpRequest.of(
+        method, target, parsed.headers.raw_items(), scheme=scheme, client=client
+    )
+    is_new = parsed.http_version == b"1.1"
+    # h11 has checked that a length is one number, and that the only coding is `chunked`.
+    body_bytes: int | None = None
+    if "transfer-encoding" not in request.headers:
+        body_bytes = int(request.headers.get("content-length", "0"))
+    elif "content-length" in request.headers:
         raise Rejected(400, "the request has both Content-Length and Transfer-Encoding")
-    if not is_new:
+    elif not is_new:
         raise Rejected(400, "an HTTP/1.0 request cannot have Transfer-Encoding")
-    return None
+    expected = request.header("expect") if is_new else None
+    if expected is not None and expected.lower() != "100-continue":
+        raise Rejected(417, "the only Expect value that this server supports is 100-continue")
+    return ParsedRequest(
+        request=request,
+        body_bytes=body_bytes,
+        takes_chunks=is_new,
+        is_last=not is_new or "close" in _elements(request.header("connection")),
+        awaits_continue=expected is not None,
+    )
 
 
 def _target(method: str, target: bytes) -> str:
@@ -201,13 +189,6 @@ def _target(method: str, target: bytes) -> str:
         raise Rejected(400, "the request target is neither a path nor a URL")
     path = match["path"] or match["rest"] or "/"
     return path if path.startswith("/") else f"/{path}"
-
-
-def _awaits_continue(request: HttpRequest) -> bool:
-    expected = request.header("expect")
-    if expected is not None and expected.lower() != "100-continue":
-        raise Rejected(417, "the only Expect value that this server supports is 100-continue")
-    return expected is not None
 
 
 def _elements(field: str | None) -> list[str]:
@@ -322,20 +303,16 @@ class ChunkedBody:
                 self.data += piece
                 self._left -= len(piece)
                 self._is_after_data = not self._left
-            elif not self._take_line(received):
-                break
-        return self.is_ended
-
-    def _take_line(self, received: bytearray) -> bool:
-        """Read one line of framing; return False while the line is incomplete."""
-        length = received.find(b"\n", 0, _LINE_BYTES_MAX) + 1
-        self._framing_bytes += length
-        is_too_long = not length and len(received) >= _LINE_BYTES_MAX
-        if is_too_long or self._framing_bytes > self.framing_bytes_max + len(self.data):
-            raise Rejected(400, "the body's chunks have more framing than data")
-        line = bytes(received[:length])
-        del received[:length]
-        if length:
+                continue
+            length = received.find(b"\n", 0, _LINE_BYTES_MAX) + 1
+            self._framing_bytes += length
+            is_too_long = not length and len(received) >= _LINE_BYTES_MAX
+            if is_too_long or self._framing_bytes > self.framing_bytes_max + len(self.data):
+                raise Rejected(400, "the body's chunks have more framing than data")
+            if not length:
+                break  # the line is incomplete
+            line = bytes(received[:length])
+            del received[:length]
             if self._is_after_data and line == _EMPTY:
                 self._is_after_data = False
             elif self._is_in_trailers and line == _EMPTY:
@@ -350,4 +327,4 @@ class ChunkedBody:
                 self._is_in_trailers = not self._left
                 if len(self.data) + self._left > self.bytes_max:
                     raise BodyTooLargeError(f"the body is longer than {self.bytes_max} bytes")
-        return bool(length)
+        return self.is_ended

@@ -29,7 +29,6 @@ from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
     Lost,
-    Message,
     Notification,
     Request,
     Response,
@@ -216,28 +215,29 @@ class ToolHeaders:
             tools = msgspec.json.decode(page.result["tools"], type=list[Raw])
         except (msgspec.MsgspecError, KeyError):
             return data
-        kept = [tool for tool in tools if self._is_usable(tool)]
+        kept: list[Raw] = []
+        for raw in tools:
+            try:
+                tool = msgspec.json.decode(raw, type=_Tool)
+            except msgspec.MsgspecError:
+                kept.append(raw)
+                continue
+            self._paths.pop(tool.name, None)
+            try:
+                paths = parameter_paths(tool.input_schema)
+            except AnnotationError as error:
+                text = "the tool %r is dropped from the server's list: %s"
+                logger.warning(text, tool.name, error)
+                continue
+            kept.append(raw)
+            if paths:
+                self._paths[tool.name] = paths
+                if len(self._paths) > self._tools_max:
+                    del self._paths[next(iter(self._paths))]
         if len(kept) == len(tools):
             return data
         page.result["tools"] = Raw(msgspec.json.encode(kept))
         return msgspec.json.encode(page)
-
-    def _is_usable(self, raw: Raw) -> bool:
-        try:
-            tool = msgspec.json.decode(raw, type=_Tool)
-        except msgspec.MsgspecError:
-            return True
-        self._paths.pop(tool.name, None)
-        try:
-            paths = parameter_paths(tool.input_schema)
-        except AnnotationError as error:
-            logger.warning("the tool %r is dropped from the server's list: %s", tool.name, error)
-            return False
-        if paths:
-            self._paths[tool.name] = paths
-            if len(self._paths) > self._tools_max:
-                del self._paths[next(iter(self._paths))]
-        return True
 
 
 # The channel --------------------------------------------------------------------------------------
@@ -454,9 +454,13 @@ class HttpChannel:
             # Streams of stateless requests cannot be resumed, nor can streams without event ids.
             is_resumable = stream.last_event_id is not None and not is_stateless
             if not is_resumable or stream.is_oversized or stream.exceeded_limit:
-                if not stream.is_oversized:
+                text = stream.end_reason
+                if stream.is_oversized:
+                    text += " after a message over limits.messages.bytes_max"
+                else:
                     self._condition.become("retrying", stream.end_reason)
-                raise OutcomeUnknown(_broken_stream_text(stream))
+                limit = f" ({stream.exceeded_limit})" if stream.exceeded_limit else ""
+                raise OutcomeUnknown(f"{text} before the answer came{limit}")
             await stream.resume()
 
     async def _post_request(self, request: _PendingRequest, stream: EventStream) -> None:
@@ -521,6 +525,8 @@ class HttpChannel:
     async def _take(self, data: bytes | Oversized, request: _PendingRequest | None = None) -> None:
         """Pass a received message to the session, and wait until there is room for the next one.
 
+        A response finishes its request. A list of tools is passed on without the unusable ones.
+
         Args:
             data: The message.
             request: The request on whose stream or in whose response the message arrived.
@@ -534,27 +540,19 @@ class HttpChannel:
                 data = reencoded_with_id(data, request.id)
                 self._finish(request.id)
             for each in message.messages if isinstance(message, Batch) else (message,):
-                data = self._follow(each, data)
+                if not isinstance(each, Response | ErrorResponse):
+                    continue
+                answered = self._finish(each.id)
+                if answered is None or isinstance(each, ErrorResponse):
+                    continue
+                if answered.message.method == INITIALIZE:
+                    self._link.version = agreed_version(each.result)
+                if answered.message.version is not None:
+                    self._stateless_version = answered.message.version
+                    if answered.message.method == LIST_TOOLS:
+                        data = self._tools.learn(data)
             self._inbox.put(data)
         await self._inbox.room()
-
-    def _follow(self, message: Message, data: bytes) -> bytes:
-        """Finish the request that a message answers, and learn which headers are due from now on.
-
-        Returns:
-            The message for the session: `data`, or a list of tools without the unusable ones.
-        """
-        if not isinstance(message, Response | ErrorResponse):
-            return data
-        request = self._finish(message.id)
-        if request is None or isinstance(message, ErrorResponse):
-            return data
-        if request.message.method == INITIALIZE:
-            self._link.version = agreed_version(message.result)
-        if request.message.version is None:
-            return data
-        self._stateless_version = request.message.version
-        return self._tools.learn(data) if request.message.method == LIST_TOOLS else data
 
     def _finish(self, request_id: int | str | None) -> _PendingRequest | None:
         """End a request that is answered, and return it; None if there is no such request.
@@ -592,32 +590,33 @@ class HttpChannel:
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#backwards-compatibility
         """
         method = request.message.method
-        answer = self._error_in(unexpected.body, request)
-        if answer is not None:
-            await self._take(answer, request)
+        data = one_line(unexpected.body)
+        error = self._decoder.decode(data)
+        is_error = isinstance(error, ErrorResponse)
+        # An error without an id that answers the first request of a client is ignored, unless only
+        # stateless servers have its code: the server may have only the transport HTTP+SSE, and
+        # accept no POST at this URL.
+        if isinstance(error, ErrorResponse) and method in (DISCOVER, INITIALIZE):
+            is_error = error.id is not None or error.error.code in STATELESS_CODES
+        if is_error:
+            # Some servers send another id, or none.
+            await self._take(reencoded_with_id(data, request.id), request)
         elif unexpected.is_client_error and method == DISCOVER:
             text = f"HTTP {unexpected.status} {unexpected.phrase}"
             await self._take(encode_error(request.id, METHOD_NOT_FOUND, text), request)
         elif unexpected.is_client_error and method == INITIALIZE and self._endpoint is None:
-            await self._fall_back(request, unexpected)
+            # The server may have HTTP+SSE: send `initialize` again.
+            reason = await self._find_endpoint()
+            if self._endpoint is None:
+                loss = unexpected.loss(self._link)
+                text = f"{loss}; as for HTTP+SSE: {reason}"
+                raise ConnectionLost(text, http_status=loss.http_status)
+            try:
+                await self._post_request(request, self._event_stream(request))
+            except UnexpectedResponse as again:
+                await self._take_unexpected(request, again)
         else:
             raise unexpected
-
-    def _error_in(self, body: bytes, request: _PendingRequest) -> bytes | None:
-        """Return the body as the error response to a request; None if it is not one.
-
-        Some servers send another id, or none. An error without an id that answers the first request
-        of a client is ignored, unless only stateless servers have its code: the server may have
-        only the transport HTTP+SSE, and accept no POST at this URL.
-        """
-        data = one_line(body)
-        error = self._decoder.decode(data)
-        if not isinstance(error, ErrorResponse):
-            return None
-        is_vague = error.id is None and error.error.code not in STATELESS_CODES
-        if is_vague and request.message.method in (DISCOVER, INITIALIZE):
-            return None
-        return reencoded_with_id(data, request.id)
 
     # HTTP+SSE
 
@@ -634,17 +633,6 @@ class HttpChannel:
         if stream.endpoint is not None:
             self._end(stream.end_reason)
 
-    async def _fall_back(self, request: _PendingRequest, unexpected: UnexpectedResponse) -> None:
-        """Send `initialize` again over HTTP+SSE."""
-        reason = await self._find_endpoint()
-        if self._endpoint is None:
-            loss = unexpected.loss(self._link)
-            raise ConnectionLost(f"{loss}; as for HTTP+SSE: {reason}", http_status=loss.http_status)
-        try:
-            await self._post_request(request, self._event_stream(request))
-        except UnexpectedResponse as again:
-            await self._take_unexpected(request, again)
-
     # Notifications, and responses to the server
 
     async def _send_unanswered(self, message: OutgoingMessage) -> None:
@@ -652,16 +640,12 @@ class HttpChannel:
 
         So these messages arrive in order. A message that cannot be delivered is logged.
         """
-        if message.cancelled_id is not None:
-            await self._send_cancellation(message, message.cancelled_id)
-        elif await self._deliver(message) and message.method == INITIALIZED:
-            await self._start_standalone_stream()
-
-    async def _send_cancellation(self, message: OutgoingMessage, request_id: int | str) -> None:
-        """Cancel a request: close its stream, and notify a legacy server.
-
-        For a stateless server the end of the stream is the cancellation.
-        """
+        request_id = message.cancelled_id
+        if request_id is None:
+            if await self._deliver(message) and message.method == INITIALIZED:
+                await self._start_standalone_stream()
+            return
+        # The end of a request's stream is the cancellation; a legacy server is notified, too.
         request = self._pending.get(request_id)
         is_stateless = self._link.version is None if request is None else request.message.version
         if not is_stateless:
@@ -825,12 +809,6 @@ class HttpChannel:
         with trio.move_on_after(2 * self._link.limits.shutdown.close_seconds, shield=True):
             await self._stopped.wait()
         await trio.lowlevel.checkpoint()
-
-
-def _broken_stream_text(stream: EventStream) -> str:
-    cause = " after a message over limits.messages.bytes_max" if stream.is_oversized else ""
-    limit = f" ({stream.exceeded_limit})" if stream.exceeded_limit else ""
-    return f"{stream.end_reason}{cause} before the answer came{limit}"
 
 
 async def open_http_channel(

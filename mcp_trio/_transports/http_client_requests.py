@@ -507,9 +507,20 @@ class EventStream:
             await self.on_message(event.data)
 
     async def resume(self) -> None:
-        """Wait as long as the server wants, then `connect` again."""
+        """Wait, then `connect` again.
+
+        The pause is at least as long as the server asked for, and longer after failures. The last
+        connection is tried when the stream would be given up.
+        """
         self.condition.become("retrying", self.end_reason)
-        await trio.sleep(self._pause_seconds())
+        asked_seconds = None if self._retry_ms is None else self._retry_ms / 1000
+        if asked_seconds is not None and not self.failures:
+            pause = max(asked_seconds, _PAUSE_SECONDS_MIN)
+        else:
+            left_seconds = self._give_up_at - trio.current_time()
+            pause = pause_seconds(self.failures, self.link.limits, self.random_source)
+            pause = max(min(pause, left_seconds), asked_seconds or 0.0)
+        await trio.sleep(pause)
         await self.connect()
 
     async def connect(self) -> None:
@@ -545,18 +556,6 @@ class EventStream:
         if not self.failures:
             self._give_up_at = trio.current_time() + self.resume_seconds
         self.failures += 1
-
-    def _pause_seconds(self) -> float:
-        """Return at least the pause that the server asked for, and longer pauses after failures.
-
-        The last connection is tried when the stream would be given up.
-        """
-        asked_seconds = None if self._retry_ms is None else self._retry_ms / 1000
-        if asked_seconds is not None and not self.failures:
-            return max(asked_seconds, _PAUSE_SECONDS_MIN)
-        left_seconds = self._give_up_at - trio.current_time()
-        pause = pause_seconds(self.failures, self.link.limits, self.random_source)
-        return max(min(pause, left_seconds), asked_seconds or 0.0)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)

@@ -40,27 +40,20 @@ def errors_of(library: Library) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        converted = _converted_error(error, library)
-        if converted is None:
+        source = library_of(error)
+        if source in {None, library}:
             raise
+        if not isinstance(error, source.RequestError | source.StreamError):
+            raise
+        kind: type = next(
+            each for each in type(error).__mro__ if getattr(source, each.__name__, None) is each
+        )
+        replacement: Any = getattr(library, kind.__name__)
+        # Some constructors take other arguments than the exception has in `args`.
+        converted = replacement.__new__(replacement, *error.args)
+        if isinstance(error, source.RequestError):
+            converted.request = None  # the client sets its own
         raise converted from error
-
-
-def _converted_error(error: Exception, library: Library) -> Any:
-    source = library_of(error)
-    if source in {None, library}:
-        return None
-    if not isinstance(error, source.RequestError | source.StreamError):
-        return None
-    kind: type = next(
-        each for each in type(error).__mro__ if getattr(source, each.__name__, None) is each
-    )
-    replacement: Any = getattr(library, kind.__name__)
-    # Some constructors take other arguments than the exception has in `args`.
-    converted = replacement.__new__(replacement, *error.args)
-    if isinstance(error, source.RequestError):
-        converted.request = None  # the client sets its own
-    return converted
 
 
 # Requests and responses ---------------------------------------------------------------------------
@@ -115,19 +108,6 @@ def request_of(library: Library, request: Any) -> Any:
     )
 
 
-def _response_of(library: Library, response: Any) -> Any:
-    if library_of(response) is library:
-        return response
-    if response.is_stream_consumed:  # by its transport, and decoded
-        return _decoded_response(library, response, content=response.content)
-    return library.Response(
-        response.status_code,
-        headers=response.headers.raw,
-        stream=stream_of(library, response.stream),
-        extensions=response.extensions,
-    )
-
-
 def _decoded_response(library: Library, response: Any, **body: Any) -> Any:
     """Return a response whose body has no `Content-Encoding` any more."""
     headers = response.headers.copy()
@@ -153,7 +133,17 @@ async def send(transport: Any, request: Any) -> Any:
         converted = request_of(library_of(transport) or library, request)
         if converted is not request:
             await converted.aread()
-        return _response_of(library, await transport.handle_async_request(converted))
+        response = await transport.handle_async_request(converted)
+        if library_of(response) is library:
+            return response
+        if response.is_stream_consumed:  # by its transport, and decoded
+            return _decoded_response(library, response, content=response.content)
+        return library.Response(
+            response.status_code,
+            headers=response.headers.raw,
+            stream=stream_of(library, response.stream),
+            extensions=response.extensions,
+        )
 
 
 # Authentication -----------------------------------------------------------------------------------

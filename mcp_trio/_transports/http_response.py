@@ -385,8 +385,12 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         Raises:
             trio.BrokenResourceError: The client has disconnected, or reads too slowly.
         """
-        if not self._is_stream(exchange.request) or self.status_of is not None:
-            await self._first_news(stream)
+        may_be_json = not self._is_stream(exchange.request) or self.status_of is not None
+        if may_be_json and not stream.is_ended:
+            if stream.is_narrow:
+                await stream.ended()
+            else:
+                await stream.soon(self.limits.http.stream_after_seconds)
         if stream.is_ended:
             await exchange.answer(*self.whole(exchange.request, stream))
         else:
@@ -407,7 +411,10 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             if rejection is None:
                 return _ACCEPTED, self.headers, b""
             return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
-        status = self._status(frames[0])
+        status = _OK
+        if self.status_of is not None:
+            error = msgspec.json.decode(frames[0], type=_ResponseError).error
+            status = _OK if error is None else self.status_of(error.code)
         if is_stream and status == _OK:
             return self._events(stream)
         stream.take()
@@ -421,23 +428,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         events += _encoded(stream.take())
         return _OK, [*STREAM_HEADERS, *self.headers], events
 
-    def _status(self, frame: bytes) -> int:
-        if self.status_of is None:
-            return _OK
-        error = msgspec.json.decode(frame, type=_ResponseError).error
-        return _OK if error is None else self.status_of(error.code)
-
     def _is_stream(self, request: HttpRequest) -> bool:
         return not request.accepts_json or (self.wants_stream and request.accepts_event_streams)
-
-    async def _first_news(self, stream: ResponseStream) -> None:
-        """Wait until the form of the response can be chosen."""
-        if stream.is_ended:
-            return
-        if stream.is_narrow:
-            await stream.ended()
-        else:
-            await stream.soon(self.limits.http.stream_after_seconds)
 
     async def stream(self, exchange: Exchange, stream: ResponseStream) -> None:
         """Send the stream as events to its end, or for `limits.http.stream_seconds_max`.
@@ -470,12 +462,13 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         first = self._first_event()
         if first is not None:
             await exchange.send(encode_event(first))
-        over_at = self._over_at()
+        over_at = math.inf
+        if self.last_id is not None:
+            over_at = trio.current_time() + self.limits.http.stream_seconds_max
         while stream.has_waiting or not (stream.is_ended or trio.current_time() >= over_at):
             await self._next_news(exchange, stream, over_at)
-            await (
-                trio.lowlevel.checkpoint_if_cancelled()
-            )  # taken over: the messages are the other response's
+            # If another response has taken the stream over, the messages are that one's.
+            await trio.lowlevel.checkpoint_if_cancelled()
             events = _encoded(stream.take())
             if stream.is_overrun:
                 raise trio.BrokenResourceError(
@@ -490,11 +483,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             await exchange.send(encode_event(last))
             stream.put_down(scope)  # the client may reconnect before this response has ended
         await exchange.end()
-
-    def _over_at(self) -> float:
-        if self.last_id is None:
-            return math.inf
-        return trio.current_time() + self.limits.http.stream_seconds_max
 
     def _first_event(self) -> Event | None:
         first_id = self.begin()

@@ -147,15 +147,12 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     async def _read(self, bytes_max: int) -> bytes:
         received, length = self.wire.received, self.parsed.body_bytes
-        if length is None:
-            return await self._read_chunks(bytes_max)
-        if length > bytes_max:
-            raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
-        if length > len(received):
-            await self._wait_until(lambda: len(received) >= length, received)
-        return self.wire.take(length)
-
-    async def _read_chunks(self, bytes_max: int) -> bytes:
+        if length is not None:
+            if length > bytes_max:
+                raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
+            if length > len(received):
+                await self._wait_until(lambda: len(received) >= length, received)
+            return self.wire.take(length)
         if self._has_chunks_begun:
             raise trio.BrokenResourceError(
                 "an earlier call was cancelled before it had read all of the chunked body"
@@ -198,11 +195,6 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if self._body is None:
             self.wire.take(self.parsed.body_bytes or 0)
 
-    def _is_body_there(self) -> bool:
-        length = self.parsed.body_bytes
-        is_received = length is not None and length <= len(self.wire.received)
-        return self._body is not None or is_received
-
     # The answer
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
@@ -228,7 +220,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
         if self.answered is not Answer.NONE:
             raise RuntimeError("this request was answered already")
-        is_last = self.is_last or not self._is_body_there()
+        length = self.parsed.body_bytes
+        is_received = length is not None and length <= len(self.wire.received)
+        is_last = self.is_last or not (is_received or self._body is not None)
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
         self.answered = Answer.BEGUN
@@ -327,8 +321,20 @@ class NativeConnection:
         Raises:
             trio.BrokenResourceError: The client disconnected within a request or an answer.
         """
+        received = self.wire.received
         try:
-            while raw := await self._next_request():
+            while True:
+                if received:  # a pipelined request: let other connections run first
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self.idle_since = self.clock.last_check
+                    has_begun = await self.wire.receive(rests=self.may_lead)
+                    self.idle_since = _BUSY
+                    if self.is_over or not has_begun:
+                        break
+                bytes_max = self.wire.limits.http.headers_bytes_max
+                length = headers_length(received, 0, bytes_max=bytes_max)
+                raw = self.wire.take(length or await self._receive_headers())
                 if not await self._serve_request(raw):
                     break
         except Rejected as rejection:
@@ -336,20 +342,6 @@ class NativeConnection:
         await self.wire.linger()
 
     # Requests
-
-    async def _next_request(self) -> bytes:
-        """Return the encoded headers of the next request; empty at the end of the connection."""
-        received = self.wire.received
-        if received:  # a pipelined request: let other connections run first
-            await trio.lowlevel.checkpoint()
-        else:
-            self.idle_since = self.clock.last_check
-            has_begun = await self.wire.receive(rests=self.may_lead)
-            self.idle_since = _BUSY
-            if self.is_over or not has_begun:
-                return b""
-        length = headers_length(received, 0, bytes_max=self.wire.limits.http.headers_bytes_max)
-        return self.wire.take(length or await self._receive_headers())
 
     async def _receive_headers(self) -> int:
         received, limits = self.wire.received, self.wire.limits
@@ -383,7 +375,11 @@ class NativeConnection:
         except Exception as error:
             self._log(exchange, error)
         except BaseExceptionGroup as group:  # it holds a Cancelled, and perhaps errors
-            raise self._log_errors_of(exchange, group) from None
+            errors, cancellations = group.split(Exception)
+            if errors is not None:
+                self._log(exchange, errors)
+            assert cancellations is not None
+            raise cancellations from None
         if exchange.answered is Answer.NONE:
             if exchange.rejection is not None:
                 raise exchange.rejection
@@ -406,16 +402,6 @@ class NativeConnection:
         if parsed.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
         await pass_to_websocket(self.wire, raw, parsed.request, upgraded, self.log)
-
-    def _log_errors_of(
-        self, exchange: NativeExchange, group: BaseExceptionGroup
-    ) -> BaseExceptionGroup:
-        """Log the errors in the group, and return the cancellations."""
-        errors, rest = group.split(Exception)
-        if errors is not None:
-            self._log(exchange, errors)
-        assert rest is not None
-        return rest
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """Log an application's error, unless the client's disconnect or bad body explains it."""

@@ -245,31 +245,25 @@ class SessionChannel(RoutedChannel):
             DuplicateIdError: A request has the id of an unanswered one; nothing was delivered.
             TooManyStreamsError: `limits.http.streams_max` are open; nothing was delivered.
         """
-        stream = self._open_for(awaited, is_narrow=is_narrow) if awaited else None
+        stream = None
+        if awaited:
+            of_request, ids = self._of_request, frozenset(awaited)
+            if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
+                raise DuplicateIdError
+            if len(of_request) + len(ids) > self.limits.http.streams_max:
+                raise TooManyStreamsError
+            stream = ResponseStream(self.limits, awaits=ids, is_narrow=is_narrow)
+            for request_id in ids:
+                of_request[request_id] = stream
         for each in message.messages if type(message) is Batch else (message,):
             if type(each) is Notification and each.method == CANCELLED:
-                self._end_cancelled(each)
+                try:
+                    cancelled_id = METHODS[CANCELLED].decode_params(each.params).request_id
+                except msgspec.MsgspecError:
+                    continue  # the session reports the malformed notification
+                self._settle(cancelled_id)
         self._inbox.put(DecodedMessage(frame, message, self.principal))
         return stream
-
-    def _open_for(self, awaited: Sequence[RequestId], *, is_narrow: bool) -> ResponseStream:
-        of_request, ids = self._of_request, frozenset(awaited)
-        if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
-            raise DuplicateIdError
-        if len(of_request) + len(ids) > self.limits.http.streams_max:
-            raise TooManyStreamsError
-        stream = ResponseStream(self.limits, awaits=ids, is_narrow=is_narrow)
-        for each in ids:
-            of_request[each] = stream
-        return stream
-
-    def _end_cancelled(self, message: Notification) -> None:
-        """End the wait for the response to a request that the client cancels."""
-        try:
-            cancelled = METHODS[CANCELLED].decode_params(message.params).request_id
-        except msgspec.MsgspecError:
-            return  # the session reports the malformed notification
-        self._settle(cancelled)
 
     def _settle(self, request_id: RequestId) -> None:
         """Count a request as answered; forget its stream after the last one."""
@@ -310,7 +304,9 @@ class SessionChannel(RoutedChannel):
             the first message arrives; None if the stream must start with a message.
         """
         if stream.is_ended and stream.number is None:
-            return self._number_whole(stream)
+            first, *others = self._kept.append_ended_stream(stream.frames)
+            stream.name_all(others)
+            return first
         number = self._number(stream) if stream.number is None else stream.number
         if stream is self.unasked and not stream.has_waiting:
             return self._kept.keep(number, b"")
@@ -329,12 +325,6 @@ class SessionChannel(RoutedChannel):
         stream.name_all([kept.keep(number, frame) for frame in stream.frames])
         self._streams[number] = stream
         return number
-
-    def _number_whole(self, stream: ResponseStream) -> str:
-        """Do the same for a stream that has ended; return the id of its first event."""
-        first_id, *ids = self._kept.append_ended_stream(stream.frames)
-        stream.name_all(ids)
-        return first_id
 
     def last_id(self, stream: ResponseStream) -> str:
         """Return the id of a new event without a message, which precedes all later messages."""

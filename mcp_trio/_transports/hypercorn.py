@@ -65,8 +65,15 @@ async def serve_hypercorn(
     try:
         config = _config(limits, certfile, keyfile)
         config.create_ssl_context()  # raises the errors of the certificate
+        # Let the kernel abort connections to which nothing could be sent for this time. Connections
+        # inherit the option from the listening socket. It exists on Linux only.
+        seconds = limits.messages.write_stall_seconds
+        milliseconds = max(1, int(min(seconds * 1000, _MILLISECONDS_MAX)))
         for listener in listeners:
-            _cut_stalled_writes(listener.socket, limits.messages.write_stall_seconds)
+            if hasattr(socket, "TCP_USER_TIMEOUT") and listener.socket.family in WITH_ADDRESSES:
+                listener.socket.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds
+                )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call_when_cancelled, host.stop)
             with trio.CancelScope(shield=True):
@@ -161,16 +168,6 @@ async def _reject(scope: Scope, receive: Receive, send: Send, reason: str) -> No
     ]
     await send({"type": "http.response.start", "status": 503, "headers": fields})
     await send({"type": "http.response.body", "body": body})
-
-
-def _cut_stalled_writes(listener: trio.socket.SocketType, seconds: float) -> None:
-    """Let the kernel abort connections to which nothing could be sent for `seconds`.
-
-    Connections inherit this option from the listening socket. It exists on Linux only.
-    """
-    if hasattr(socket, "TCP_USER_TIMEOUT") and listener.family in WITH_ADDRESSES:
-        milliseconds = max(1, int(min(seconds * 1000, _MILLISECONDS_MAX)))
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def _config(limits: Limits, certfile: str | None, keyfile: str | None) -> Config:

@@ -101,13 +101,26 @@ class LineChannel:
         See `mcp_trio.transports`.
         """
         self._check_open()
-        while (not self._tail or self._finish_tail()) and sent < len(messages):
+        if self._tail:
+            self._tail = self._tail[self._write(self._tail) :]
+            if self._tail:
+                return sent
+        while sent < len(messages):
             part = messages if len(messages) == 1 else self._next_part(messages, sent)
             data = join_lines(part)
             written = self._write(data)
-            if written < len(data):
-                return sent + self._keep_tail(part, data, written)
-            sent += len(part)
+            if written == len(data):
+                sent += len(part)
+                continue
+            # A message that was written in part counts as sent, and its rest is kept.
+            end = 0
+            for message in part:
+                if end >= written:
+                    break
+                end += len(message) + 1
+                sent += 1
+            self._tail = memoryview(data)[written:end]
+            break
         return sent
 
     def _next_part(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
@@ -117,19 +130,6 @@ class LineChannel:
             size += len(messages[last])
             last += 1
         return messages[first:last]
-
-    def _keep_tail(self, part: Sequence[bytes], data: bytes, written: int) -> int:
-        """Keep the rest of a message that was written in part; return how many count as sent."""
-        sent = end = 0
-        while end < written:
-            end += len(part[sent]) + 1
-            sent += 1
-        self._tail = memoryview(data)[written:end]
-        return sent
-
-    def _finish_tail(self) -> bool:
-        self._tail = self._tail[self._write(self._tail) :]
-        return not self._tail
 
     def _write(self, data: bytes | memoryview) -> int:
         """Write until the sink is full; return how many bytes were written."""

@@ -52,19 +52,19 @@ def locked_path(path: str) -> Generator[None]:
     Raises:
         OSError: The lock cannot be created, or another process holds it for too long (`EBUSY`).
     """
-    with _locked(Path(path).with_name(f".{Path(path).name}.lock")):
-        yield
-
-
-def _locked(beside: Path) -> contextlib.ExitStack:
-    """Lock the file; closing the returned stack removes the file, and then unlocks it."""
+    beside = Path(path).with_name(f".{Path(path).name}.lock")
     for _ in range(_TRIES):
-        with contextlib.ExitStack() as stack:
-            descriptor = os.open(beside, _FLAGS, 0o600)
-            stack.callback(os.close, descriptor)
+        descriptor = os.open(beside, _FLAGS, 0o600)
+        try:
             if _has_locked(descriptor, beside):
-                stack.callback(_remove, beside)
-                return stack.pop_all()
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):  # it is another user's, or already removed
+                        beside.unlink()
+                return
+        finally:
+            os.close(descriptor)  # this unlocks it
         time.sleep(_PAUSE_SECONDS)
     raise OSError(errno.EBUSY, "another process holds this lock", os.fspath(beside))
 
@@ -81,11 +81,6 @@ def _has_locked(descriptor: int, beside: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(beside))
     except FileNotFoundError:
         return False
-
-
-def _remove(beside: Path) -> None:
-    with contextlib.suppress(OSError):  # it is another user's, or already removed
-        beside.unlink()
 
 
 _BYTES_MAX: Final = 64 * 1024
@@ -129,7 +124,11 @@ def read_lock_file(path: LockPath) -> LockFile | None:
     """
     try:
         with Path(path).open("rb") as file:
-            _check_owner(os.fstat(file.fileno()), path)
+            found = os.fstat(file.fileno())
+            if found.st_uid not in (os.getuid(), 0) or found.st_mode & _OTHERS_WRITE:
+                raise ConfigError(
+                    f"{os.fspath(path)}: another user could have written this lock file"
+                )
             text = file.read(_BYTES_MAX)
     except FileNotFoundError:
         return None
@@ -142,11 +141,6 @@ def read_lock_file(path: LockPath) -> LockFile | None:
     if not _is_alive(lock.pid):
         return None
     return LockFile(port=lock.port, token=lock.auth_token, pid=lock.pid)
-
-
-def _check_owner(found: os.stat_result, path: LockPath) -> None:
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & _OTHERS_WRITE:
-        raise ConfigError(f"{os.fspath(path)}: another user could have written this lock file")
 
 
 def _is_alive(pid: int) -> bool:

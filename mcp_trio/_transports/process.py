@@ -211,7 +211,14 @@ async def start_child(
         ConnectionLost: The command could not be started; the cause is an OSError.
     """
     name = os.fspath(command[0])
-    (to_read, stdin), (stdout, to_write), *stderr = _open_pipes(name, 2 if inherits_stderr else 3)
+    pipes: list[Pipe] = []
+    try:
+        for _ in range(2 if inherits_stderr else 3):
+            pipes.append(os.pipe())  # noqa: PERF401  (if one fails, the others are closed)
+    except OSError as error:
+        _close_all([fd for pipe in pipes for fd in pipe])
+        raise ConnectionLost(f"cannot start {name!r}: {error.strerror}") from error
+    (to_read, stdin), (stdout, to_write), *stderr = pipes
     ours = [stdin, stdout, *(read for read, _ in stderr)]
     theirs = [to_read, to_write, *(write for _, write in stderr)]
     try:
@@ -234,7 +241,11 @@ async def start_child(
         raise
     finally:
         _close_all(theirs)
-    child_stdin, child_stdout, *child_stderr = (_own_end(fd, limits) for fd in ours)
+    for fd in ours:
+        os.set_blocking(fd, False)  # only this process has this end of the pipe
+    child_stdin, child_stdout, *child_stderr = (
+        Descriptor(fd=fd, chunk_bytes=limits.messages.chunk_bytes) for fd in ours
+    )
     child = ChildProcess(
         process=process,
         stdin=child_stdin,
@@ -245,22 +256,6 @@ async def start_child(
     )
     child.watch()
     return child
-
-
-def _own_end(fd: int, limits: Limits) -> Descriptor:
-    os.set_blocking(fd, False)  # only this process has this end of the pipe
-    return Descriptor(fd=fd, chunk_bytes=limits.messages.chunk_bytes)
-
-
-def _open_pipes(name: str, count: int) -> list[Pipe]:
-    pipes: list[Pipe] = []
-    try:
-        for _ in range(count):
-            pipes.append(os.pipe())  # noqa: PERF401  (if one fails, the others are closed)
-    except OSError as error:
-        _close_all([fd for pipe in pipes for fd in pipe])
-        raise ConnectionLost(f"cannot start {name!r}: {error.strerror}") from error
-    return pipes
 
 
 def _start_error(error: OSError, program: str, cwd: Folder | None, env: Mapping[str, str]) -> str:
@@ -384,9 +379,16 @@ class ProcessChannel:
         """Return the reason of the end, after a short wait for exit status and last lines."""
         with trio.move_on_after(self._limits.shutdown.exit_status_seconds):
             await self._child.ended.wait()
+        status = self.exit_status
+        if status is None:
+            end = "closed its stdout but still runs"
+        elif status < 0:
+            end = f"was killed by {signal_name(-status)}"
+        else:
+            end = f"exited with status {status}"
         return ConnectionLost(
-            f"{self._name} {_exit_text(self.exit_status)}",
-            exit_status=self.exit_status,
+            f"{self._name} {end}",
+            exit_status=status,
             stderr_tail=self.stderr_tail,
         )
 
@@ -418,9 +420,14 @@ async def open_process_channel(
     """
     if isinstance(command, str) or not command:
         raise TypeError("a command is a list: the program and its arguments")
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if inherit_env or name in INHERITED_VARIABLES or name.startswith(_INHERITED_PREFIX)
+    }
     child = await start_child(
         command,
-        env=_environment(env, inherits_all=inherit_env),
+        env=inherited | dict(env or {}),
         cwd=cwd,
         forward=write_to_stderr if stderr == "inherit" else stderr,
         limits=limits,
@@ -431,20 +438,3 @@ async def open_process_channel(
         lines=LineChannel(source=child.stdout, sink=child.stdin, transport="stdio", limits=limits),
         limits=limits,
     )
-
-
-def _environment(env: Mapping[str, str] | None, *, inherits_all: bool) -> dict[str, str]:
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if inherits_all or name in INHERITED_VARIABLES or name.startswith(_INHERITED_PREFIX)
-    }
-    return inherited | dict(env or {})
-
-
-def _exit_text(exit_status: int | None) -> str:
-    if exit_status is None:
-        return "closed its stdout but still runs"
-    if exit_status < 0:
-        return f"was killed by {signal_name(-exit_status)}"
-    return f"exited with status {exit_status}"

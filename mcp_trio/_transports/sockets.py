@@ -129,20 +129,17 @@ class SocketChannel(LineChannel):
 def _channel(
     stream: trio.SocketStream, *, transport: str, name: str, limits: Limits
 ) -> SocketChannel:
-    peer = _credentials(stream.socket)
+    peer, connected = PeerCredentials(), stream.socket
+    with contextlib.suppress(OSError, struct.error):
+        # These errors mean that the peer is gone, or that the system has another format.
+        if connected.family == socket.AF_UNIX:
+            peer = _unix_credentials(connected)
+        else:
+            peer = PeerCredentials(address=connected.getpeername()[0])
     ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
     return SocketChannel(
         source=ends, sink=ends, ends=ends, transport=transport, name=name, peer=peer, limits=limits
     )
-
-
-def _credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    try:
-        if connected.family == socket.AF_UNIX:
-            return _unix_credentials(connected)
-        return PeerCredentials(address=connected.getpeername()[0])
-    except (OSError, struct.error):  # the peer is gone, or the system has another format
-        return PeerCredentials()
 
 
 # Linux: pid, uid, gid.
@@ -326,20 +323,17 @@ class SocketHost:
 
     async def _serve(self, channel: SocketChannel) -> None:
         try:
-            if await self._is_authorized(channel):
-                await self.handle(channel)
+            if self.authorize is not None:
+                channel.principal = await self.authorize(channel.peer)
+                if channel.principal is None:
+                    text = f"connection rejected by authorize=: {channel.peer}"
+                    self.log.report("rejected", text)
+                    return
+            await self.handle(channel)
         except Exception as error:
             self.log.report("failed", "a connection failed", level=logging.ERROR, error=error)
         finally:
             await channel.aclose()
-
-    async def _is_authorized(self, channel: SocketChannel) -> bool:
-        if self.authorize is None:
-            return True
-        channel.principal = await self.authorize(channel.peer)
-        if channel.principal is None:
-            self.log.report("rejected", f"connection rejected by authorize=: {channel.peer}")
-        return channel.principal is not None
 
 
 async def serve_sockets(

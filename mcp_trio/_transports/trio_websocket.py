@@ -30,6 +30,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from types import MethodType
 from typing import Final, TypeVar, cast
 
@@ -224,17 +225,12 @@ class WatchedStream(trio.abc.Stream):
             raise
         finally:
             self.listening_since = None
-        if not data or not self._may_go_on(len(data)):
+        if self._bytes_left is not None:  # the limit on the handshake's length
+            self._bytes_left -= len(data)
+        if not data or (self._bytes_left is not None and self._bytes_left < 0):
             self.end()
             return b""
         return data
-
-    def _may_go_on(self, size: int) -> bool:
-        """Count received bytes against the limit on the handshake's length."""
-        if self._bytes_left is None:
-            return True
-        self._bytes_left -= size
-        return self._bytes_left >= 0
 
     async def aclose(self) -> None:
         """End reading; the owner of the underlying stream closes that."""
@@ -513,16 +509,11 @@ class TrioSocket:
         inbox.close()
         is_read = self._reader.error is None and not self._reader.messages.has_flood
         if self._connection.closed is None and is_read:
-            await self._shake_hands(code, reason)
+            close = partial(self._connection.aclose, code, close_reason(reason) or None)
+            await _before_the_end(self._stream, close)
         elif self._ending().is_ours:
             await self._reader.stop()
             await self._break_off(code, reason)
-
-    async def _shake_hands(self, code: CloseCode, reason: str) -> None:
-        async def close() -> None:
-            await self._connection.aclose(code, close_reason(reason) or None)
-
-        await _before_the_end(self._stream, close)
 
     async def _break_off(self, code: CloseCode, reason: str) -> None:
         """Send the close frame that trio-websocket has not sent, and let the peer read it."""

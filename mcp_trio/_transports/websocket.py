@@ -221,7 +221,18 @@ class WebSocketChannel:
     async def run(self) -> None:
         """Ping the peer until the channel is closed, then close the WebSocket in bounded time."""
         with self._task_scope:
-            await self._keep_alive()
+            limits = self._limits
+            while True:
+                await trio.sleep(limits.websocket.ping_interval_seconds)
+                asked_at = trio.current_time()
+                try:
+                    with trio.move_on_after(limits.websocket.pong_seconds) as timeout:
+                        await self._socket.ping()
+                except trio.BrokenResourceError:
+                    break  # `receive` reports it
+                if timeout.cancelled_caught and self._socket.is_silent_since(asked_at):
+                    self.fail(error_of_own_close(self.name, CloseCode.INTERNAL_ERROR))
+                    break
             self._unresponsive.set()
             await trio.sleep_forever()
         with trio.move_on_after(self._limits.shutdown.close_seconds, shield=True):
@@ -239,23 +250,6 @@ class WebSocketChannel:
         """Note that the task that owns the WebSocket has finished."""
         self._unresponsive.set()
         self._ended.set()
-
-    async def _keep_alive(self) -> None:
-        limits = self._limits
-        while True:
-            await trio.sleep(limits.websocket.ping_interval_seconds)
-            asked_at = trio.current_time()
-            try:
-                with trio.move_on_after(limits.websocket.pong_seconds) as timeout:
-                    await self._socket.ping()
-            except trio.BrokenResourceError:
-                return  # `receive` reports it
-            if timeout.cancelled_caught and self._socket.is_silent_since(asked_at):
-                self.fail(
-                    error_of_own_close(self.name, CloseCode.INTERNAL_ERROR),
-                    CloseCode.INTERNAL_ERROR,
-                )
-                return
 
     def fail(self, loss: ConnectionLost, code: CloseCode = CloseCode.INTERNAL_ERROR) -> None:
         """Close the WebSocket with `code`; `receive` and `send` then raise `loss`."""

@@ -134,7 +134,12 @@ class WebSocketHost:
         origin = _Origin(scheme, client_of(stream))
         network = network_of(origin.client)
         exceeded = self._places.exceeded(network)
-        wire = self._tls_wire(stream, network)
+        wire = None
+        if self.tls is not None:
+            assert isinstance(stream, trio.SocketStream)
+            chunk_bytes = self.limits.messages.chunk_bytes
+            ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=chunk_bytes, client=network)
+            wire = TlsWire(ends=ends, limits=self.limits, context=self.tls)
         stream = over_wire(stream, self.limits) if wire is None else WireStream(wire)
         try:
             if exceeded is not None:
@@ -167,46 +172,32 @@ class WebSocketHost:
         finally:
             self._rejecting -= 1
 
-    def _tls_wire(self, stream: trio.abc.Stream, network: str | None) -> TlsWire | None:
-        if self.tls is None:
-            return None
-        assert isinstance(stream, trio.SocketStream)
-        chunk_bytes = self.limits.messages.chunk_bytes
-        ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=chunk_bytes, client=network)
-        return TlsWire(ends=ends, limits=self.limits, context=self.tls)
-
     async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:
         received = bytearray()
         try:
-            request = await self._request_in_time(stream, received, origin)
+            request = await self._parse_request(stream, received, origin)
         except Rejected as rejected:
             await respond_last(stream, encoded_rejection(rejected), self.limits)
             return
         await self.serve_upgrade(stream, request, received)
 
-    async def _request_in_time(
-        self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
-    ) -> HttpRequest:
-        seconds = self.limits.http.headers_seconds
-        with trio.move_on_after(seconds):
-            return await self._parse_request(stream, received, origin)
-        raise Rejected(
-            408, f"the headers took more than {seconds:g} seconds (limits.http.headers_seconds)"
-        )
-
     async def _parse_request(
         self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
     ) -> HttpRequest:
         length = searched = 0
-        while not length:
-            chunk = await stream.receive_some(self.limits.messages.chunk_bytes)
-            if not chunk:
-                raise trio.BrokenResourceError("the client has disconnected")
-            received += chunk
-            length = headers_length(
-                received, searched, bytes_max=self.limits.http.headers_bytes_max
+        seconds, bytes_max = self.limits.http.headers_seconds, self.limits.http.headers_bytes_max
+        with trio.move_on_after(seconds):
+            while not length:
+                chunk = await stream.receive_some(self.limits.messages.chunk_bytes)
+                if not chunk:
+                    raise trio.BrokenResourceError("the client has disconnected")
+                received += chunk
+                length = headers_length(received, searched, bytes_max=bytes_max)
+                searched = len(received)
+        if not length:
+            raise Rejected(
+                408, f"the headers took more than {seconds:g} seconds (limits.http.headers_seconds)"
             )
-            searched = len(received)
         parsed = parse_request(bytes(received[:length]), origin.client, origin.scheme)
         if parsed.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
