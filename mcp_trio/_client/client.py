@@ -355,7 +355,14 @@ class Client:
         self._reported_state = ReportedState(None if has_url(self.target) else self._set_state)
         for identifier in self.extensions or ():
             check_extension(identifier)
-        self._methods = _methods_with(self.methods)
+        self._methods = METHODS
+        if self.methods:
+            taken = METHODS.keys() & self.methods.keys()
+            if taken:
+                text = "methods= must not redefine methods of the protocol"
+                raise ValueError(f"{text}: {sorted(taken)}")
+            own = {name: custom_method(name, result=it) for name, it in self.methods.items()}
+            self._methods = {**METHODS, **own}
         self._cache = Cache(
             entries_max=self.limits.requests.cache_entries_max,
             bytes_max=self.limits.requests.cache_bytes_max,
@@ -918,16 +925,29 @@ class Client:
             kind = "HTTP+SSE" if has_http_sse else "legacy"
         version_memory.note(address, kind)
         self._reported_state.become("open")
-        session.closing.when_set(partial(self._note_loss, session))
+
+        def report_loss() -> None:  # called before any call fails by the loss
+            state: State = "retrying" if self._reconnects and not self._is_closed else "closed"
+            self._reported_state.become(state, str(session.loss))
+
+        session.closing.when_set(report_loss)
 
     async def _connect_as(self, kind: ServerKind | None) -> None:
         """Open a session and negotiate with a server of this kind; None: of an unknown kind."""
         session_task = await self._start_session(tries_http_sse_first=kind == "HTTP+SSE")
-        may_be_stateless = kind in (None, "stateless") and supports_stateless(
-            self.protocol_versions
-        )
-        is_stateless = may_be_stateless and await self._discover(session_task)
-        session_task = self._session_task or session_task  # `_discover` may have replaced it
+        is_stateless = has_ended = False
+        if kind in (None, "stateless") and supports_stateless(self.protocol_versions):
+            ask = partial(discover, session_task.session)
+            try:
+                is_stateless = await self._negotiate(session_task, ask)
+            except ConnectionLost:
+                has_fallback = supports_legacy(self.protocol_versions) and can_start(self.target)
+                if not has_fallback or self._is_closed:
+                    raise
+                has_ended = True
+        if has_ended:
+            logger.info("%s ended on server/discover; starting it again", self._target_name)
+            session_task = await self._start_session()
         session = session_task.session
         if not is_stateless and await self._negotiate(session_task, partial(shake_hands, session)):
             for step in (self._send_log_level, self._subscription.begin_legacy):
@@ -1007,18 +1027,6 @@ class Client:
             metadata[LOG_LEVEL] = level
         return metadata
 
-    async def _discover(self, session_task: SessionTask) -> bool:
-        """Return whether the server is stateless; start it again if `server/discover` ended it."""
-        try:
-            return await self._negotiate(session_task, partial(discover, session_task.session))
-        except ConnectionLost:
-            has_fallback = supports_legacy(self.protocol_versions) and can_start(self.target)
-            if not has_fallback or self._is_closed:
-                raise
-        logger.info("%s ended on server/discover; starting it again", self._target_name)
-        await self._start_session()
-        return False
-
     async def _negotiate(self, session_task: SessionTask, step: Callable[[], Awaitable[T]]) -> T:
         """Do a step of the negotiation; if it fails, close the session and raise the reason."""
         session = session_task.session
@@ -1070,11 +1078,6 @@ class Client:
         self._reported_state.become("closed", "closed on this side")
         if self._session_task is not None:
             self._session_task.session.shut("closed")
-
-    def _note_loss(self, session: Session) -> None:
-        """Report the loss of the session, before any call fails by it."""
-        state: State = "retrying" if self._reconnects and not self._is_closed else "closed"
-        self._reported_state.become(state, str(session.loss))
 
     def _set_state(self, state: State, reason: str) -> None:
         self._state = state, reason
@@ -1223,17 +1226,6 @@ class Client:
             if error.code != INVALID_PARAMS or not self._cache.forget(method):
                 raise
         return await read()
-
-
-def _methods_with(own: Mapping[str, Any] | None) -> Mapping[str, Method]:
-    """Return the table of methods, extended by the client's `methods`."""
-    if not own:
-        return METHODS
-    taken = METHODS.keys() & own.keys()
-    if taken:
-        raise ValueError(f"methods= must not redefine methods of the protocol: {sorted(taken)}")
-    rows = {name: custom_method(name, result=result) for name, result in own.items()}
-    return {**METHODS, **rows}
 
 
 def _shortest_seconds(options: CallOptions) -> float | None:

@@ -68,7 +68,11 @@ def read_config(
     document = source if isinstance(source, Mapping) else _load(where)
     values = os.environ if variables is None else variables
     servers: dict[str, ServerConfig] = {}
-    for name, entry in _entries(document, where).items():
+    group = next((group for group in _GROUPS if group in document), _GROUPS[0])
+    entries = document.get(group)
+    if not isinstance(entries, Mapping):
+        raise ConfigError(f"{where}: {group}: must be an object with a member for each server")
+    for name, entry in cast("Mapping[str, Any]", entries).items():
         try:
             servers[name] = _server(entry, values)
         except (ValueError, TypeError, LookupError) as error:
@@ -106,14 +110,6 @@ def _load(where: str) -> Mapping[str, Any]:
         raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: {_one_line(error)}") from None
-
-
-def _entries(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    group = next((group for group in _GROUPS if group in document), _GROUPS[0])
-    entries = document.get(group)
-    if not isinstance(entries, Mapping):
-        raise ConfigError(f"{where}: {group}: must be an object with a member for each server")
-    return cast("Mapping[str, Any]", entries)
 
 
 def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:

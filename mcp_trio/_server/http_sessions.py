@@ -94,7 +94,7 @@ class HttpSession:
     @property
     def is_resting(self) -> bool:
         """Return whether the client has no request or stream open."""
-        return self.session is not None and self.channel.is_resting
+        return self.session is not None and self.channel.is_idle
 
     @property
     def is_closed(self) -> bool:
@@ -409,7 +409,7 @@ class Runtime:
         before = self._stateless
         if self.record is None or before is None or before.closing.is_set():
             return
-        may_follow = self.stateless.is_resting and before.may_be_followed
+        may_follow = self.stateless.is_idle and before.may_be_followed
         now = trio.current_time()
         if not may_follow or now < self._renewable_at:
             return

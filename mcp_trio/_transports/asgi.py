@@ -517,7 +517,10 @@ class AsgiExchange:
     async def _receive_body(
         self, body: bytearray, bytes_max: int, unfinished: UnfinishedBody
     ) -> None:
-        content_length = _content_length(self.request)
+        content_length: float | None = None
+        digits = self.request.headers.get("content-length", "")
+        if digits.isdecimal():
+            content_length = int(digits) if len(digits) <= _LENGTH_DIGITS_MAX else math.inf
         if content_length is not None and content_length > bytes_max:
             raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
         # Over HTTP/1.1 the content length decides, without waiting for the server's final message.
@@ -735,11 +738,3 @@ def _path_below_mount(scope: Scope) -> str:
         if prefix and rest != whole and rest[:1] in ("", "/"):
             return rest or "/"
     return whole
-
-
-def _content_length(request: HttpRequest) -> float | None:
-    """Return the content length; infinity if it is absurdly large, None if it is not a number."""
-    length = request.headers.get("content-length")
-    if length is None or not length.isdecimal():
-        return None
-    return int(length) if len(length) <= _LENGTH_DIGITS_MAX else math.inf

@@ -135,7 +135,11 @@ class ReceivedQueue:
         if self._is_ended:
             return
         self._items.append(item)
-        self._bytes += _size(item)
+        self._bytes += _ITEM_BYTES
+        if isinstance(item, bytes):
+            self._bytes += len(item)
+        elif isinstance(item, Oversized):
+            self._bytes += len(item.prefix)
         self._filled.unpark_all()
 
     async def room(self) -> None:
@@ -175,9 +179,3 @@ class ReceivedQueue:
         self._items.clear()
         self._filled.unpark_all()
         self._emptied.unpark_all()
-
-
-def _size(item: Received) -> int:
-    if isinstance(item, bytes):
-        return len(item) + _ITEM_BYTES
-    return _ITEM_BYTES if isinstance(item, Lost) else len(item.prefix) + _ITEM_BYTES

@@ -58,14 +58,9 @@ async def open_websocket_channel(
     address = _address(url)
     if ssl_context is not None and not address.is_secure:
         raise ValueError("ssl_context is for wss://")
-    opening = _Opening(
-        address=address,
-        fields=encoded([*{**bearer_header(token), **(headers or {})}.items()]),
-        token=token,
-        ssl_context=ssl_context,
-        limits=limits,
-    )
-    return await start_channel(opening.opened(), name=address.name, limits=limits)
+    fields = encoded([*{**bearer_header(token), **(headers or {})}.items()])
+    opening = _opened(address, fields, token, ssl_context, limits)
+    return await start_channel(opening, name=address.name, limits=limits)
 
 
 class _Address(msgspec.Struct, frozen=True):
@@ -103,74 +98,69 @@ def _address(url: str) -> _Address:
     return _Address(parts.scheme, parts.hostname, port, target, path)
 
 
-class _Opening(msgspec.Struct, frozen=True, kw_only=True):
-    address: _Address
-    fields: Sequence[tuple[bytes, bytes]]
-    token: str | None
-    ssl_context: ssl.SSLContext | None
-    limits: Limits
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[TrioSocket, None]:
-        """Open the WebSocket for the length of a block."""
-        seconds, name = self.limits.http.headers_seconds, self.address.name
-        with trio.CancelScope() as timeout:
-            timeout.deadline = trio.current_time() + seconds
-            try:
-                stream = await self._connect()
-            except OSError as error:
-                raise ConnectionLost(
-                    f"cannot connect to {name}: {text_with_cause(error)}"
-                ) from error
-            try:
-                async with client_socket(
-                    stream,
-                    host=self.address.netloc,
-                    target=self.address.target,
-                    subprotocols=offered_subprotocols(self.token),
-                    fields=self.fields,
-                    limits=self.limits,
-                ) as socket:
-                    timeout.deadline = float("inf")
-                    yield socket
-            except HandshakeFailed as failure:
-                raise self._rejection(failure) from None
-        if timeout.cancelled_caught:
-            raise ConnectionLost(
-                f"{name} did not answer in {seconds:g} s (limits.http.headers_seconds)"
-            )
-
-    async def _connect(self) -> trio.abc.Stream:
-        address = self.address
-        if not address.is_secure:
-            plain = await trio.open_tcp_stream(address.host, address.port)
-            return over_wire(plain, self.limits)
-        stream = await trio.open_ssl_over_tcp_stream(
-            address.host,
-            address.port,
-            ssl_context=self.ssl_context or _trusted_by_system(),
-            https_compatible=True,
-        )
+@asynccontextmanager
+async def _opened(
+    address: _Address,
+    fields: Sequence[tuple[bytes, bytes]],
+    token: str | None,
+    ssl_context: ssl.SSLContext | None,
+    limits: Limits,
+) -> AsyncGenerator[TrioSocket, None]:
+    """Open a WebSocket for the length of a block."""
+    seconds, name = limits.http.headers_seconds, address.name
+    with trio.CancelScope() as timeout:
+        timeout.deadline = trio.current_time() + seconds
         try:
-            await stream.do_handshake()  # reports an untrusted certificate here, and not later
-        except BaseException as error:
-            await trio.aclose_forcefully(stream)
-            if isinstance(error, trio.BrokenResourceError):
-                raise OSError(
-                    f"{error.__cause__ or 'the server closed the connection'} (TLS)"
-                ) from error
-            raise
-        return stream
-
-    def _rejection(self, failure: HandshakeFailed) -> ConnectionLost:
-        name = self.address.name
-        if failure.status is None:
-            return ConnectionLost(f"{name} {failure}")
-        text = " ".join(failure.body.decode(errors="replace").split())
-        detail = f": {text[: self.limits.messages.error_text_chars_max]}" if text else ""
-        return ConnectionLost(
-            f"{name} answered HTTP {failure.status}{detail}", http_status=failure.status
+            if address.is_secure:
+                stream: trio.abc.Stream = await _open_tls(address, ssl_context)
+            else:
+                plain = await trio.open_tcp_stream(address.host, address.port)
+                stream = over_wire(plain, limits)
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {name}: {text_with_cause(error)}") from error
+        try:
+            async with client_socket(
+                stream,
+                host=address.netloc,
+                target=address.target,
+                subprotocols=offered_subprotocols(token),
+                fields=fields,
+                limits=limits,
+            ) as socket:
+                timeout.deadline = float("inf")
+                yield socket
+        except HandshakeFailed as failure:
+            if failure.status is None:
+                raise ConnectionLost(f"{name} {failure}") from None
+            text = " ".join(failure.body.decode(errors="replace").split())
+            detail = f": {text[: limits.messages.error_text_chars_max]}" if text else ""
+            raise ConnectionLost(
+                f"{name} answered HTTP {failure.status}{detail}", http_status=failure.status
+            ) from None
+    if timeout.cancelled_caught:
+        raise ConnectionLost(
+            f"{name} did not answer in {seconds:g} s (limits.http.headers_seconds)"
         )
+
+
+async def _open_tls(
+    address: _Address, ssl_context: ssl.SSLContext | None
+) -> trio.SSLStream[trio.SocketStream]:
+    stream = await trio.open_ssl_over_tcp_stream(
+        address.host,
+        address.port,
+        ssl_context=ssl_context or _trusted_by_system(),
+        https_compatible=True,
+    )
+    try:
+        await stream.do_handshake()  # reports an untrusted certificate here, and not later
+    except BaseException as error:
+        await trio.aclose_forcefully(stream)
+        if isinstance(error, trio.BrokenResourceError):
+            reason = error.__cause__ or "the server closed the connection"
+            raise OSError(f"{reason} (TLS)") from error
+        raise
+    return stream
 
 
 # Connections of any kind ------------------------------------------------------------------------

@@ -170,11 +170,12 @@ def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest
     expected = request.header("expect") if is_new else None
     if expected is not None and expected.lower() != "100-continue":
         raise Rejected(417, "the only Expect value that this server supports is 100-continue")
+    connection = (request.header("connection") or "").lower().split(",")
     return ParsedRequest(
         request=request,
         body_bytes=body_bytes,
         takes_chunks=is_new,
-        is_last=not is_new or "close" in _elements(request.header("connection")),
+        is_last=not is_new or "close" in [each.strip(" \t") for each in connection],
         awaits_continue=expected is not None,
     )
 
@@ -189,10 +190,6 @@ def _target(method: str, target: bytes) -> str:
         raise Rejected(400, "the request target is neither a path nor a URL")
     path = match["path"] or match["rest"] or "/"
     return path if path.startswith("/") else f"/{path}"
-
-
-def _elements(field: str | None) -> list[str]:
-    return [] if field is None else [each.strip(" \t").lower() for each in field.split(",")]
 
 
 # Encoding

@@ -475,10 +475,22 @@ class HttpChannel:
                 self._link.session_id = session_id_of(response)
             if is_event_stream(response):
                 await stream.read(response)
-            elif self._endpoint is None:
-                await self._take_body(response, request)
-            else:
+            elif self._endpoint is not None:
                 await self._link.body_prefix(response)
+            else:
+                bytes_max = self._link.limits.messages.bytes_max
+                body = await self._link.body(response, bytes_max=bytes_max)
+                if isinstance(body, Oversized):
+                    self._inbox.put(body)
+                    text = f"the answer is over limits.messages.bytes_max ({bytes_max})"
+                    raise OutcomeUnknown(text)
+                if body and media_type_of(response.headers.get("content-type")) != JSON:
+                    raise UnexpectedResponse(response, body)
+                if body:
+                    await self._take(body, request)
+                if not request.answered.is_set():
+                    text = f"the server answered HTTP {response.status_code}"
+                    raise OutcomeUnknown(f"{text} without a JSON-RPC response")
 
     def _event_stream(self, request: _PendingRequest | None) -> EventStream:
         limits = self._link.limits
@@ -567,21 +579,6 @@ class HttpChannel:
             request.scope.deadline = trio.current_time() + linger_seconds
         return request
 
-    async def _take_body(self, response: httpx2.Response, request: _PendingRequest) -> None:
-        """Receive the JSON-RPC response in the body of a successful HTTP response."""
-        bytes_max = self._link.limits.messages.bytes_max
-        body = await self._link.body(response, bytes_max=bytes_max)
-        if isinstance(body, Oversized):
-            self._inbox.put(body)
-            raise OutcomeUnknown(f"the answer is over limits.messages.bytes_max ({bytes_max})")
-        if body and media_type_of(response.headers.get("content-type")) != JSON:
-            raise UnexpectedResponse(response, body)
-        if body:
-            await self._take(body, request)
-        if not request.answered.is_set():
-            text = f"the server answered HTTP {response.status_code} without a JSON-RPC response"
-            raise OutcomeUnknown(text)
-
     async def _take_unexpected(
         self, request: _PendingRequest, unexpected: UnexpectedResponse
     ) -> None:
@@ -623,15 +620,16 @@ class HttpChannel:
     async def _find_endpoint(self) -> str:
         """Open the stream of an HTTP+SSE server; return why there is none, or an empty text."""
         stream = HttpSseStream(link=self._link, on_message=self._take)
-        self._nursery.start_soon(self._read_http_sse, stream)
+
+        async def read() -> None:
+            await stream.run()
+            if stream.endpoint is not None:
+                self._end(stream.end_reason)
+
+        self._nursery.start_soon(read)
         await stream.was_tried.wait()
         self._endpoint = stream.endpoint
         return stream.end_reason
-
-    async def _read_http_sse(self, stream: HttpSseStream) -> None:
-        await stream.run()
-        if stream.endpoint is not None:
-            self._end(stream.end_reason)
 
     # Notifications, and responses to the server
 
@@ -731,22 +729,23 @@ class HttpChannel:
         Requests that were sent shortly before may have been carried out. The others will be
         answered 404 in a moment, and can be sent again in a new session.
         """
+
+        async def end_when_decided() -> None:
+            with trio.move_on_after(self._link.limits.shutdown.close_seconds):
+                while self._has_undecided():
+                    await self._decisions.park()
+            self._end(_SESSION_ENDED)
+
         if self._is_session_unknown or self._has_ended:
             return
         self._is_session_unknown = True
         if self._has_undecided():
-            self._nursery.start_soon(self._end_when_decided)
+            self._nursery.start_soon(end_when_decided)
         else:
             self._end(_SESSION_ENDED)
 
     def _has_undecided(self) -> bool:
         return any(request.is_undecided for request in self._pending.values())
-
-    async def _end_when_decided(self) -> None:
-        with trio.move_on_after(self._link.limits.shutdown.close_seconds):
-            while self._has_undecided():
-                await self._decisions.park()
-        self._end(_SESSION_ENDED)
 
     def _end(self, reason: str) -> None:
         """End the session: all pending requests fail, and no more messages arrive."""

@@ -328,7 +328,7 @@ class NativeConnection:
                     await trio.lowlevel.checkpoint()
                 else:
                     self.idle_since = self.clock.last_check
-                    has_begun = await self.wire.receive(rests=self.may_lead)
+                    has_begun = await self.wire.receive(may_lead=self.may_lead)
                     self.idle_since = _BUSY
                     if self.is_over or not has_begun:
                         break
@@ -367,7 +367,9 @@ class NativeConnection:
         """Answer a request; return whether another one may follow on the connection."""
         parsed = self._parse_request(raw)
         if self.upgraded is not None and is_websocket_upgrade(parsed.request):
-            await self._upgrade(raw, parsed, self.upgraded)
+            if parsed.body_bytes != 0:
+                raise Rejected(400, "a WebSocket handshake cannot have a body")
+            await pass_to_websocket(self.wire, raw, parsed.request, self.upgraded, self.log)
             return False
         exchange = NativeExchange.of(parsed, self.wire, self.bodies, may_lead=self.may_lead)
         try:
@@ -397,11 +399,6 @@ class NativeConnection:
         if is_cacheable(raw):
             self._last_raw, self._last_parsed = raw, parsed
         return parsed
-
-    async def _upgrade(self, raw: bytes, parsed: ParsedRequest, upgraded: Upgraded) -> None:
-        if parsed.body_bytes != 0:
-            raise Rejected(400, "a WebSocket handshake cannot have a body")
-        await pass_to_websocket(self.wire, raw, parsed.request, upgraded, self.log)
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """Log an application's error, unless the client's disconnect or bad body explains it."""

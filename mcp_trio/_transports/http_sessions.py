@@ -216,7 +216,7 @@ class SessionChannel(RoutedChannel):
         return self.events
 
     @property
-    def is_resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether the session is idle: no request is unanswered, and no GET is open."""
         return not (self._of_request or self.unasked.is_carried)
 
@@ -455,7 +455,7 @@ class StatelessChannel(RoutedChannel):
             self._inbox.put(encode_notification(CANCELLED, params))
 
     @property
-    def is_resting(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether the channel is idle: no request is unanswered."""
         return not self._slots
 

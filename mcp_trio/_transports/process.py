@@ -356,10 +356,16 @@ class ProcessChannel:
             (child.kill, shutdown.kill_seconds),
         )
         self._lines.mark_closed()
-        child.stdout.interrupt()  # ends a `receive`, before `_discard_stdout` reads in its place
+        child.stdout.interrupt()  # ends a `receive`, before `discard_stdout` reads in its place
+
+        async def discard_stdout() -> None:
+            # A server that is blocked while it writes gets to the end of its stdin.
+            while await child.stdout.read():
+                pass
+
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._discard_stdout)
+                nursery.start_soon(discard_stdout)
                 for step, seconds in steps:
                     if not child.ended.is_set():
                         step()
@@ -369,11 +375,6 @@ class ProcessChannel:
         finally:
             await self._lines.aclose()
             self._closed.set()
-
-    async def _discard_stdout(self) -> None:
-        """Let a server that is blocked while it writes get to the end of its stdin."""
-        while await self._child.stdout.read():
-            pass
 
     async def _loss(self) -> ConnectionLost:
         """Return the reason of the end, after a short wait for exit status and last lines."""

@@ -21,14 +21,14 @@ from mcp_trio.limits import Limits
 
 
 @coroutine
-def wait_idle(resting: IdleConnection) -> Generator[IdleConnection, None, None]:
+def wait_idle(connection: IdleConnection) -> Generator[IdleConnection, None, None]:
     """Suspend until `fd` is readable, by a trap that the leader/followers engine handles.
 
     Only a coroutine that the engine steps by hand may await this, and no cancel scope of the
     coroutine may be open. The wait may end too early. The engine closes a coroutine that it never
     resumes.
     """
-    yield resting
+    yield connection
 
 
 WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
@@ -55,11 +55,11 @@ class SocketEnds(SocketDescriptor):
     """
 
     client: str | None = None
-    _resting: IdleConnection = attrs.field(init=False)
+    _idle: IdleConnection = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._resting = IdleConnection(self.fd, self.client)
+        self._idle = IdleConnection(self.fd, self.client)
 
     def shut_writing(self) -> None:
         """Send end of file to the peer; reading goes on."""
@@ -74,11 +74,11 @@ class SocketEnds(SocketDescriptor):
 
     def wait_idle(self) -> Awaitable[None]:
         """Wait until the socket is readable, by the trap of `wait_idle`."""
-        return wait_idle(self._resting)
+        return wait_idle(self._idle)
 
     def close(self) -> None:
         """Remove the socket from its poller, and close it."""
-        self._resting.end()
+        self._idle.end()
         super().close()
 
 
@@ -100,13 +100,13 @@ class Wire:
     has_ended: bool = attrs.field(default=False, init=False)
     is_broken: bool = attrs.field(default=False, init=False)
 
-    async def receive(self, *, rests: bool = False) -> bool:
+    async def receive(self, *, may_lead: bool = False) -> bool:
         """Wait until more bytes have arrived; return False at end of file, and ever after.
 
-        With `rests`, the wait uses the trap of `wait_idle`, and its conditions apply.
+        With `may_lead`, the wait uses the trap of `wait_idle`, and its conditions apply.
         """
         while not self.has_ended:
-            await (self.ends.wait_idle() if rests else self.ends.wait_readable())
+            await (self.ends.wait_idle() if may_lead else self.ends.wait_readable())
             try:
                 chunk = self.ends.read_nowait()
             except BlockingIOError:
@@ -322,13 +322,13 @@ class TlsWire(Wire):
         self.is_broken = True  # nothing can be sent that the client could decrypt
         return False
 
-    async def receive(self, *, rests: bool = False) -> bool:
+    async def receive(self, *, may_lead: bool = False) -> bool:
         """Wait until more bytes have arrived; return False at end of file, and ever after.
 
         A client that closes the connection without a TLS closure alert (RFC 8446, section 6.1) is
         treated as if it had sent one: every HTTP message has a length of its own.
         """
-        assert not rests, "bytes that OpenSSL holds are not visible to the poller"
+        assert not may_lead, "bytes that OpenSSL holds are not visible to the poller"
         if self.has_ended:
             await trio.lowlevel.checkpoint()
             return False

@@ -513,19 +513,13 @@ class TrioSocket:
             await _before_the_end(self._stream, close)
         elif self._ending().is_ours:
             await self._reader.stop()
-            await self._break_off(code, reason)
-
-    async def _break_off(self, code: CloseCode, reason: str) -> None:
-        """Send the close frame that trio-websocket has not sent, and let the peer read it."""
-        stream = self._stream
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            if not stream.has_sent_close:
-                kind = (
-                    ConnectionType.CLIENT if self._connection.is_client else ConnectionType.SERVER
-                )
-                frame = CloseConnection(code=code, reason=close_reason(reason))
-                await stream.send_all(Connection(kind).send(frame))
-            await linger(stream.stream)
+            stream, is_client = self._stream, self._connection.is_client
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                if not stream.has_sent_close:  # as trio-websocket sends none
+                    kind = ConnectionType.CLIENT if is_client else ConnectionType.SERVER
+                    frame = CloseConnection(code=code, reason=close_reason(reason))
+                    await stream.send_all(Connection(kind).send(frame))
+                await linger(stream.stream)
 
 
 async def linger(stream: trio.abc.Stream) -> None:

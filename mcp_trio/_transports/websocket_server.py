@@ -94,13 +94,6 @@ Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 """Serve a channel, which the host closes afterwards."""
 
 
-class _Origin(msgspec.Struct, frozen=True):
-    """Facts about a connection that its request does not contain."""
-
-    scheme: str
-    client: str | None
-
-
 @attrs.define(kw_only=True, eq=False, repr=False)
 class WebSocketHost:
     """The open connections of one WebSocket endpoint; an error ends one connection only.
@@ -130,9 +123,8 @@ class WebSocketHost:
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Read the handshake from a new connection, serve it until it ends, and close it."""
-        scheme = "http" if self.tls is None else "https"
-        origin = _Origin(scheme, client_of(stream))
-        network = network_of(origin.client)
+        client = client_of(stream)
+        network = network_of(client)
         exceeded = self._places.exceeded(network)
         wire = None
         if self.tls is not None:
@@ -152,7 +144,7 @@ class WebSocketHost:
                     if not await wire.shake_hands(self._handshakes):
                         return
                     stream = wire.as_stream()
-                await self._serve(stream, origin)
+                await self._serve(stream, client)
             finally:
                 self._places.give_back(network)
         except trio.BrokenResourceError:
@@ -172,17 +164,17 @@ class WebSocketHost:
         finally:
             self._rejecting -= 1
 
-    async def _serve(self, stream: trio.abc.Stream, origin: _Origin) -> None:
+    async def _serve(self, stream: trio.abc.Stream, client: str | None) -> None:
         received = bytearray()
         try:
-            request = await self._parse_request(stream, received, origin)
+            request = await self._parse_request(stream, received, client)
         except Rejected as rejected:
             await respond_last(stream, encoded_rejection(rejected), self.limits)
             return
         await self.serve_upgrade(stream, request, received)
 
     async def _parse_request(
-        self, stream: trio.abc.Stream, received: bytearray, origin: _Origin
+        self, stream: trio.abc.Stream, received: bytearray, client: str | None
     ) -> HttpRequest:
         length = searched = 0
         seconds, bytes_max = self.limits.http.headers_seconds, self.limits.http.headers_bytes_max
@@ -198,7 +190,8 @@ class WebSocketHost:
             raise Rejected(
                 408, f"the headers took more than {seconds:g} seconds (limits.http.headers_seconds)"
             )
-        parsed = parse_request(bytes(received[:length]), origin.client, origin.scheme)
+        scheme = "http" if self.tls is None else "https"
+        parsed = parse_request(bytes(received[:length]), client, scheme)
         if parsed.body_bytes != 0:
             raise Rejected(400, "a WebSocket handshake cannot have a body")
         return parsed.request

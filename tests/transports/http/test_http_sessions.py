@@ -170,13 +170,13 @@ def test_a_cancelled_request_is_not_awaited():
     assert not stream.is_ended
     for other in (cancel(2), cancel([]), {"method": "notifications/cancelled"}):
         deliver(made, **other)
-    assert not made.is_resting
+    assert not made.is_idle
     frame = json.dumps([{"jsonrpc": "2.0", **cancel("a")}]).encode()
     message = DECODER.decode(frame)
     assert isinstance(message, Batch)
     made.deliver(frame, message)
     assert stream.is_ended
-    assert made.is_resting
+    assert made.is_idle
 
 
 @pytest.mark.requirement("HTTP-38", "HTTP-39", "HTTP-42", "HTTP-43", "TRAP-39")
@@ -314,7 +314,7 @@ def test_a_request_nested_too_deeply_is_not_awaited():
     made = StatelessChannel(Limits(messages=MessageLimits(json_depth_max=20)))
     with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max"):
         made.deliver(nested(30))
-    assert made.is_resting
+    assert made.is_idle
 
 
 @pytest.mark.requirement("MHTTP-16")
