@@ -437,22 +437,19 @@ class CallbackSubscription:
         Raises:
             ConnectionLost: The session has ended.
         """
-        self._current = None
+        current = self._current = None
         capabilities = session.connection.peer_capabilities
         self._announced = [
             kind for kind in self.kinds if has_capability(capabilities, f"{kind}.listChanged")
         ]
         try:
-            await self._replace(session, self.uris)
+            current = await self._replace(session, self.uris)
         except (RequestError, RequestTimeout, RemoteProtocolError) as error:
             logger.warning("the client will not be notified of changes: %s", error)
         except trio.Cancelled:
             session.shut("closed")
             raise
-        self._log_left_out()
-
-    def _log_left_out(self) -> None:
-        left_out: list[Change] = [] if self._current is None else self._current.left_out
+        left_out = [] if current is None else current.left_out
         if left_out:
             names = ", ".join(change.uri or f"its {change.kind}" for change in left_out)
             logger.info("the server does not report changes of %s", names)
@@ -510,7 +507,8 @@ class CallbackSubscription:
         *,
         needed: str | None = None,
         seconds: float | None = None,
-    ) -> None:
+    ) -> SubscriptionStream | None:
+        """Subscribe to the announced lists and these resources, and end the previous request."""
         new = None
         if self._announced or uris:
             asked = subscription_filter(self._announced, sorted(uris))
@@ -524,3 +522,4 @@ class CallbackSubscription:
             self._spawn(new.run)
         if previous is not None:
             previous.end()
+        return new

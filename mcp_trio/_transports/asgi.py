@@ -563,18 +563,20 @@ class AsgiExchange:
     def _watch(self) -> None:
         """Start the task that drops input and notices the client's disconnect."""
         self._is_body_over.set()
-        if self._watcher is None:
-            self._watcher = trio.CancelScope()
-            trio.lowlevel.spawn_system_task(self._drop_until_gone, self._watcher)
+        if self._watcher is not None:
+            return
+        scope = self._watcher = trio.CancelScope()
 
-    async def _drop_until_gone(self, scope: trio.CancelScope) -> None:
-        with scope:
-            with contextlib.suppress(Exception):  # an error of the server means a lost client
-                while (message := await self._receive())["type"] != "http.disconnect":
-                    if not message.get("more_body", False):
-                        self._is_input_over.set()
-            self._is_input_over.set()
-            self._is_gone.set()
+        async def drop_until_gone() -> None:
+            with scope:
+                with contextlib.suppress(Exception):  # an error of the server means a lost client
+                    while (message := await self._receive())["type"] != "http.disconnect":
+                        if not message.get("more_body", False):
+                            self._is_input_over.set()
+                self._is_input_over.set()
+                self._is_gone.set()
+
+        trio.lowlevel.spawn_system_task(drop_until_gone)
 
     # Answering
 

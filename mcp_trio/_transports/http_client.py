@@ -702,24 +702,25 @@ class HttpChannel:
         if self._endpoint is not None or self._has_ended:
             return
         stream = self._event_stream(None)
-        self._nursery.start_soon(self._read_standalone_stream, stream)
+
+        async def read() -> None:
+            try:
+                await stream.connect()
+                while not stream.exceeded_limit:
+                    await stream.resume()
+                logger.info("the standalone stream is not opened again: %s", stream.end_reason)
+            except SessionNotFound:
+                # Before the first success, 404 means that the server has no standalone stream.
+                if stream.was_accepted:
+                    self._end_unknown_session()
+            except (UnexpectedResponse, ConnectionLost) as error:  # usually 405
+                logger.debug("there is no standalone stream: %s", self._link.loss_from(error))
+            except Exception:
+                logger.exception("the standalone stream failed")
+
+        self._nursery.start_soon(read)
         with trio.move_on_after(self._link.limits.http.get_stream_seconds):
             await stream.was_tried.wait()
-
-    async def _read_standalone_stream(self, stream: EventStream) -> None:
-        try:
-            await stream.connect()
-            while not stream.exceeded_limit:
-                await stream.resume()
-            logger.info("the standalone stream is not opened again: %s", stream.end_reason)
-        except SessionNotFound:
-            # Before the first success, 404 means that the server has no standalone stream.
-            if stream.was_accepted:
-                self._end_unknown_session()
-        except (UnexpectedResponse, ConnectionLost) as error:  # usually 405
-            logger.debug("there is no standalone stream: %s", self._link.loss_from(error))
-        except Exception:
-            logger.exception("the standalone stream failed")
 
     # The end of the session
 

@@ -138,21 +138,15 @@ def read_lock_file(path: LockPath) -> LockFile | None:
         raise ConfigError(
             f"{os.fspath(path)}: not a lock file, which has port, authToken and pid"
         ) from None
-    if not _is_alive(lock.pid):
+    if lock.pid <= 0:  # for kill(2) such a number is a process group
         return None
-    return LockFile(port=lock.port, token=lock.auth_token, pid=lock.pid)
-
-
-def _is_alive(pid: int) -> bool:
-    if pid <= 0:  # for kill(2) such a number is a process group
-        return False
     try:
-        os.kill(pid, 0)
+        os.kill(lock.pid, 0)
     except (ProcessLookupError, OverflowError):
-        return False
+        return None
     except PermissionError:  # a process of another user
-        return True
-    return True
+        pass
+    return LockFile(port=lock.port, token=lock.auth_token, pid=lock.pid)
 
 
 @contextlib.contextmanager

@@ -142,8 +142,7 @@ def _channel(
     )
 
 
-# Linux: pid, uid, gid.
-_UCRED: Final = struct.Struct("3i")
+_UCRED: Final = struct.Struct("3i")  # Linux: pid, uid, gid
 
 # macOS: a version, the uid, the number of groups, and the groups, of which the first is the gid.
 # The pid is a second option.
@@ -155,27 +154,19 @@ _XUCRED_VERSION: Final = 0
 _PID: Final = struct.Struct("@i")
 
 
-def _linux_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, gid = _UCRED.unpack(option)
-    return PeerCredentials(pid=pid, uid=uid, gid=gid)
-
-
-def _macos_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    option = connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
-    version, uid, _count, gid, *_others = _XUCRED.unpack(option)
-    if version != _XUCRED_VERSION:
-        return PeerCredentials()
-    (pid,) = _PID.unpack(connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, _PID.size))
-    return PeerCredentials(pid=pid, uid=uid, gid=gid)
-
-
-_UNIX_CREDENTIALS: Final = {"linux": _linux_credentials, "darwin": _macos_credentials}
-
-
 def _unix_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    read = _UNIX_CREDENTIALS.get(sys.platform)
-    return PeerCredentials() if read is None else read(connected)
+    platform: str = sys.platform  # a variable, since type checkers evaluate `sys.platform` itself
+    if platform == "linux":
+        option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        pid, uid, gid = _UCRED.unpack(option)
+        return PeerCredentials(pid=pid, uid=uid, gid=gid)
+    if platform == "darwin":
+        option = connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
+        version, uid, _count, gid, *_others = _XUCRED.unpack(option)
+        if version == _XUCRED_VERSION:
+            (pid,) = _PID.unpack(connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, _PID.size))
+            return PeerCredentials(pid=pid, uid=uid, gid=gid)
+    return PeerCredentials()
 
 
 async def open_unix_channel(path: SocketPath, *, limits: Limits = DEFAULT_LIMITS) -> SocketChannel:

@@ -291,8 +291,12 @@ class _WebSocketTask:
 
     async def run(self) -> None:
         """Run the task, which raises nothing but `Cancelled`."""
+
+        def log_errors(errors: ErrorGroup) -> None:
+            logger.error("the WebSocket channel failed", exc_info=errors)
+
         try:
-            with contained(_log_errors), self.scope:
+            with contained(log_errors), self.scope:
                 await self._run()
         finally:
             self.started.set()
@@ -316,10 +320,6 @@ class _WebSocketTask:
             if self.channel is not None:
                 raise
             self.failure = error
-
-
-def _log_errors(errors: ErrorGroup) -> None:
-    logger.error("the WebSocket channel failed", exc_info=errors)
 
 
 async def start_channel(
