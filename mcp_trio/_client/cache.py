@@ -1,7 +1,7 @@
 """The cache of a client: results that a stateless server allows it to keep.
 
 Pure: the current time is an argument. A result is kept as bytes and decoded for each use, so that a
-caller who changes a result does not change it for the next caller. Each client has its own cache,
+caller that changes a result does not change it for the next caller. Each client has its own cache,
 since results belong to its authorization context.
 
 Specification: 2026-07-28, page utilities/caching.

@@ -900,6 +900,7 @@ class Client:
 
     async def _connect_session(self) -> None:
         """Open a session and negotiate; skip `server/discover` if the server is known as legacy."""
+        # Without a URL, the client remembers the kind of its own server only.
         version_memory, url = self._own_version_memory, url_of(self.target)
         address: Address | None = None
         if url is not None:

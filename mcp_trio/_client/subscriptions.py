@@ -215,7 +215,7 @@ class SubscriptionStream:
     async def _wait_for_break(self) -> bool:
         """Wait for the end of the stream; return False if the server has ended the subscription.
 
-        A subscription for callbacks is resumed even then, since it has no subscriber who could
+        A subscription for callbacks is resumed even then, since no task reads it that could
         subscribe again.
 
         Raises:

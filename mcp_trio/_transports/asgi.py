@@ -49,7 +49,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
 
-_ANSWERS: Final = "websocket.http.response"
+_RESPONSE_EXTENSION: Final = "websocket.http.response"
 
 # Headers of an HTTP/1.1 handshake. The ASGI server has checked them; over HTTP/2 there are none.
 _CHECKED: Final = {
@@ -88,15 +88,19 @@ class AsgiUpgrade:
 
     async def reject(self, rejection: Rejection) -> None:
         """Answer with an HTTP error; a server without the response extension answers 403."""
-        if _ANSWERS not in self.extensions:
+        if _RESPONSE_EXTENSION not in self.extensions:
             await self._put({"type": "websocket.close", "code": int(CloseCode.POLICY_VIOLATION)})
             return
         body = rejection.body()
         length = ("Content-Length", str(len(body)))
         headers = encoded([("Content-Type", JSON), length, *rejection.headers])
-        start = {"type": f"{_ANSWERS}.start", "status": rejection.status, "headers": headers}
+        start = {
+            "type": f"{_RESPONSE_EXTENSION}.start",
+            "status": rejection.status,
+            "headers": headers,
+        }
         await self._put(start)
-        await self._put({"type": f"{_ANSWERS}.body", "body": body})
+        await self._put({"type": f"{_RESPONSE_EXTENSION}.body", "body": body})
 
     @asynccontextmanager
     async def opened(self, subprotocol: str | None) -> AsyncGenerator["AsgiSocket", None]:
@@ -308,7 +312,7 @@ async def send_shielded(send: Send, message: Message) -> None:
 
 
 class ResponseBrokenOff(Exception):  # noqa: N818  its cause was logged as an error already
-    """Reports to the ASGI server that a started answer will not be completed."""
+    """A started response will not be completed; raised for the ASGI server."""
 
 
 async def _nothing() -> None:

@@ -28,7 +28,8 @@ from mcp_trio.limits import DEFAULT_LIMITS
 
 _CLOSED: Final = -1
 
-# Calls from here must not be looked at as those of a handler, which takes time.
+# The original function. In a recorded session, `os.write` checks whether a handler calls it, which
+# takes time.
 _write: Final = os.write
 
 

@@ -418,7 +418,7 @@ def _is_broken(error: BaseException) -> bool:
 _CHECKS_PER_IDLE_TIME: Final = 8
 
 StartLeader: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
-"""Runs a coroutine function, whose coroutine may move to another task where it asks for that."""
+"""Runs a coroutine function; its coroutine may move to another task at points that it chooses."""
 
 
 async def serve_native(

@@ -314,7 +314,7 @@ class SessionChannel(RoutedChannel):
         return first_id
 
     def begin_unseen(self, stream: ResponseStream) -> None:
-        """Do the same for a client that fails on events without a message."""
+        """Do as `begin`, without a first event: some clients fail on one without a message."""
         self.begin(stream)
 
     def _number(self, stream: ResponseStream) -> int:
@@ -387,7 +387,7 @@ class StatelessChannel(RoutedChannel):
     _slots: dict[RequestId, StatelessRequest] = attrs.field(
         factory=dict[RequestId, StatelessRequest], init=False
     )
-    # The numbers of the clients, by their networks; the one that was seen last is the last.
+    # The numbers of the clients by their networks, in the order in which they were last seen.
     _clients: dict[str | None, int] = attrs.field(factory=dict[str | None, int], init=False)
     _clients_seen: int = attrs.field(default=0, init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)

@@ -35,13 +35,13 @@ class _Kind:
 
 @attrs.define(eq=False, repr=False)
 class PeerLog:
-    """A log of one peer's faults: at most one line a second for each kind, with a count.
+    """A log of one peer's errors: at most one line a second for each kind, with a count.
 
-    Without it, a peer that sends nothing but faulty messages would fill the disk of the log. Each
-    session has one for its peer. Faults before there is a session share one for each listener.
+    Without it, a peer that sends nothing but malformed messages would fill the disk of the log.
+    Each session has one for its peer. A listener has one for errors before there is a session.
 
     Attributes:
-        now: Return the time in seconds.
+        now: Returns the time in seconds.
     """
 
     now: Callable[[], float] = trio.current_time
@@ -58,7 +58,7 @@ class PeerLog:
         """Log a line, unless the last one of the same kind is less than a second old.
 
         Args:
-            kind: The kind of fault. Beyond `KINDS_MAX` kinds, all others count as one, so that a
+            kind: The kind of error. Beyond `KINDS_MAX` kinds, all others count as one, so that a
                 peer gains little from names that it invents.
             text: The line. The number of lines left out before it is appended.
             level: The level of the line.

@@ -22,7 +22,7 @@ from mcp_trio.limits import Limits
 
 @coroutine
 def wait_idle(connection: IdleConnection) -> Generator[IdleConnection, None, None]:
-    """Suspend until `fd` is readable, by a trap that the leader/followers engine handles.
+    """Suspend until the socket is readable, by a trap that the leader/followers engine handles.
 
     Only a coroutine that the engine steps by hand may await this, and no cancel scope of the
     coroutine may be open. The wait may end too early. The engine closes a coroutine that it never

@@ -62,7 +62,6 @@ _CLOSE_FRAME: Final = b"\x88"
 # The longest answer to a handshake that a client reads.
 _ANSWER_BYTES_MAX: Final = MIB
 
-
 # The most that is read between two checkpoints. It may hold a frame in every 6 bytes, each of which
 # takes about 15 microseconds. After so many messages, or parts of one, a connection waits for its
 # turn among all connections of the event loop, so that a flood on many of them delays no others.
@@ -438,7 +437,7 @@ class TrioSocket:
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether `send_texts` must be called to finish a message."""
+        """Return whether a message was sent in part; the next `send_texts` sends the rest."""
         return self._stream.is_unfinished
 
     def _next_chunk(self, texts: Iterator[str]) -> tuple[bytes, int]:

@@ -79,7 +79,10 @@ class MessageSocket(Protocol):
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether `send_texts` must be called, if only with no messages, to finish one."""
+        """Return whether a message was sent in part.
+
+        The next `send_texts` sends its rest first, even if it gets no messages.
+        """
         ...
 
     async def receive(self) -> Sequence[bytes | Oversized]:
@@ -177,7 +180,7 @@ class WebSocketChannel:
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether `send` must be called, if only with no messages, to finish a message."""
+        """Return whether a message was sent in part; the next `send` sends its rest first."""
         return self._socket.is_unfinished
 
     async def receive(self) -> Sequence[bytes | Oversized]:
