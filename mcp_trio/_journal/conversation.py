@@ -346,15 +346,8 @@ def conversation(records: Iterable[Record], *, channel: int | None = None) -> Co
     if not kept or kept[0].kind != "open":
         raise RecordingError("not a recording: its first line is not a complete `open` record")
     opening = decode_body(kept[0], OpenBody)
-    builder = _ConversationBuilder(role=opening.role)
-    for record in _on_channel([each for each in kept if each.kind in {"in", "out"}], channel):
-        builder.add(record)
-    messages = tuple(builder.messages)
-    return Conversation(opening=opening, messages=messages, unreadable=builder.unreadable)
-
-
-def _on_channel(records: list[Record], channel: int | None) -> list[Record]:
-    channels = sorted({record.channel for record in records})
+    exchanged = [record for record in kept if record.kind != "open"]
+    channels = sorted({record.channel for record in exchanged})
     if channel is None and len(channels) > 1:
         numbers = ", ".join(map(str, channels))
         raise RecordingError(
@@ -362,7 +355,12 @@ def _on_channel(records: list[Record], channel: int | None) -> list[Record]:
         )
     if channel is not None and channel not in channels:
         raise RecordingError(f"the recording has no messages on channel {channel}")
-    return [record for record in records if channel is None or record.channel == channel]
+    builder = _ConversationBuilder(role=opening.role)
+    for record in exchanged:
+        if channel is None or record.channel == channel:
+            builder.add(record)
+    messages = tuple(builder.messages)
+    return Conversation(opening=opening, messages=messages, unreadable=builder.unreadable)
 
 
 @attrs.define
@@ -390,27 +388,37 @@ class _ConversationBuilder:
 
     def add(self, record: Record) -> None:
         """Add the messages of a record."""
+        sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
         messages = self._decoder.messages(body_bytes(record) or b"")
         for position, message in enumerate(messages):
             if isinstance(message, Malformed):
                 self.unreadable += 1
-            else:
-                sender: Sender = (
-                    "client" if (record.kind == "in") is (self.role != "client") else "server"
-                )
-                added = RecordedMessage(
-                    index=len(self.messages),
-                    record=record.number,
-                    position=position,
-                    time_ns=record.time_ns,
-                    sender=sender,
-                    **self._fields_of(message, sender),
-                )
-                self._track(added)
-                if sender == "server":
-                    cause_index = self._cause_of(added, record.lane)
-                    added = msgspec.structs.replace(added, cause_index=cause_index)
-                self.messages.append(added)
+                continue
+            added = RecordedMessage(
+                index=len(self.messages),
+                record=record.number,
+                position=position,
+                time_ns=record.time_ns,
+                sender=sender,
+                **self._fields_of(message, sender),
+            )
+            if added.kind == "request":
+                self._requests["requestId", sender, added.id] = added.index
+                token = token_of(added.body)
+                if token is not None:
+                    self._requests["progressToken", sender, token] = added.index
+            if sender == "client":
+                self._by_position[record.number, position] = added.index
+                self._last_of_client = added.index
+                if added.kind == "request":
+                    self._in_flight[added.index] = None
+            is_over = added.is_answer or added.method == CANCELLED
+            if added.request_index is not None and is_over:
+                self._in_flight.pop(added.request_index, None)
+            if sender == "server":
+                cause_index = self._cause_of(added, record.lane)
+                added = msgspec.structs.replace(added, cause_index=cause_index)
+            self.messages.append(added)
 
     def _fields_of(self, message: Message, sender: Sender) -> dict[str, Any]:
         """Return the fields of a `RecordedMessage` that depend on the type of the message."""
@@ -428,11 +436,22 @@ class _ConversationBuilder:
                 "retry_of": round_trip.before,
             }
         if isinstance(message, Notification):
+            subscription, reference = subscription_of(message.params), reference_of(message)
+            request_index = None
+            if subscription is not None:
+                request_index = self._requests.get(("requestId", _OPPOSITE[sender], subscription))
+            elif reference is not None:
+                # The sender of a cancellation has sent the request; the sender of a progress
+                # notification has received it.
+                requester = sender if message.method == CANCELLED else _OPPOSITE[sender]
+                request_index = self._requests.get(
+                    (REFERENCES[message.method], requester, reference)
+                )
             return {
                 "kind": "notification",
                 "method": message.method,
                 "body": message.params,
-                "request_index": self._referenced_by(message, sender),
+                "request_index": request_index,
             }
         assert isinstance(message, Response | ErrorResponse)
         request_index = self._requests.get(("requestId", _OPPOSITE[sender], message.id))
@@ -443,36 +462,6 @@ class _ConversationBuilder:
         if request_index is not None:
             self._tracker.add_result(self._round_trips[request_index], message.result)
         return facts | {"kind": "result", "body": message.result}
-
-    def _referenced_by(self, message: Notification, sender: Sender) -> int | None:
-        """Return the index of the request that a notification refers to.
-
-        The sender of a cancellation sent that request itself; the sender of a progress notification
-        or of a subscription's notification received it.
-        """
-        subscription = subscription_of(message.params)
-        if subscription is not None:
-            return self._requests.get(("requestId", _OPPOSITE[sender], subscription))
-        reference = reference_of(message)
-        if reference is None:
-            return None
-        requester = sender if message.method == CANCELLED else _OPPOSITE[sender]
-        return self._requests.get((REFERENCES[message.method], requester, reference))
-
-    def _track(self, message: RecordedMessage) -> None:
-        if message.kind == "request":
-            self._requests["requestId", message.sender, message.id] = message.index
-            token = token_of(message.body)
-            if token is not None:
-                self._requests["progressToken", message.sender, token] = message.index
-        if message.sender == "client":
-            position = message.record, message.position
-            self._by_position[position] = self._last_of_client = message.index
-            if message.kind == "request":
-                self._in_flight[message.index] = None
-        is_over = message.is_answer or message.method == CANCELLED
-        if message.request_index is not None and is_over:
-            self._in_flight.pop(message.request_index, None)
 
     def _cause_of(self, message: RecordedMessage, lane: str | None) -> int | None:
         """Return the index of the client message that a message of the server results from.

@@ -14,8 +14,8 @@ that agree in both by their order.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import filterfalse
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import filterfalse, zip_longest
 from typing import Any, Final, Literal
 
 import msgspec
@@ -49,28 +49,6 @@ def member_step(name: str) -> str:
     return f".{name}" if is_plain else f"[{msgspec.json.encode(name).decode()}]"
 
 
-def _members(path: str, a: dict[str, Any], b: dict[str, Any]) -> Iterator[JsonDifference]:
-    for name in a | b:
-        yield path + member_step(name), a.get(name, UNSET), b.get(name, UNSET)
-
-
-def _items(path: str, a: list[Any], b: list[Any]) -> Iterator[JsonDifference]:
-    for index in range(max(len(a), len(b))):
-        yield (
-            f"{path}[{index}]",
-            a[index] if index < len(a) else UNSET,
-            b[index] if index < len(b) else UNSET,
-        )
-
-
-_CONTAINER_PAIRS: Final[
-    Mapping[tuple[type, type], Callable[[str, Any, Any], Iterator[JsonDifference]]]
-] = {
-    (dict, dict): _members,
-    (list, list): _items,
-}
-
-
 def json_differences(left: bytes, right: bytes) -> list[JsonDifference]:
     """Return all differences between two JSON texts, in the order of the left one.
 
@@ -82,10 +60,18 @@ def json_differences(left: bytes, right: bytes) -> list[JsonDifference]:
     pending: list[JsonDifference] = [("$", _value(left), _value(right))]
     while pending:
         path, a, b = pending.pop()
-        if (type(a), type(b)) in _CONTAINER_PAIRS:
-            inner = _CONTAINER_PAIRS[type(a), type(b)](path, a, b)
-            pending += reversed(list(inner))
-        elif type(a) is not type(b) or a != b:
+        if a.__class__ is not b.__class__:
+            differences.append((path, a, b))
+        elif a.__class__ is dict:
+            members = [
+                (path + member_step(name), a.get(name, UNSET), b.get(name, UNSET)) for name in a | b
+            ]
+            pending += reversed(members)
+        elif a.__class__ is list:
+            pairs = zip_longest(a, b, fillvalue=UNSET)
+            items = [(f"{path}[{index}]", *pair) for index, pair in enumerate(pairs)]
+            pending += reversed(items)
+        elif a != b:
             differences.append((path, a, b))
     return differences
 
@@ -157,18 +143,21 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
     If their roles differ, only the messages are compared.
     """
     a, b = list(left), list(right)
-    if role_of(a) == role_of(b):
+    left_role, right_role = role_of(a), role_of(b)
+    if left_role == right_role:
         random_records = _random_records(a)
         return [
             difference
             for difference in _differences(_by_lane(a), _by_lane(b))
             if difference.what != "changed" or not _is_random(difference, random_records)
         ]
+    # A client has received what its peer has sent, so the directions are swapped.
+    are_opposite = (left_role == "client") is not (right_role == "client")
     return [
         difference
         for kind in ("in", "out")
         for difference in _differences(
-            _by_message(a, kind), _by_message(b, _direction_in_right(kind, role_of(a), role_of(b)))
+            _by_message(a, kind), _by_message(b, _OPPOSITE[kind] if are_opposite else kind)
         )
     ]
 
@@ -182,12 +171,6 @@ def role_of(records: Sequence[Record]) -> str | None:
     if not records or records[0].kind != "open":
         return None
     return decode_body(records[0], OpenBody).role
-
-
-def _direction_in_right(kind: str, left_role: str | None, right_role: str | None) -> str:
-    """Return the kind that messages of the left recording's `kind` have in the right recording."""
-    are_opposite = (left_role == "client") is not (right_role == "client")
-    return _OPPOSITE[kind] if are_opposite else kind
 
 
 def _is_random(difference: Difference, random_records: Collection[int]) -> bool:
@@ -277,7 +260,12 @@ class _RecordKeys:
         id_, method = _id_and_method(record)
         asked = self._requests.get((record.channel, _OPPOSITE.get(record.kind, ""), id_), "")
         method_or_request = method.decode(errors="replace") or asked
-        key = (self._lane(record), record.ordinal, record.kind, method_or_request)
+        lane = record.lane and _LANE_NUMBER.sub(
+            lambda match: self._messages.get(match[0], match[0]), record.lane
+        )
+        if record.channel:
+            lane = f"{record.channel} {lane}"
+        key = (lane, record.ordinal, record.kind, method_or_request)
         occurrence = self._occurrences[key]
         self._occurrences[key] += 1
         if record.kind in _OPPOSITE:
@@ -285,12 +273,6 @@ class _RecordKeys:
         if id_ and method:
             self._requests[record.channel, record.kind, id_] = f"{method_or_request} {occurrence}"
         return *key, occurrence
-
-    def _lane(self, record: Record) -> str | None:
-        lane = record.lane and _LANE_NUMBER.sub(
-            lambda match: self._messages.get(match[0], match[0]), record.lane
-        )
-        return f"{record.channel} {lane}" if record.channel else lane
 
 
 def _changes(a: Record, b: Record) -> list[Difference]:

@@ -8,7 +8,7 @@ members and empty lists have no meaning, and lists have no order.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from mcp_trio._journal.records import Record, body_bytes
@@ -29,9 +29,6 @@ _MESSAGE_KINDS: Final = frozenset({"in", "out"})
 _SPECIAL: Final = re.compile(r"""[\x00-\x20\x7f"#%:<>?@\[\\\]^`{|}]""")
 
 
-_Write = Callable[[Record, dict[str, Any]], dict[str, Any]]
-
-
 def export_jsonld(record: Record, *, with_record: bool = False) -> list[bytes]:
     """Return the messages of a record as JSON-LD documents, each on one line without LF.
 
@@ -45,35 +42,7 @@ def export_jsonld(record: Record, *, with_record: bool = False) -> list[bytes]:
     """
     if record.kind not in _MESSAGE_KINDS:
         return []
-    write: _Write = _record_document if with_record else _message_document
-    try:
-        return [
-            json.dumps(write(record, message), separators=(",", ":"), allow_nan=False).encode()
-            for message in _messages(record)
-        ]
-    except RecursionError as error:
-        raise RecordingError(f"record {record.number}: nested too deep") from error
-    except ValueError as error:
-        raise RecordingError(f"record {record.number}: not JSON: {error}") from error
-
-
-def _messages(record: Record) -> Sequence[dict[str, Any]]:
-    decoded: Any = json.loads(body_bytes(record) or b"", parse_constant=_reject)
-    messages = cast("Sequence[Any]", decoded) if isinstance(decoded, list) else [decoded]
-    if not all(isinstance(message, dict) for message in messages):
-        raise RecordingError(f"record {record.number}: the body is JSON, but no message")
-    return messages
-
-
-def _reject(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _message_document(_: Record, message: dict[str, Any]) -> dict[str, Any]:
-    return {"@context": CONTEXT, **_renamed(message, CONTEXT)}
-
-
-def _record_document(record: Record, message: dict[str, Any]) -> dict[str, Any]:
+    context = RECORD_CONTEXT if with_record else CONTEXT
     facts = {
         "number": record.number,
         "direction": record.kind,
@@ -81,12 +50,31 @@ def _record_document(record: Record, message: dict[str, Any]) -> dict[str, Any]:
         "lane": record.lane,
         "nanoseconds": record.time_ns,
     }
-    return {
-        "@context": RECORD_CONTEXT,
-        "@type": "record:Frame",
-        **{f"record:{name}": fact for name, fact in facts.items() if fact is not None},
-        "record:message": _renamed(message, RECORD_CONTEXT),
-    }
+    lines: list[bytes] = []
+    try:
+        decoded: Any = json.loads(body_bytes(record) or b"", parse_constant=_reject)
+        messages = cast("Sequence[Any]", decoded) if isinstance(decoded, list) else [decoded]
+        if not all(isinstance(message, dict) for message in messages):
+            raise RecordingError(f"record {record.number}: the body is JSON, but no message")
+        for message in messages:
+            document = _renamed(message, context)
+            if with_record:
+                document = {
+                    "@type": "record:Frame",
+                    **{f"record:{name}": fact for name, fact in facts.items() if fact is not None},
+                    "record:message": document,
+                }
+            document = {"@context": context, **document}
+            lines.append(json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
+    except RecursionError as error:
+        raise RecordingError(f"record {record.number}: nested too deep") from error
+    except ValueError as error:
+        raise RecordingError(f"record {record.number}: not JSON: {error}") from error
+    return lines
+
+
+def _reject(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _renamed(value: Any, context: Mapping[str, Any]) -> Any:
@@ -94,7 +82,11 @@ def _renamed(value: Any, context: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
         members: dict[str, Any] = {}
         for name, member in cast("dict[str, Any]", value).items():
-            members[_property(name, context)] = _renamed(member, context)
+            if name in context and not name.startswith("@"):
+                renamed = _escape(name[0]) + name[1:]
+            else:
+                renamed = _SPECIAL.sub(lambda found: _escape(found[0]), name)
+            members[renamed] = _renamed(member, context)
         return members
     if isinstance(value, list):
         items: list[Any] = []
@@ -102,12 +94,6 @@ def _renamed(value: Any, context: Mapping[str, Any]) -> Any:
             items.append(_renamed(item, context))  # noqa: PERF401  a comprehension would double the depth
         return items
     return value
-
-
-def _property(name: str, context: Mapping[str, Any]) -> str:
-    if name in context and not name.startswith("@"):
-        return _escape(name[0]) + name[1:]
-    return _SPECIAL.sub(lambda found: _escape(found[0]), name)
 
 
 def _escape(character: str) -> str:

@@ -149,8 +149,27 @@ class _Reader:
             self._next_number = None
             self._digest.add(line)
             return
-        for kind, text in self._damage_in(record, line):
-            yield Damage(line_number, kind, text)
+        if record.kind not in KINDS:
+            yield Damage(line_number, "unknown-kind", f"a record of kind {record.kind!r}")
+        if isinstance(record, _TolerantRecord):
+            yield Damage(line_number, "unknown-key", "a record with unknown keys")
+        expected, self._next_number = self._next_number, record.number + 1
+        is_gap = record.kind == "gap"
+        is_explained = self._is_in_gap or is_gap
+        if is_gap:
+            self._is_in_gap = decode_body(record, GapBody).count is None
+            self._digest.restart()
+        if expected is not None and (
+            record.number < expected or (record.number > expected and not is_explained)
+        ):
+            text = f"record {record.number} where {expected} is expected"
+            yield Damage(line_number, "numbering", text)
+        if record.digest is not None and not is_gap:
+            if record.digest != self._digest.value():
+                text = "a line between the last digest and this record was changed"
+                yield Damage(line_number, "digest", text)
+            self._digest.restart(record.digest)
+        self._digest.add(line)
         if record.kind == "open" and line_number > 1:
             self._next_number = record.number
         else:
@@ -171,27 +190,6 @@ class _Reader:
                 f"this is segment {segment} of a recording: read it from its first file"
             )
         self.has_begun = True
-
-    def _damage_in(self, record: Record, line: bytes) -> Iterator[tuple[DamageKind, str]]:
-        if record.kind not in KINDS:
-            yield "unknown-kind", f"a record of kind {record.kind!r}"
-        if isinstance(record, _TolerantRecord):
-            yield "unknown-key", "a record with unknown keys"
-        expected, self._next_number = self._next_number, record.number + 1
-        is_gap = record.kind == "gap"
-        is_explained = self._is_in_gap or is_gap
-        if is_gap:
-            self._is_in_gap = decode_body(record, GapBody).count is None
-            self._digest.restart()
-        if expected is not None and (
-            record.number < expected or (record.number > expected and not is_explained)
-        ):
-            yield "numbering", f"record {record.number} where {expected} is expected"
-        if record.digest is not None and not is_gap:
-            if record.digest != self._digest.value():
-                yield "digest", "a line between the last digest and this record was changed"
-            self._digest.restart(record.digest)
-        self._digest.add(line)
 
 
 class _FormatVersion(msgspec.Struct):

@@ -361,20 +361,17 @@ class RecordEncoder:
         for index, record in enumerate(records):
             if not record.number % DIGEST_INTERVAL or record.kind in _DIGEST_KINDS:
                 lines.append(self._encoded(records[begin:index]))
-                lines.append(self._encoded([self._with_digest(record)]))
+                last = record
+                if record.kind == "gap":  # It has no digest; the next one begins after it.
+                    self._digest.restart()
+                elif record.number:
+                    digest = self._digest.value()
+                    self._digest.restart(digest)
+                    last = msgspec.structs.replace(record, digest=digest)
+                lines.append(self._encoded([last]))
                 begin = index + 1
         lines.append(self._encoded(records[begin:]))
         return b"".join(lines)
-
-    def _with_digest(self, record: Record) -> Record:
-        """Start the digest again, and add the digest so far to a record that is no gap."""
-        if record.kind == "gap":
-            self._digest.restart()
-        elif record.number:
-            digest = self._digest.value()
-            self._digest.restart(digest)
-            record = msgspec.structs.replace(record, digest=digest)
-        return record
 
     def _encoded(self, records: Sequence[Record]) -> bytes:
         lines = _ENCODER.encode_lines(records)

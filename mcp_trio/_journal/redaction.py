@@ -15,6 +15,7 @@ replay. If there are more secrets than the limits allow, the records with furthe
 the recording says so.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -236,10 +237,26 @@ class Zones:
             kind: _hiding_all(zone, [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())])
             for kind, zone in _BODIES.items()
         }
-        self._message_zones = {key: self._message_zone(key) for key in ("", *PARAMS, *paths)}
+        self._message_zones: dict[str, Zone] = {}
+        for key in ("", *PARAMS, *paths):
+            method = key.partition(" ")[0]
+            params = PARAMS.get(method, _OWN_PARAMS)
+            zone = _zone("jsonrpc id method", params=params, result=_RESULT, error=_ERROR)
+            own = [
+                steps for each in {EVERYWHERE, method, key} for steps in self._paths.get(each, ())
+            ]
+            self._message_zones[key] = _hiding_all(zone, [*own, *self._answers])
+        everywhere = [*self._body_zones.values(), *self._message_zones.values()]
         for key, each in self._paths.items():
+            zones = everywhere
+            if key != EVERYWHERE:
+                zones = [self._body_zones.get(key) or self._message_zones[key]]
             for steps in each:
-                self._reject_protocol(key, steps)
+                reached = [functools.reduce(Zone.member, steps, zone) for zone in zones]
+                if all(zone.rule is Rule.LEAVE for zone in reached):
+                    raise ValueError(
+                        f"cannot redact {'.'.join(steps)}: the protocol defines this member"
+                    )
 
     def last_names(self) -> frozenset[str]:
         """Return the last names of all paths; a record without them is not affected by a path."""
@@ -247,38 +264,18 @@ class Zones:
 
     def of(self, kind: str, body: bytes) -> Zone:
         """Return the zone of a record's body."""
-        zone_key = _zone_key(body) if kind in _KEYED_KINDS else _ZoneKey()
+        zone_key = _ZoneKey()
+        if kind in _KEYED_KINDS:
+            with suppress(ValueError, RecursionError):
+                decoded = msgspec.json.decode(body, type=_ZoneKey)
+                names = (decoded.method, decoded.name, decoded.params.name)
+                if all(isinstance(name, str) for name in names):
+                    zone_key = decoded
         if kind not in MESSAGE_KINDS:
             is_clock = kind == "val" and str(zone_key.name).startswith(_CLOCKS)
             return LEAVE if is_clock else self._body_zones.get(kind, SEARCH)
         named = self._message_zones.get(f"{zone_key.method} {zone_key.params.name}")
         return named or self._message_zones.get(zone_key.method) or self._message_zones[""]
-
-    def _message_zone(self, key: str) -> Zone:
-        method = key.partition(" ")[0]
-        params = PARAMS.get(method, _OWN_PARAMS)
-        zone = _zone("jsonrpc id method", params=params, result=_RESULT, error=_ERROR)
-        keys = {EVERYWHERE, method, key}
-        paths = [steps for each in keys for steps in self._paths.get(each, ())]
-        return _hiding_all(zone, [*paths, *self._answers])
-
-    def _reject_protocol(self, key: str, steps: _Steps) -> None:
-        everywhere = [*self._body_zones.values(), *self._message_zones.values()]
-        own = self._body_zones.get(key) or self._message_zones[key]
-        zones = everywhere if key == EVERYWHERE else [own]
-        if all(_rule(zone, steps) is Rule.LEAVE for zone in zones):
-            raise ValueError(f"cannot redact {'.'.join(steps)}: the protocol defines this member")
-
-
-def _zone_key(body: bytes) -> _ZoneKey:
-    try:
-        zone_key = msgspec.json.decode(body, type=_ZoneKey)
-    except (ValueError, RecursionError):
-        return _ZoneKey()
-    is_plain = all(
-        isinstance(each, str) for each in (zone_key.method, zone_key.name, zone_key.params.name)
-    )
-    return zone_key if is_plain else _ZoneKey()
 
 
 def _steps(path: str) -> _Steps:
@@ -290,12 +287,6 @@ def _steps(path: str) -> _Steps:
         for plain, quoted in _STEP.findall(path)
         if plain or quoted
     )
-
-
-def _rule(zone: Zone, steps: _Steps) -> Rule:
-    for step in steps:
-        zone = zone.member(step)
-    return zone.rule
 
 
 def _hiding_all(zone: Zone, paths: Iterable[_Steps]) -> Zone:
@@ -338,19 +329,15 @@ def _paths(path: str, schema: Any, root: Any, seen: frozenset[str]) -> Iterator[
         yield path
     reference = decoded.get("$ref")
     if isinstance(reference, str) and reference not in seen:
-        yield from _paths(path, _target(reference, root), root, seen | {reference})
+        target = root
+        for step in reference.removeprefix("#/").split("/"):
+            target = _object(target).get(step)
+        yield from _paths(path, target, root, seen | {reference})
     yield from _paths(f"{path}[*]", decoded.get("items"), root, seen)
     for choice in (each for key in _CHOICES for each in decoded.get(key, ())):
         yield from _paths(path, choice, root, seen)
     for name, each in _object(decoded.get("properties")).items():
         yield from _paths(f"{path}[{msgspec.json.encode(name).decode()}]", each, root, seen)
-
-
-def _target(reference: str, root: Any) -> Any:
-    target = root
-    for step in reference.removeprefix("#/").split("/"):
-        target = _object(target).get(step)
-    return target
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -412,7 +399,15 @@ def mask_malformed(data: bytes) -> bytes:
             return b"x" * len(part)
         return _REPLACEMENTS.get(group or "", part)
 
-    return _malformed_alike(data, _PART.sub(mask, data))
+    masked = _PART.sub(mask, data)
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        # The result gets a byte that makes it invalid UTF-8 in the same way.
+        byte, is_last = _NOT_UTF8[error.reason]
+        at = len(masked) - 1 if is_last else error.start
+        return masked[:at] + byte + masked[at + 1 :]
+    return masked
 
 
 def _is_id(value: bytes, id_: int | str | None) -> bool:
@@ -421,17 +416,6 @@ def _is_id(value: bytes, id_: int | str | None) -> bool:
     except ValueError:
         return False
     return type(decoded) is type(id_) and decoded == id_
-
-
-def _malformed_alike(data: bytes, mask: bytes) -> bytes:
-    """Return the mask with the byte that made the original no valid UTF-8."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        byte, is_last = _NOT_UTF8[error.reason]
-        at = len(mask) - 1 if is_last else error.start
-        return mask[:at] + byte + mask[at + 1 :]
-    return mask
 
 
 # Editing JSON texts -------------------------------------------------------------------------------
@@ -543,23 +527,26 @@ class _JsonRedactor:
         container = self._open[-1]
         name = _decoded(match[_VALUE])
         container.key = name
-        container.next_zone = self._zone_of(container, name)
+        zone = container.zone.member(name)
+        if zone.rule is Rule.SEARCH:
+            is_value = name in VALUE_MEMBERS and container.is_next_secret
+            if is_value or self._redactor.names.covers(name):
+                zone = HIDE
+        container.next_zone = zone
         container.has_value |= name in VALUE_MEMBERS
         if container.zone.has_free_names and not self._redactor.names.lists(name):
             self._put(match, name, self._redactor.search_text(name))
-
-    def _zone_of(self, container: _Container, name: str) -> Zone:
-        inner = container.zone.member(name)
-        if inner.rule is not Rule.SEARCH:
-            return inner
-        is_value = name in VALUE_MEMBERS and container.is_next_secret
-        return HIDE if is_value or self._redactor.names.covers(name) else inner
 
     def _take_text(self, match: re.Match[str]) -> None:
         container = self._open[-1]
         value = _decoded(match[_VALUE])
         rule = container.take_zone().rule
-        if self._names_next(container, value):
+        # The text may name the value beside it, or the next item, as a secret.
+        if container.is_array:
+            may_name = container.is_pair or value.startswith("-")
+        else:
+            may_name = container.key in NAME_MEMBERS
+        if may_name and self._redactor.names.covers(value):
             container.is_next_secret = True
             if container.has_value and container.start not in self._named:
                 self.found_late.add(container.start)
@@ -568,14 +555,6 @@ class _JsonRedactor:
             self._put(match, value, self._redactor.hide_text(value))
         elif rule is Rule.SEARCH:
             self._put(match, value, self._redactor.search_text(value))
-
-    def _names_next(self, container: _Container, value: str) -> bool:
-        """Return whether a text names the value beside it, or the next item, as a secret."""
-        if container.is_array:
-            may_name = container.is_pair or value.startswith("-")
-        else:
-            may_name = container.key in NAME_MEMBERS
-        return may_name and self._redactor.names.covers(value)
 
     def _put(self, match: re.Match[str], before: str, after: str) -> None:
         if before != after:
@@ -1022,8 +1001,21 @@ def redact_recording(
     opening = decode_body(records[0], OpenBody)
     before = opening.redaction or {}
     redaction = attrs.evolve(redaction, keys={*redaction.keys, *before.get("names", ())})
-    tools = list(_listed_tools(records))
-    redaction = attrs.evolve(redaction, paths=_with_results(redaction.paths, tools))
+    tools: list[_Tool] = []
+    for record in records:
+        text = body_bytes(record) or b""
+        if b'"inputSchema"' in text:
+            with suppress(ValueError, RecursionError):
+                tools += msgspec.json.decode(text, type=_Listed).result.tools
+    result_paths = [
+        path.replace("$", "$.result.structuredContent", 1)
+        for tool in tools
+        for path in password_paths(tool.output_schema)
+    ]
+    if result_paths:
+        paths = {**redaction.paths}
+        paths["tools/call"] = [*paths.get("tools/call", ()), *result_paths]
+        redaction = attrs.evolve(redaction, paths=paths)
     schemas = {tool.name: tool.input_schema for tool in tools}
     redactor = Redactor(redaction, key=key, schemas=schemas, limits=limits)
     if before:
@@ -1069,24 +1061,3 @@ class _Tools(msgspec.Struct):
 
 class _Listed(msgspec.Struct):
     result: _Tools
-
-
-def _listed_tools(records: Collection[Record]) -> Iterator[_Tool]:
-    """Yield the tools that the server listed in these records."""
-    for record in records:
-        body = body_bytes(record) or b""
-        if b'"inputSchema"' in body:
-            with suppress(ValueError, RecursionError):
-                yield from msgspec.json.decode(body, type=_Listed).result.tools
-
-
-def _with_results(
-    paths: Mapping[str, Collection[str]], tools: Collection[_Tool]
-) -> dict[str, Collection[str]]:
-    """Return the paths, and those of the passwords in the tools' output schemas."""
-    found = [
-        path.replace("$", "$.result.structuredContent", 1)
-        for tool in tools
-        for path in password_paths(tool.output_schema)
-    ]
-    return {**paths, "tools/call": [*paths.get("tools/call", ()), *found]} if found else {**paths}

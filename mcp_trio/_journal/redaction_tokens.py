@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from math import prod
 from typing import Final
@@ -72,19 +72,27 @@ def shape_of(value: str) -> Shape:
 
 
 def _shape_of_rest(value: str) -> Shape:
-    for pattern, shape in _SHAPES.items():
-        if pattern.fullmatch(value):
-            return shape(value)
-    return [_choice(character) for character in value]
-
-
-def _choice(character: str) -> str:
-    """Return the characters of the same class and with the same number of bytes."""
-    if character in string.ascii_letters:
-        return string.ascii_lowercase if character.islower() else string.ascii_uppercase
-    if character.isascii():
-        return _DIGITS if character.isdigit() else character
-    return _WIDE[len(character.encode())]
+    if number := _NUMBER.fullmatch(value):
+        return _number_shape(value, number)
+    if _DATE.fullmatch(value):
+        # Hours, also of an offset, are 00 to 19.
+        digits = iter((*_DATE_DIGITS, *_MINUTE_DIGITS * 2))
+        shape = [next(digits, "0") if each.isdigit() else each for each in value[:19]]
+        return [*shape, *value[19:]]
+    if _HEX.fullmatch(value):
+        letters = "ABCDEF" if any(map(str.isupper, value)) else "abcdef"
+        return [each if each == "-" else _DIGITS if each.isdigit() else letters for each in value]
+    # Other characters become some of the same class and with the same number of bytes.
+    choices: Shape = []
+    for character in value:
+        if not character.isascii():
+            choices.append(_WIDE[len(character.encode())])
+        elif character.isalpha():
+            is_lower = character.islower()
+            choices.append(string.ascii_lowercase if is_lower else string.ascii_uppercase)
+        else:
+            choices.append(_DIGITS if character.isdigit() else character)
+    return choices
 
 
 _WIDE: Final[Mapping[int, str]] = {
@@ -94,10 +102,8 @@ _WIDE: Final[Mapping[int, str]] = {
 }
 
 
-def _number_shape(value: str) -> Shape:
+def _number_shape(value: str, match: re.Match[str]) -> Shape:
     """Return the shape of a number; zeros at its beginning and end stay, so that it stays valid."""
-    match = _NUMBER.fullmatch(value)
-    assert match is not None
     digits_end = match.start("exponent") if match["exponent"] else len(value)
     shape = [_DIGITS if each.isdigit() else each for each in value[:digits_end]]
     first = 1 if value.startswith("-") else 0
@@ -114,25 +120,6 @@ def _number_shape(value: str) -> Shape:
 
 
 _EXACT_DIGITS: Final = 15
-
-
-def _hex_shape(value: str) -> Shape:
-    letters = "ABCDEF" if any(map(str.isupper, value)) else "abcdef"
-    return [each if each == "-" else _DIGITS if each.isdigit() else letters for each in value]
-
-
-def _date_shape(value: str) -> Shape:
-    # Hours, also of an offset, are 00 to 19.
-    choices = iter((*_DATE_DIGITS, *_MINUTE_DIGITS * 2))
-    shape = [next(choices, "0") if each.isdigit() else each for each in value[:19]]
-    return [*shape, *(value[19:])]
-
-
-_SHAPES: Final[Mapping[re.Pattern[str], Callable[[str], Shape]]] = {
-    _NUMBER: _number_shape,
-    _DATE: _date_shape,
-    _HEX: _hex_shape,
-}
 
 
 class TooManySecretsError(ValueError):

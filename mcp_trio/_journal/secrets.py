@@ -278,14 +278,11 @@ def _found(path: str, name: str, text: str) -> dict[str, str]:
     if text and _NAMES.covers(name):
         note(text)
     replace_named_secrets(text, _NAMES, note)
-    if not found and not _is_random_by_design(path, text):
+    is_state = path in _STATES or text.startswith(_RANDOM_STATE)
+    is_binary = path.endswith(_BINARY) and path != _LOGGED
+    if not (found or is_state or is_binary):  # States and binary data look random by design.
         found = {run: "high entropy" for run in _RUN.findall(text) if _has_high_entropy(run)}
     return found
-
-
-def _is_random_by_design(path: str, text: str) -> bool:
-    is_state = path in _STATES or text.startswith(_RANDOM_STATE)
-    return is_state or (path.endswith(_BINARY) and path != _LOGGED)
 
 
 def _has_high_entropy(run: str) -> bool:
@@ -464,7 +461,12 @@ class KnownSecrets:
             if _NEEDLESS_INSIDE.search(body):
                 return self._all
         found = [each for probe, each in self._by_probe.items() if probe in body]
-        if self._may_hold_base64(body):
+        # With many secrets, look for them only if some run of base64 characters is long enough.
+        may_hold_base64 = len(self._by_base64) <= _BASE64_PROBES_FEW
+        if not may_hold_base64:
+            runs = body.translate(_BASE64_RUNS).split()
+            may_hold_base64 = max(map(len, runs), default=0) >= self._base64_chars_min
+        if may_hold_base64:
             found += [each for probe, each in self._by_base64.items() if probe in body]
         if not found:
             return self._without_probe
@@ -474,9 +476,17 @@ class KnownSecrets:
 
     def replaced(self, text: str, found: Collection[KnownSecret]) -> str:
         """Return the text with the token of each of these secrets in its place."""
+        # Longer ones come first. Tokens are among them, so that no shorter secret is replaced
+        # within one.
+        rows = [(len(each.value), each, False) for each in found]
+        rows += [(len(each.token), each, True) for each in self._all if each.token in text]
         edits: list[_Edit] = []
-        for _, followed, is_token in self._longest_first(text, found):
-            edits += _kept(text, followed) if is_token else _edits(text, followed, edits)
+        for _, followed, is_token in sorted(rows, key=lambda row: row[0], reverse=True):
+            if is_token:
+                matches = re.finditer(re.escape(followed.token), text)
+                edits += [(*match.span(), match[0]) for match in matches]
+            else:
+                edits += _edits(text, followed, edits)
         if edits:
             pieces: list[str] = []
             copied = 0
@@ -493,17 +503,6 @@ class KnownSecrets:
                     text = _recoded(text, encoded)
         return text
 
-    def _longest_first(
-        self, text: str, found: Collection[KnownSecret]
-    ) -> list[tuple[int, KnownSecret, bool]]:
-        """Return the secrets to look for, and the tokens in the text, by descending length.
-
-        Tokens are included so that no shorter secret is replaced within one.
-        """
-        rows = [(len(each.value), each, False) for each in found]
-        rows += [(len(each.token), each, True) for each in self._all if each.token in text]
-        return sorted(rows, key=lambda row: row[0], reverse=True)
-
     def _probe(self, followed: KnownSecret) -> None:
         value = followed.value
         ends = {value[:_PART_CHARS_MIN], value[-_PART_CHARS_MIN:]}
@@ -516,13 +515,6 @@ class KnownSecrets:
         for encoded in followed.encoded:
             self._by_base64.setdefault(encoded.own.encode(), []).append(followed)
             self._base64_chars_min = min(self._base64_chars_min, len(encoded.own))
-
-    def _may_hold_base64(self, body: bytes) -> bool:
-        """Return whether a run of base64 characters is long enough for one of the secrets."""
-        if len(self._by_base64) <= _BASE64_PROBES_FEW:
-            return True
-        runs = body.translate(_BASE64_RUNS).split()
-        return max(map(len, runs), default=0) >= self._base64_chars_min
 
 
 _Edit = tuple[int, int, str]
@@ -549,9 +541,8 @@ def _pieces(value: str, token: str) -> Iterator[tuple[str, str]]:
 def _encoded(value: str, token: str) -> list[_Encoded]:
     """Return the value in base64, also as part of a JSON text."""
     found: dict[str, _Encoded] = {}
-    for write in (str, _in_json, _in_ascii_json):
-        secret = write(value).encode()
-        token_bytes = write(token).encode().ljust(len(secret), b"0")[: len(secret)]
+    for secret, its_token in zip(_as_bytes(value), _as_bytes(token), strict=True):
+        token_bytes = its_token.ljust(len(secret), b"0")[: len(secret)]
         for offset, begin in _FIRST_OWN.items() if len(secret) >= _BASE64_BYTES_MIN else ():
             shown = b64encode(bytes(offset) + secret + bytes(2)).decode()
             own = shown[begin : (offset + len(secret)) * 8 // 6]
@@ -560,17 +551,9 @@ def _encoded(value: str, token: str) -> list[_Encoded]:
     return list(found.values())
 
 
-def _in_json(text: str) -> str:
-    return msgspec.json.encode(text).decode()[1:-1]
-
-
-def _in_ascii_json(text: str) -> str:
-    return json.dumps(text)[1:-1]
-
-
-def _kept(text: str, followed: KnownSecret) -> list[_Edit]:
-    token = re.escape(followed.token)
-    return [(*match.span(), match[0]) for match in re.finditer(token, text)]
+def _as_bytes(text: str) -> tuple[bytes, bytes, bytes]:
+    """Return a text in UTF-8: as it is, as in JSON, and as in JSON with only ASCII."""
+    return text.encode(), msgspec.json.encode(text)[1:-1], json.dumps(text)[1:-1].encode()
 
 
 def _edits(text: str, followed: KnownSecret, others: Collection[_Edit]) -> list[_Edit]:
@@ -578,8 +561,9 @@ def _edits(text: str, followed: KnownSecret, others: Collection[_Edit]) -> list[
     edits: list[_Edit] = []
     for match in followed.pattern.finditer(text):
         begin, end = match.span()
-        is_allowed = not followed.is_word or _stands_alone(match)
-        if not is_allowed or (begin == 0 and text.startswith("://", end)):
+        is_in_word = text[begin - 1 : begin].isalnum() or text[end : end + 1].isalnum()
+        is_scheme = begin == 0 and text.startswith("://", end)
+        if is_scheme or (followed.is_word and is_in_word):
             continue
         pieces = respelled(match, followed.value, followed.token)
         if any(_overlap((begin, end), other) for other in others):
@@ -592,11 +576,6 @@ def _edits(text: str, followed: KnownSecret, others: Collection[_Edit]) -> list[
     return edits
 
 
-def _stands_alone(match: re.Match[str]) -> bool:
-    before = match.string[match.start() - 1 : match.start()]
-    return not before.isalnum() and not match.string[match.end() : match.end() + 1].isalnum()
-
-
 def _overlap(span: tuple[int, int], other: _Edit) -> bool:
     return span[0] < other[1] and other[0] < span[1]
 
@@ -606,31 +585,19 @@ def _without_parts(text: str, value: str, token: str) -> str:
 
     Characters that could belong to both parts, as in `123412`, belong to the longer one.
     """
-    first, last = token[len(token) - _begun(text, value) :], token[: _ended(text, value)]
+    begun = ended = 0
+    sizes = range(len(value) - 1, _PART_CHARS_MIN - 1, -1)
+    if value[-_PART_CHARS_MIN:] in text:
+        begun = next((size for size in sizes if text.startswith(value[-size:])), 0)
+    if value[:_PART_CHARS_MIN] in text:
+        ended = next((size for size in sizes if text.endswith(value[:size])), 0)
+    first, last = token[len(token) - begun :], token[:ended]
     shared = max(len(first) + len(last) - len(text), 0)
     if len(first) > len(last):
         last = last[shared:]
     else:
         first = first[: len(first) - shared]
     return first + text[len(first) : len(text) - len(last)] + last
-
-
-def _begun(text: str, value: str) -> int:
-    """Return how many characters of the secret's end the text begins with; 0 if only a few."""
-    if value[-_PART_CHARS_MIN:] not in text:
-        return 0
-    return next((size for size in _part_sizes(value) if text.startswith(value[-size:])), 0)
-
-
-def _ended(text: str, value: str) -> int:
-    """Return how many characters of the secret's beginning the text ends with; 0 if only a few."""
-    if value[:_PART_CHARS_MIN] not in text:
-        return 0
-    return next((size for size in _part_sizes(value) if text.endswith(value[:size])), 0)
-
-
-def _part_sizes(value: str) -> range:
-    return range(len(value) - 1, _PART_CHARS_MIN - 1, -1)
 
 
 def _recoded(text: str, encoded: _Encoded) -> str:

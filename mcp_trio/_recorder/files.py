@@ -269,7 +269,13 @@ class CompressedSink:
         head = b""
         if self._frame is None:
             head = _FRAME_END if self._is_in_frame else b""
-            self._frame = _new_frame()
+            parameters = zstandard.ZstdCompressionParameters(
+                compression_level=_LEVEL,
+                window_log=_WINDOW_LOG,
+                write_checksum=False,
+                write_content_size=False,
+            )
+            self._frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
         blocks = self._frame.compress(data)
         blocks += self._frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
         try:
@@ -285,18 +291,6 @@ class CompressedSink:
             with suppress(OSError):
                 self._file.write(_FRAME_END)
         self._file.close()
-
-
-def _new_frame() -> "ZstdCompressionObj":
-    import zstandard
-
-    parameters = zstandard.ZstdCompressionParameters(
-        compression_level=_LEVEL,
-        window_log=_WINDOW_LOG,
-        write_checksum=False,
-        write_content_size=False,
-    )
-    return zstandard.ZstdCompressor(compression_params=parameters).compressobj()
 
 
 class Segments:
@@ -342,15 +336,12 @@ class Segments:
 
         If the first write to a new file fails, the next write creates the file again.
         """
-        if self._head:
-            self._write_first(self._head + data)
-        else:
+        if not self._head:
             self._file.write(data)
-
-    def _write_first(self, data: bytes) -> None:
+            return
         file = self._open_file(segment_name(self._path, self._number + 1))
         try:
-            file.write(data)
+            file.write(self._head + data)
         except BaseException:
             file.close()
             raise
@@ -470,7 +461,13 @@ def open_recording(
             f"cannot look for later segments of {name}: {error.strerror}"
         ) from error
     for segment in later:
-        yield from _lines_of_segment(segment, head.session, limits)
+        lines = _lines(segment, limits)
+        first = next(lines, b"")
+        of_segment = _head(first)
+        # A file with such a name may be empty, or of another recording.
+        if of_segment.segment > 1 and of_segment.session == head.session:
+            yield first
+            yield from lines
 
 
 def recordings_in(folder: str | os.PathLike[str], *, role: str) -> list[str]:
@@ -490,16 +487,6 @@ def recordings_in(folder: str | os.PathLike[str], *, role: str) -> list[str]:
         if head.segment == 1 and head.role in {role, ""}:
             found.append(name)
     return found
-
-
-def _lines_of_segment(name: str, session: str, limits: Limits) -> Iterator[bytes]:
-    """Yield the lines of a later segment of a session; none if the file is not one, or is empty."""
-    lines = _lines(name, limits)
-    first = next(lines, b"")
-    head = _head(first)
-    if head.segment > 1 and head.session == session:
-        yield first
-        yield from lines
 
 
 def is_free_for_segment(name: str) -> bool:

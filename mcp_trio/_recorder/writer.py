@@ -287,9 +287,15 @@ class Recorder:
         if self._steps:
             self._record_steps()
         self._unwritten_bytes += _RECORD_BYTES + (0 if body is None else len(body))
-        if self._mode is not _Mode.DIRECT and not self._makes_room(body):
-            self._lost += 1
-            return self._encoder.skip()
+        if self._mode is not _Mode.DIRECT:
+            thread, has_room = self._thread, False
+            if thread is not None:
+                waiting_bytes = thread.waiting_bytes + self._buffered_bytes
+                has_room = waiting_bytes < self.limits.recording.buffer_bytes_max
+            if not has_room:
+                self._lost += 1
+                return self._encoder.skip()
+            self._buffered_bytes += _RECORD_BYTES + len(body or b"")
         if self._redactor is not None and body is not None:
             try:
                 body = self._redactor.redact(kind, body, is_whole_json=embed)
@@ -337,22 +343,19 @@ class Recorder:
             self._append_gap(count=self._lost)
         if self._mode is not _Mode.PAUSED and not self._open:
             self._append("end", EndBody(counts=counts | self._counts))
-        owns_sink = self._write_last()
+        lines, records = self._take_buffered()
+        thread, self._thread = self._thread, None
+        owns_sink = True
+        if thread is not None:
+            thread.write(lines, records)
+            owns_sink = thread.finish(self.limits.recording.close_seconds)
+        else:
+            with suppress(Exception):  # a recording without `end` counts as cut
+                self._sink.write(lines)
         self._mode = _Mode.CLOSED
         if owns_sink:
             with suppress(Exception):
                 self._sink.close()
-
-    def _write_last(self) -> bool:
-        """Write the last records; return whether no thread uses the sink any more."""
-        lines, records = self._take_buffered()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.write(lines, records)
-            return thread.finish(self.limits.recording.close_seconds)
-        with suppress(Exception):  # a recording without `end` counts as cut
-            self._sink.write(lines)
-        return True
 
     def _flush_directly(self) -> None:
         if not self._buffer:
@@ -367,7 +370,15 @@ class Recorder:
         if self._write_clock() - begin > self._slow_seconds:
             self._start_thread()
         elif self._segments is not None and self._segments.filled >= 1:
-            self._begin_segment(self._segments)
+            assert self._opening is not None
+            opening = msgspec.structs.replace(self._opening, segment=self._opening.segment + 1)
+            try:
+                body = _opening_bytes(opening, self._redactor)
+            # As in `record`: the current file goes on, and the next write tries to redact again.
+            except Exception:
+                return
+            self._opening = opening
+            self._segments.begin_next(self._encoder.segment_line(body, self.clock_ns()))
 
     def _lose(self, reason: str) -> int:
         """Return the number of a record that is lost; in DIRECT mode it gets a gap of its own."""
@@ -378,17 +389,6 @@ class Recorder:
         number = self._encoder.skip()
         self._append_gap(count=1)
         return number
-
-    def _begin_segment(self, segments: Segments) -> None:
-        assert self._opening is not None
-        opening = msgspec.structs.replace(self._opening, segment=self._opening.segment + 1)
-        try:
-            body = _opening_bytes(opening, self._redactor)
-        # As in `record`: the current file goes on, and the next write tries to redact again.
-        except Exception:
-            return
-        self._opening = opening
-        segments.begin_next(self._encoder.segment_line(body, self.clock_ns()))
 
     def _flush_through_thread(self) -> None:
         thread = self._thread
@@ -438,15 +438,6 @@ class Recorder:
         self._mode = _Mode.THREADED
         self._append_gap(reason="slow disk")
         self._thread.write(*self._take_buffered())
-
-    def _makes_room(self, body: bytes | None) -> bool:
-        if self._thread is None:
-            return False
-        waiting_bytes = self._thread.waiting_bytes + self._buffered_bytes
-        if waiting_bytes >= self.limits.recording.buffer_bytes_max:
-            return False
-        self._buffered_bytes += _RECORD_BYTES + len(body or b"")
-        return True
 
     def _append_gap(self, *, reason: str | None = None, count: int | None = None) -> None:
         self._append("gap", GapBody(reason=reason, count=count))
