@@ -313,8 +313,25 @@ def describe(*findings: Finding) -> ReplayDivergence:
     ]
     first = errors[0]
     first.later = errors[1:]
-    if first.later:
-        first.args = (_all_texts(findings, errors),)
+    if not first.later:
+        return first
+    alike: dict[object, list[int]] = {}
+    for index, finding in enumerate(findings):
+        alike.setdefault(_likeness(finding), []).append(index)
+    paragraphs: list[str] = []
+    for shown, *others in alike.values():
+        lines = [str(errors[shown])]
+        for finding in (findings[index] for index in others):
+            location = next(_lines(finding), "").partition(": ")[0]
+            lines.append(f"  {'also at:':<11}{_position(finding)}{location and f', {location}'}")
+        paragraphs.append("\n".join(lines))
+    requests = {
+        request_lane(finding.acting_lane) for finding in findings if finding.acting_lane is not None
+    }
+    in_requests = "1 request" if len(requests) == 1 else f"{len(requests)} requests"
+    in_ways = "1 way" if len(alike) == 1 else f"{len(alike)} ways"
+    count = f"{len(findings)} divergences in {in_requests}, in {in_ways}"
+    first.args = ("\n\n".join([count, *paragraphs]),)
     return first
 
 
@@ -323,6 +340,11 @@ def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDiverge
     recorded, replayed = _recorded_and_replayed(finding)
     meaning = _MEANINGS[finding.kind](finding)
     causes = likely_causes(finding)
+    untracked_calls = [*finding.untracked_calls, *calls_at_import()]
+    untracked_calls.sort(key=lambda call: not finding.is_of_request(call.lane))
+    untracked = [*map(str, untracked_calls[:_UNTRACKED_MAX])]
+    if len(untracked_calls) > _UNTRACKED_MAX:
+        untracked.append(f"and {len(untracked_calls) - _UNTRACKED_MAX} more calls")
     rows = [
         ("recorded", recorded),
         ("replay", replayed),
@@ -332,15 +354,16 @@ def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDiverge
         *(("cause", cause) for cause in causes),
         *(() if origin is None else (("follows", origin[1]),)),
         ("waiting", _waiting(finding)),
-        *(("untracked", text) for text in _untracked(finding)),
+        *(("untracked", text) for text in untracked),
         *(("file", note) for note in finding.trace.notes),
         ("choose", " | ".join(_remedies(finding))),
     ]
     ordinal = None if record is None else record.ordinal
     if ordinal is None and operation is not None:
         ordinal = operation.ordinal
+    headline = f"replay diverged at {_position(finding)}"
     return ReplayDivergence(
-        "\n".join([_headline(finding), *(f"  {label + ':':<11}{text}" for label, text in rows)]),
+        "\n".join([headline, *(f"  {label + ':':<11}{text}" for label, text in rows)]),
         record=finding.number,
         lane=None if lane is None else lane[1],
         kind=finding.kind,
@@ -375,39 +398,15 @@ def _origin(finding: Finding, earlier: Sequence[Finding]) -> tuple[int, str] | N
         if lane is not None and other is not None and request_lane(lane) == request_lane(other):
             return each.number, f"perhaps from record {each.number}, at which this request diverged"
     for each in earlier:
-        if each.acting_lane is not None and not each.differs_in_values_only:
+        other = each.acting_lane
+        if other is not None and not each.differs_in_values_only:
+            call = call_text(request_data(each.trace.journal, other[1]))
             text = (
                 f"perhaps from record {each.number}: from there on the replay goes on without"
-                f" {_request_text(each)}"
+                f" {call and f'{call}, '}lane {lane_text(request_lane(other))}"
             )
             return each.number, text
     return None
-
-
-def _request_text(finding: Finding) -> str:
-    lane = finding.acting_lane
-    assert lane is not None
-    call = call_text(request_data(finding.trace.journal, lane[1]))
-    return f"{call and f'{call}, '}lane {lane_text(request_lane(lane))}"
-
-
-def _all_texts(findings: Sequence[Finding], errors: Sequence[ReplayDivergence]) -> str:
-    """Return a paragraph for each way in which a request differs, and how often it does so."""
-    alike: dict[object, list[int]] = {}
-    for index, finding in enumerate(findings):
-        alike.setdefault(_likeness(finding), []).append(index)
-    paragraphs: list[str] = []
-    for first, *others in alike.values():
-        lines = [str(errors[first])]
-        lines += [f"  {'also at:':<11}{_position_with_line(findings[index])}" for index in others]
-        paragraphs.append("\n".join(lines))
-    requests = {
-        request_lane(finding.acting_lane) for finding in findings if finding.acting_lane is not None
-    }
-    in_requests = "1 request" if len(requests) == 1 else f"{len(requests)} requests"
-    in_ways = "1 way" if len(alike) == 1 else f"{len(alike)} ways"
-    count = f"{len(findings)} divergences in {in_requests}, in {in_ways}"
-    return "\n\n".join([count, *paragraphs])
 
 
 def _likeness(finding: Finding) -> object:
@@ -418,11 +417,6 @@ def _likeness(finding: Finding) -> object:
     replayed = None if operation is None else (operation.kind, operation.location)
     paths = tuple(path for path, _, _ in finding.differences)
     return call, recorded, replayed, paths, tuple(_lines(finding))
-
-
-def _position_with_line(finding: Finding) -> str:
-    location = next(_lines(finding), "").partition(": ")[0]
-    return f"{_position(finding)}, {location}" if location else _position(finding)
 
 
 def state_text(finding: Finding) -> str:
@@ -445,10 +439,6 @@ def state_text(finding: Finding) -> str:
     ]
     lines = [f"  {label + ':':<11}{text}" for label, text in rows]
     return "\n".join([f"stopped at {_position(finding)}", *lines])
-
-
-def _headline(finding: Finding) -> str:
-    return f"replay diverged at {_position(finding)}"
 
 
 def _position(finding: Finding) -> str:
@@ -476,27 +466,22 @@ def _recorded_and_replayed(finding: Finding) -> tuple[str, str]:
         left, right = excerpts(left, right, chars_max=_TEXT_CHARS_MAX)
     else:
         left, right = _beginning(left), _beginning(right)
-    return _recorded(finding, left), _replayed(finding, right)
-
-
-def _recorded(finding: Finding, body: str) -> str:
     if finding.missing is not None:
-        return "missing from the file"
-    if finding.record is None:
-        return "no more records"
-    return f"{finding.record.kind:<5} {body}".rstrip()
-
-
-def _replayed(finding: Finding, body: str) -> str:
-    operation = finding.operation
+        recorded = "missing from the file"
+    elif record is None:
+        recorded = "no more records"
+    else:
+        recorded = f"{record.kind:<5} {left}".rstrip()
     if finding.problem:
-        return finding.problem
-    if operation is None:
-        return "no operation: every task waits for something else"
-    kind = operation.kind or "another operation"
-    lane = f" by lane {lane_text(operation.lane)}" if operation.lane else ""
-    ordinal = f", operation {operation.ordinal}" if operation.ordinal is not None else ""
-    return f"{kind:<5} {body}{lane}{ordinal}"
+        replayed = finding.problem
+    elif operation is None:
+        replayed = "no operation: every task waits for something else"
+    else:
+        kind = operation.kind or "another operation"
+        lane = f" by lane {lane_text(operation.lane)}" if operation.lane else ""
+        ordinal = f", operation {operation.ordinal}" if operation.ordinal is not None else ""
+        replayed = f"{kind:<5} {right}{lane}{ordinal}"
+    return recorded, replayed
 
 
 def _text(body: bytes | None) -> str:
@@ -559,15 +544,6 @@ def _waiting(finding: Finding) -> str:
     return shown or "no other lane"
 
 
-def _untracked(finding: Finding) -> Iterator[str]:
-    """Yield the untracked calls, those of the request first; of many, a count as well."""
-    calls = [*finding.untracked_calls, *calls_at_import()]
-    calls.sort(key=lambda call: not finding.is_of_request(call.lane))
-    yield from map(str, calls[:_UNTRACKED_MAX])
-    if len(calls) > _UNTRACKED_MAX:
-        yield f"and {len(calls) - _UNTRACKED_MAX} more calls"
-
-
 # The meaning of the difference --------------------------------------------------------------------
 
 
@@ -599,12 +575,6 @@ def _extra_meaning(finding: Finding) -> str:
     return f"the code did not do this {text} here when recorded"
 
 
-def _uncancelled_meaning(finding: Finding) -> str:
-    if finding.operation is None:
-        return "the code no longer reaches the cancellation recorded here"
-    return "the code continues where it was cancelled in the recording: was a timeout removed?"
-
-
 def _changed_meaning(finding: Finding) -> str:
     record, operation = finding.record, finding.operation
     assert record is not None and operation is not None  # noqa: PT018  of two things that differ
@@ -625,7 +595,11 @@ _MEANINGS: Final[Mapping[str, Callable[[Finding], str]]] = {
     "extra": _extra_meaning,
     "argument": _changed_meaning,
     "frame": _changed_meaning,
-    "uncancelled": _uncancelled_meaning,
+    "uncancelled": lambda finding: (
+        "the code no longer reaches the cancellation recorded here"
+        if finding.operation is None
+        else "the code continues where it was cancelled in the recording: was a timeout removed?"
+    ),
     "order": lambda _: "the code now performs the same operations in a different order",
     "redacted": lambda _: "the code depends on a value that was redacted in the recording",
     "blocked": lambda _: (
@@ -723,23 +697,18 @@ class _Response(msgspec.Struct):
 
 def _lost_exception_cause(finding: Finding) -> str:
     for record in reversed(finding.trace.journal[: finding.index]):
-        if record.lane is not None and finding.is_of_request(record.lane):
-            error = _recorded_error(record)
-            lost = [] if error is None else losses(error)
-            if lost:
-                return f"the exception in record {record.number} is incomplete: {'; '.join(lost)}"
+        if record.lane is None or not finding.is_of_request(record.lane):
+            continue
+        error: bytes | None = None
+        if record.kind == "err":
+            error = body_bytes(record)
+        elif record.kind == "val":
+            value_error = decode_body(record, ValueBody).error
+            error = None if value_error is msgspec.UNSET else encode_body(value_error)
+        lost = losses(error) if error is not None and error.startswith(b"{") else []
+        if lost:
+            return f"the exception in record {record.number} is incomplete: {'; '.join(lost)}"
     return ""
-
-
-def _recorded_error(record: Record) -> bytes | None:
-    """Return the encoded exception in a record; None if it has none."""
-    if record.kind == "err":
-        body = body_bytes(record)
-        return body if body is not None and body.startswith(b"{") else None
-    if record.kind == "val":
-        error = decode_body(record, ValueBody).error
-        return None if error is msgspec.UNSET else encode_body(error)
-    return None
 
 
 def _thread_cause(finding: Finding) -> str:

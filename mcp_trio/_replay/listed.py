@@ -62,8 +62,9 @@ def used_changes(trace: Trace, registry: Registry, changes: Changes) -> Iterator
     """Yield a divergence for each change of what a recorded request used, at the first of these."""
     seen = set[Entry]()
     for record in trace.journal if changes else ():
-        for message in _requests(record):
-            entry = _used_entry(message, registry)
+        messages = messages_in(body_bytes(record) or b"") if record.kind == "in" else ()
+        for message in map(message_fields, messages):
+            entry = _used_entry(message, registry) if message.is_request else None
             if entry is not None and entry in changes and entry not in seen:
                 seen.add(entry)
                 yield _divergence(trace, record, message, entry)
@@ -77,13 +78,6 @@ def used_change(trace: Trace, registry: Registry, changes: Changes, lane: str) -
     if entry is None or entry not in changes:
         return ""
     return f"{_entry_text(entry)} was {changes[entry]}"
-
-
-def _requests(record: Record) -> list[MessageFields]:
-    if record.kind != "in":
-        return []
-    messages = map(message_fields, messages_in(body_bytes(record) or b""))
-    return [message for message in messages if message.is_request]
 
 
 def _divergence(

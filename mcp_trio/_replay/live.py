@@ -18,7 +18,7 @@ that answer no longer. A server that cannot be reached any more is lost as a who
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -38,7 +38,6 @@ from mcp_trio._client.connect import (
 from mcp_trio._journal.conversation import (
     REFERENCES,
     SUBSCRIPTION,
-    Conversation,
     RecordedMessage,
     members,
     without_meta,
@@ -128,7 +127,8 @@ class RequestDriver:
     # The recorded conversation.
 
     async def _send_recorded(self) -> None:
-        for message in self.matcher.recorded.messages:
+        recorded = self.matcher.recorded
+        for message in recorded.messages:
             if self.lost is not None:
                 return
             if message.sender == "client":
@@ -136,8 +136,14 @@ class RequestDriver:
             else:
                 await self._wait_for(message)
                 self._put(self.matcher.due_answers(before=message.index))
-        # Messages that the server sends before it answers a ping belong to the recorded requests.
-        self._put([_final_ping(self.matcher.recorded)])
+        # Messages that the server sends before it answers a last request belong to the recorded
+        # requests. Every server answers this one at once: `ping`, or stateless, discovery.
+        final = encode_request(_FINAL_PING, PING)
+        if (stateless := recorded.stateless_request) is not None:
+            meta: dict[str, Any] = members(stateless.body)["_meta"]
+            meta.pop("progressToken", None)
+            final = encode_request(_FINAL_PING, DISCOVER, {"_meta": meta})
+        self._put([final])
         await self._wait_until(lambda: self._has_final_pong, self.limits.replay.unrequested_seconds)
 
     def _put(self, messages: Iterable[bytes | None]) -> None:
@@ -148,14 +154,11 @@ class RequestDriver:
     async def _wait_for(self, message: RecordedMessage) -> None:
         if self.matcher.never_arrives(message):
             return
-        if message.is_answer:
-            await self._wait_for_answer(message)
+        if not message.is_answer:
+            key = notification_key(message)
+            if key not in self._discontinued and not await self._arrives_in_time(message):
+                self._discontinued.add(key)
             return
-        key = notification_key(message)
-        if key not in self._discontinued and not await self._arrives_in_time(message):
-            self._discontinued.add(key)
-
-    async def _wait_for_answer(self, message: RecordedMessage) -> None:
         received_before = self._received_count
         if await self._arrives_in_time(message):
             self._silent_requests = 0
@@ -220,16 +223,6 @@ class RequestDriver:
     def _lose(self, reason: str) -> None:
         self.lost = self.lost or reason
         self._changed.unpark_all()
-
-
-def _final_ping(recorded: Conversation) -> bytes:
-    """Encode a request that every server answers at once: `ping`, or stateless, discovery."""
-    stateless = recorded.stateless_request
-    if stateless is None:
-        return encode_request(_FINAL_PING, PING)
-    meta: dict[str, Any] = members(stateless.body)["_meta"]
-    meta.pop("progressToken", None)
-    return encode_request(_FINAL_PING, DISCOVER, {"_meta": meta})
 
 
 # Ignored differences ------------------------------------------------------------------------------
@@ -411,7 +404,16 @@ def compare(driver: RequestDriver, rules: IgnoreRules) -> InputsReport:
     comparison.compare_requests()
     comparison.compare_notifications()
     for message in matcher.unmatched:
-        comparison.add("extra", _unmatched_subject(message))
+        match message:
+            case Request():
+                subject = f"server request {_title(message.method, message.params)}"
+            case Malformed():
+                subject = f"invalid message: {message.message}"
+            case Response() | ErrorResponse():
+                subject = f"answer with the unknown id {message.id!r}"
+            case _:
+                subject = message.method
+        comparison.add("extra", subject)
     messages = matcher.recorded.messages
     return InputsReport(
         requests=len(matcher.recorded.of("client", "request")),
@@ -448,9 +450,7 @@ class _Comparison:
             answer, live = recorded.answers.get(index), matcher.answers.get(index)
             subject = f"answer to {_title(request.method, request.body)}"
             if answer is not None and live is not None:
-                self._compare(
-                    request, subject, _recorded_outcome(answer), _live_outcome(live, answer)
-                )
+                self._compare(request, subject, *_outcomes(answer, live))
             elif index in matcher.lost:
                 if not self._is_lost:
                     self.add("lost", subject, request, live=matcher.lost[index])
@@ -478,28 +478,22 @@ class _Comparison:
             if index is not None:
                 request = self._matcher.recorded.messages[index]
                 subject = f"{method} for {_title(request.method, request.body)}"
-            key = (method, index)
-            self._compare_in_order(recorded.get(key, []), live.get(key, []), subject)
-
-    def _compare_in_order(
-        self, recorded: Sequence[RecordedMessage], live: Sequence[Notification], subject: str
-    ) -> None:
-        """Match equal notifications first; compare the remaining ones in their order."""
-        left_over = [_content(each) for each in live]
-        changed: list[tuple[RecordedMessage, bytes]] = []
-        for message in recorded:
-            content = _content(message)
-            if content in left_over:
-                left_over.remove(content)
-            else:
-                changed.append((message, content))
-        for (message, content), live_content in zip(changed, left_over, strict=False):
-            self._compare(message, subject, content, live_content)
-        for message, _ in changed[len(left_over) :]:
-            if not self._matcher.is_final(message):
-                self._add_missing("missing", subject, message)
-        for _ in left_over[len(changed) :]:
-            self.add("extra", subject)
+            # Equal notifications match first, the remaining ones in their order.
+            left_over = [_content(each) for each in live.get((method, index), [])]
+            changed: list[tuple[RecordedMessage, bytes]] = []
+            for message in recorded.get((method, index), []):
+                content = _content(message)
+                if content in left_over:
+                    left_over.remove(content)
+                else:
+                    changed.append((message, content))
+            for (message, content), live_content in zip(changed, left_over, strict=False):
+                self._compare(message, subject, content, live_content)
+            for message, _ in changed[len(left_over) :]:
+                if not self._matcher.is_final(message):
+                    self._add_missing("missing", subject, message)
+            for _ in left_over[len(changed) :]:
+                self.add("extra", subject)
 
     def _compare(
         self, message: RecordedMessage, subject: str, recorded: bytes, live: bytes
@@ -536,19 +530,22 @@ class _Comparison:
         )
 
 
-def _recorded_outcome(answer: RecordedMessage) -> bytes:
-    is_error = answer.kind == "error"
-    body = answer.body if is_error else _compared_result(answer.body, answer.method)
-    return msgspec.json.encode({answer.kind: body})
-
-
-def _live_outcome(live: Response | ErrorResponse, recorded: RecordedMessage) -> bytes:
+def _outcomes(recorded: RecordedMessage, live: Response | ErrorResponse) -> tuple[bytes, bytes]:
+    """Return the recorded answer and the live one, without what is not compared."""
+    recorded_body: Any = recorded.body
+    if recorded.kind == "result":
+        recorded_body = _compared_result(recorded.body, recorded.method)
     if isinstance(live, ErrorResponse):
-        return msgspec.json.encode({"error": live.error})
-    result = live.result
-    if recorded.kind == "result" and recorded.body is not None:
-        result = with_recorded_keys(result, recorded.body)
-    return msgspec.json.encode({"result": _compared_result(result, recorded.method)})
+        live_kind, live_body = "error", live.error
+    else:
+        result = live.result
+        if recorded.kind == "result" and recorded.body is not None:
+            result = with_recorded_keys(result, recorded.body)
+        live_kind, live_body = "result", _compared_result(result, recorded.method)
+    return (
+        msgspec.json.encode({recorded.kind: recorded_body}),
+        msgspec.json.encode({live_kind: live_body}),
+    )
 
 
 def _compared_result(result: Raw | None, method: str) -> Any:
@@ -573,18 +570,6 @@ def _content(message: RecordedMessage | Request | Notification) -> bytes:
     params = without_meta(body)
     params.pop(REFERENCES.get(message.method, ""), None)
     return msgspec.json.encode({"params": params}, order="deterministic")
-
-
-def _unmatched_subject(message: Message) -> str:
-    match message:
-        case Request():
-            return f"server request {_title(message.method, message.params)}"
-        case Malformed():
-            return f"invalid message: {message.message}"
-        case Response() | ErrorResponse():
-            return f"answer with the unknown id {message.id!r}"
-        case _:
-            return message.method
 
 
 # Live replays -------------------------------------------------------------------------------------

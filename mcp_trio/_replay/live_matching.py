@@ -147,23 +147,17 @@ def live_keys(
     for is_exact in (True, False):
         for key, request in recorded.items():
             if key not in found:
-                free = {it: other for it, other in live.items() if it not in found.values()}
-                match = _matching_key(key, request, free, is_exact=is_exact)
-                if match is not None:
-                    found[key] = match
+                wanted = _normalized(request)
+                alike = [
+                    it
+                    for it, other in live.items()
+                    if it not in found.values()
+                    and other.method == request.method
+                    and (not is_exact or _normalized(other) == wanted)
+                ]
+                if alike:
+                    found[key] = key if key in alike else alike[0]
     return found
-
-
-def _matching_key(
-    key: str, request: InputRequest, live: Mapping[str, InputRequest], *, is_exact: bool
-) -> str | None:
-    if is_exact:
-        wanted = _normalized(request)
-        alike = [it for it, other in live.items() if _normalized(other) == wanted]
-    else:
-        alike = [it for it, other in live.items() if other.method == request.method]
-    same_key = (it for it in alike if it == key)
-    return next(chain(same_key, alike), None)
 
 
 def _normalized(request: InputRequest) -> bytes:
@@ -296,8 +290,18 @@ class ResponseMatcher:
     def _encode(self, message: RecordedMessage) -> bytes | None:
         match message.kind:
             case "request":
-                params = self._request_params(message)
-                return None if params is None else encode_recorded_request(message, params)
+                params = self._live_params(message)
+                if message.retry_of is not None:
+                    body = self.recorded.answers[message.retry_of].body
+                    recorded = None if body is None else input_required_of(body)
+                    answer = self.answers.get(message.retry_of)
+                    live = (
+                        input_required_of(answer.result) if isinstance(answer, Response) else None
+                    )
+                    if recorded is None or live is None:
+                        return None  # The live server does not ask for input.
+                    params = retry_params(params, recorded, live)
+                return encode_recorded_request(message, params)
             case "notification":
                 reference = self._live_reference(message)
                 return encode_recorded_notification(message, self._live_params(message), reference)
@@ -306,19 +310,6 @@ class ResponseMatcher:
                     return None
                 request = self.requests[message.request_index]
                 return encode_recorded_response(message, request.id)
-
-    def _request_params(self, message: RecordedMessage) -> dict[str, Any] | None:
-        """Return the live params; None for a retry if the live server does not ask for input."""
-        params = self._live_params(message)
-        if message.retry_of is None:
-            return params
-        body = self.recorded.answers[message.retry_of].body
-        recorded = None if body is None else input_required_of(body)
-        answer = self.answers.get(message.retry_of)
-        live = input_required_of(answer.result) if isinstance(answer, Response) else None
-        if recorded is None or live is None:
-            return None
-        return retry_params(params, recorded, live)
 
     def _live_params(self, message: RecordedMessage) -> dict[str, Any]:
         params: dict[str, Any] = self._forwarded_values.replace(members(message.body))
@@ -343,7 +334,11 @@ class ResponseMatcher:
             case Request():
                 return self._receive_request(message)
             case Notification():
-                key = (message.method, self._live_request_index(message))
+                reference = subscription_of(message.params)
+                if reference is None and message.method == PROGRESS:
+                    reference = reference_of(message)
+                index = recorded_index(reference)
+                key = (message.method, index if index in self.sent else None)
                 self.notifications.setdefault(key, []).append(message)
             case Malformed():
                 self.unmatched.append(message)
@@ -361,14 +356,6 @@ class ResponseMatcher:
         recorded = self.recorded.answers.get(index)
         if recorded is not None and recorded.body is not None and isinstance(message, Response):
             self._forwarded_values.learn(recorded.body, message.result)
-
-    def _live_request_index(self, message: Notification) -> int | None:
-        """Return the index of the request to which a live notification refers."""
-        reference = subscription_of(message.params)
-        if reference is None and message.method == PROGRESS:
-            reference = reference_of(message)
-        index = recorded_index(reference)
-        return index if index in self.sent else None
 
     def _receive_request(self, message: Request) -> bytes | None:
         # The first expected request with the same params, or else of the same method.

@@ -306,16 +306,11 @@ def negotiation_answer(recorded: Conversation, request: Request) -> bytes | None
         data = {"supported": [protocol_version], "requested": requested}
         text = "this is a mock: only stateless requests were recorded, and no handshake"
         return encode_error(request.id, UNSUPPORTED_PROTOCOL_VERSION, text, data)
-    if request.method == DISCOVER and protocol_version is not None:
-        return encode_response(request.id, _discovery(recorded, protocol_version))
-    if request.method == DISCOVER:
+    if request.method != DISCOVER:
+        return None
+    if protocol_version is None:
         text = "this is a mock: only a session with a handshake was recorded"
         return encode_error(request.id, METHOD_NOT_FOUND, text)
-    return None
-
-
-def _discovery(recorded: Conversation, protocol_version: str) -> Mapping[str, Any]:
-    """Return a discovery result that fits the recorded requests and the recorded server info."""
     prefixes = (each.method.partition("/")[0] for each in recorded.of("client", "request"))
     server_info: Mapping[str, Any] = {}
     for result in recorded.of("server", "result"):
@@ -323,7 +318,7 @@ def _discovery(recorded: Conversation, protocol_version: str) -> Mapping[str, An
         if isinstance(meta, dict) and SERVER_INFO in meta:
             server_info = {SERVER_INFO: meta[SERVER_INFO]}
             break
-    return {
+    discovered: Mapping[str, Any] = {
         "resultType": "complete",
         "supportedVersions": [protocol_version],
         "capabilities": {
@@ -333,6 +328,7 @@ def _discovery(recorded: Conversation, protocol_version: str) -> Mapping[str, An
         "cacheScope": "private",
         "_meta": server_info,
     }
+    return encode_response(request.id, discovered)
 
 
 def mocked_protocol_versions(recorded: Conversation) -> Sequence[str]:
@@ -485,24 +481,20 @@ class MockSession:
             self._peer.put(error, request.id, is_answer=True)
 
     def _receive_notification(self, message: Notification) -> None:
-        if message.method == CANCELLED:
-            request_id = reference_of(message)
-            if request_id is not None:
-                self._cancel(request_id)
+        request_id = reference_of(message) if message.method == CANCELLED else None
+        if request_id is not None:
+            # Send no more messages of a request that the client has cancelled.
+            if request_id in self._scopes:
+                self._scopes[request_id].cancel()
+            cancelled = [
+                index for index, request in self._live_requests.items() if request.id == request_id
+            ]
+            for index in cancelled:
+                del self._live_requests[index]
+            self._unanswered.difference_update(cancelled)
         recorded = self.matcher.find_notification(message.method)
         if recorded is not None:
             self._send_caused_by(recorded)
-
-    def _cancel(self, request_id: Id) -> None:
-        """Send no more messages of a request that the client has cancelled."""
-        if request_id in self._scopes:
-            self._scopes[request_id].cancel()
-        cancelled = [
-            index for index, request in self._live_requests.items() if request.id == request_id
-        ]
-        for index in cancelled:
-            del self._live_requests[index]
-        self._unanswered.difference_update(cancelled)
 
     def _receive_answer(self, request_id: Id | None) -> None:
         index = recorded_index(request_id)

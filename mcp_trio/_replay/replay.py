@@ -46,7 +46,7 @@ from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
-from mcp_trio.errors import NothingCompared, ReplayDivergence
+from mcp_trio.errors import NothingCompared
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
@@ -256,7 +256,11 @@ def run_replay(
     if mode == "strict":
         divergences += used_changes(trace, registry, changes)
     if divergences:
-        raise divergences[0] if not all_divergences else _joined(divergences)
+        first, *others = divergences
+        if all_divergences:
+            first.args = ("\n\n".join(map(str, divergences)),)
+            first.later += others
+        raise first
     return ReplayReport(
         records=len({record.number for record in trace.journal[: replayer.position.index]}),
         requests=requests,
@@ -268,14 +272,6 @@ def run_replay(
         list_changes=change_texts(changes),
         lifespan=_lifespan_text(trace, is_given=lifespan is not None),
     )
-
-
-def _joined(divergences: Sequence[ReplayDivergence]) -> ReplayDivergence:
-    """Return the first of these, with the text of all; the others are in its `later`."""
-    first, *others = divergences
-    first.args = ("\n\n".join(map(str, divergences)),)
-    first.later += others
-    return first
 
 
 def _lifespan_text(trace: Trace, *, is_given: bool) -> str:

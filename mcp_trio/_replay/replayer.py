@@ -30,11 +30,12 @@ in users' code does not stop it.
 
 A replay ends at its first divergence, unless it is to find all of them. Then an operation that
 differs in its values only gets the recorded outcome, and its lane goes on. With any other
-difference the request is left out from there on (`left_out.py`), and the others go on.
+difference the request is left out from there on (`LeftOutRequests`), and the others go on.
 """
 
 import gc
 import math
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
@@ -51,6 +52,8 @@ from mcp_trio._journal.records import (
     LIFESPAN_CANCELLED_MARK,
     LIFESPAN_LANE,
     LIFESPAN_MARK,
+    SUSPENDED_MARK,
+    MarkBody,
     Record,
     ShutBody,
     body_bytes,
@@ -60,7 +63,6 @@ from mcp_trio._journal.redaction import Redactor
 from mcp_trio._recorder.writer import SESSION_MARK
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.divergence import Finding, Operation, describe
-from mcp_trio._replay.left_out import LeftOutRequests
 from mcp_trio._replay.source_locations import (
     caller_location,
     current_user_frames,
@@ -75,6 +77,7 @@ from mcp_trio._replay.trace import (
     LaneKey,
     Trace,
     begins_session,
+    body_name,
     is_child,
     is_keeper,
     is_request_lane,
@@ -107,6 +110,12 @@ _THREADS_AFTER_END_MAX: Final = 1000
 
 class Abort(BaseException):
     """The exception that ends every task of a replay that is over; it never leaves the replay."""
+
+
+async def raise_abort() -> NoReturn:
+    """Raise `Abort`, but yield first: a loop that catches it must not block the run."""
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    raise Abort
 
 
 # Shields of tasks ---------------------------------------------------------------------------------
@@ -307,6 +316,58 @@ class Position:
 
 
 @attrs.define(eq=False, repr=False)
+class LeftOutRequests:
+    """The requests that a replay goes on without, after they have diverged.
+
+    A lane of one is `in` this object. The handler of such a request is cancelled, and the records
+    that are left of it are skipped. What the recording has because of these records is left out,
+    too: the client's answers to the requests that the handler would have sent, and the retries of a
+    handler that asks in rounds.
+    """
+
+    trace: Trace
+    _lanes: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
+    _sent_ids: set[tuple[int, int | str]] = attrs.field(
+        factory=set[tuple[int, int | str]], init=False
+    )
+    _states: set[object] = attrs.field(factory=set[object], init=False)
+
+    def __bool__(self) -> bool:
+        """Return whether any request is left out."""
+        return bool(self._lanes)
+
+    def __contains__(self, lane: LaneKey) -> bool:
+        """Return whether a lane belongs to a request that is left out."""
+        return bool(self._lanes) and request_lane(lane) in self._lanes
+
+    def add(self, request: LaneKey, index: int) -> list[int]:
+        """Leave out a request; return the indexes of its records at `index` and later."""
+        self._lanes.add(request)
+        skipped: list[int] = []
+        for lane, indexes in self.trace.indexes.items():
+            if request_lane(lane) != request:
+                continue
+            skipped += indexes[bisect_left(indexes, index) :]
+            for record in (self.trace.journal[each] for each in indexes):
+                if record.kind == "out":
+                    message = message_fields(body_bytes(record) or b"")
+                    if message.is_request and message.id is not msgspec.UNSET:
+                        self._sent_ids.add((record.channel, message.id))
+                elif record.kind == "mark" and body_name(record) == SUSPENDED_MARK:
+                    self._states.add(decode_body(record, MarkBody).value)
+        return skipped
+
+    def leaves_out(self, record: Record) -> bool:
+        """Return whether an `in` record answers, or retries, a request that is left out."""
+        if not self._lanes:
+            return False
+        message = message_fields(body_bytes(record) or b"")
+        if message.is_response:
+            return (record.channel, message.id) in self._sent_ids
+        return message.params.get("requestState") in self._states
+
+
+@attrs.define(eq=False, repr=False)
 class Gate:
     """The wait of a lane's task.
 
@@ -431,7 +492,9 @@ class Replayer:
         index = self.position.index
         self._check_surplus()
         if self.is_at_missing:
-            self._diverge_at_missing()
+            # The report names the lane that waits for a missing record, if one does.
+            waiting = sorted(self.gates, key=self.trace.last_index)
+            self.diverge(self.additional_operation(waiting[0]) if waiting else None)
         if self.position.index != index:  # The lane of the record has been left out.
             return
         if record.time_ns > self._time_ns:
@@ -440,7 +503,11 @@ class Replayer:
                 return
         mark = mark_name(record)
         if begins_session(record):
-            lifespan = self._entered_lifespan(record.channel)
+            lifespan: LifespanRun | None = None
+            if (channel := self.trace.lifespan_of.get(record.channel)) is not None:
+                lifespan = self.lifespans[channel]
+                if lifespan.variables is None:  # It still runs the code before its `yield`.
+                    self.diverge(self.additional_operation((channel, LIFESPAN_LANE)))
             self.position.advance()
             self.sessions[record.channel] = await begin(record.channel, lifespan)
         elif mark == LIFESPAN_MARK:
@@ -452,7 +519,16 @@ class Replayer:
             self.lifespans[record.channel].cancel()
         elif record.kind == "in":
             self._deliver(record)
-            while (following := self._received_in_same_turn(record)) is not None:
+            # The clock of a live session stands still within a turn of the event loop, and its
+            # reader runs once in a turn: no other task ran between two messages of one turn.
+            while (
+                self.clock.kind == "tick"
+                and (following := self.position.record) is not None
+                and following.kind == "in"
+                and not self.position.is_at_missing
+                and following.time_ns == record.time_ns
+                and following.channel == record.channel
+            ):
                 self.stop_here(None)
                 self._deliver(following)
         elif record.kind == "shut":
@@ -465,37 +541,14 @@ class Replayer:
         if self.position.index == index:
             await self.force(record)
         if self.position.index == index:
-            self.diverge(self._surplus_operation(record))
-
-    def _entered_lifespan(self, channel: int) -> LifespanRun | None:
-        """Return the lifespan of the session that begins on a channel, if the journal holds it.
-
-        Raises:
-            Abort: It still runs the code before its `yield`, and the replay is over.
-        """
-        lifespan = self.trace.lifespan_of.get(channel)
-        if lifespan is None:
-            return None
-        run = self.lifespans[lifespan]
-        if run.variables is None:
-            self.diverge(self.additional_operation((lifespan, LIFESPAN_LANE)))
-        return run
-
-    def _surplus_operation(self, record: Record) -> Operation | None:
-        """Return what a lane does instead of the record: it waits, and has no more records."""
-        request = request_lane(key_of(record))
-        for lane in self.gates:
-            if (
-                request_lane(lane) == request
-                and self.trace.next_index(lane, self.position.index) is None
-            ):
-                return self.additional_operation(lane)
-        return None
-
-    def _diverge_at_missing(self) -> None:
-        """Diverge where records are missing from the file; name a lane that waits for one."""
-        waiting = sorted(self.gates, key=self.trace.last_index)
-        self.diverge(self.additional_operation(waiting[0]) if waiting else None)
+            # A lane of the request that waits, and has no more records, does something else.
+            request = request_lane(key_of(record))
+            surplus = (
+                self.additional_operation(lane)
+                for lane in self.gates
+                if request_lane(lane) == request and self.trace.next_index(lane, index) is None
+            )
+            self.diverge(next(surplus, None))
 
     @property
     def is_at_missing(self) -> bool:
@@ -548,15 +601,17 @@ class Replayer:
         if self.left_out:
             return
         for lane, gate in self.gates.items():
-            if gate.is_timed and self._is_late(gate, record):
+            if not gate.is_timed:
+                continue
+            if self.clock.kind == "tick":
+                is_late = gate.is_ready
+            else:
+                is_foreign = self.clock.kind == "foreign"
+                wait_seconds_max = _PAUSE_SECONDS_MAX if is_foreign else ROUNDING_SECONDS
+                is_late = self.clock.time_of(record.time_ns) - gate.since > wait_seconds_max
+            if is_late:
                 self.diverge(self.additional_operation(lane))
                 return
-
-    def _is_late(self, gate: Gate, record: Record) -> bool:
-        waited_seconds = self.clock.time_of(record.time_ns) - gate.since
-        if self.clock.kind == "foreign":
-            return waited_seconds > _PAUSE_SECONDS_MAX
-        return gate.is_ready if self.clock.kind == "tick" else waited_seconds > ROUNDING_SECONDS
 
     def _show_time(self, record: Record) -> None:
         self._time_ns = record.time_ns
@@ -578,18 +633,6 @@ class Replayer:
             return
         self.delivered = record.number
         session.take(received_data(record))
-
-    def _received_in_same_turn(self, record: Record) -> Record | None:
-        """Return the record at the position if its message arrived in the same turn as this one.
-
-        The clock of a live session stands still within a turn of the event loop, and its reader
-        runs once in a turn: no other task ran between the two messages.
-        """
-        following = self.position.record
-        if following is None or following.kind != "in" or self.position.is_at_missing:
-            return None
-        is_same_turn = self.clock.kind == "tick" and following.time_ns == record.time_ns
-        return following if is_same_turn and following.channel == record.channel else None
 
     # Gates.
 
@@ -708,7 +751,16 @@ class Replayer:
         if self.clock.kind != "tick":
             self._check_late_lanes(record)
         if self._stops_before_step():
-            self._stopping = lane, self._stopped_before_step(lane, gate.task)
+            frames, entry = user_frames(gate.task), None
+            session = self.sessions.get(lane[0])
+            if not frames and session is not None:
+                request = request_data(self.trace.journal, lane[1])
+                entry = handler_entry(session.application, request)
+            finding = self._finding(None)
+            stopped = StoppedReplay(
+                finding=finding, end=self._end_at_stop, frames=frames, entry=entry
+            )
+            self._stopping = lane, stopped
         self.take_turn(lane)
         del self.gates[lane]
         trio.lowlevel.reschedule(gate.task)
@@ -759,16 +811,6 @@ class Replayer:
             and stop.is_before_step(record)
         )
 
-    def _stopped_before_step(self, lane: LaneKey, task: trio.lowlevel.Task) -> StoppedReplay:
-        frames, entry = user_frames(task), None
-        if not frames:
-            request = request_data(self.trace.journal, lane[1])
-            session = self.sessions.get(lane[0])
-            if session is not None:
-                entry = handler_entry(session.application, request)
-        finding = self._finding(None)
-        return StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames, entry=entry)
-
     def stop_here(self, operation: Operation | None) -> None:
         """Stop if the replay has to stop at the record at the position.
 
@@ -781,13 +823,6 @@ class Replayer:
             self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
             if self.is_over:
                 raise Abort
-
-    def _stop_at_divergence(self, finding: Finding) -> None:
-        """Stop although no lane makes the record, with the frames of a lane that should have."""
-        lane = finding.acting_lane
-        task = None if lane is None else self._task_of(lane)
-        frames = () if task is None else user_frames(task)
-        self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
 
     def _end_at_stop(self) -> None:
         assert self.stop is not None
@@ -837,11 +872,15 @@ class Replayer:
             raise Abort
         finding = self._finding(operation)
         if self.stop is not None and self.stop.needs_task and self.stop.is_at(finding.record):
-            self._stop_at_divergence(finding)
+            # No lane makes the record: the debugger gets the frames of one that should have.
+            lane = finding.acting_lane
+            task = None if lane is None else self._task_of(lane)
+            frames = () if task is None else user_frames(task)
+            self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
             if self.is_over:
                 raise Abort
         self.findings.append(finding)
-        if not (self.finds_all and self._goes_on_after(finding)):
+        if not (self.finds_all and self._leave_out(finding)):
             self.finish()
             raise Abort
 
@@ -858,8 +897,11 @@ class Replayer:
         self.position.advance()
         return True
 
-    def _goes_on_after(self, finding: Finding) -> bool:
-        """Leave out what differs; return False if the replay cannot go on without it."""
+    def _leave_out(self, finding: Finding) -> bool:
+        """Leave out what differs; return False if the replay cannot go on without it.
+
+        The handler of a request is cancelled, shielded or not, and the rest of its records skipped.
+        """
         record, lane = finding.record, finding.acting_lane
         if finding.missing is not None:
             return False
@@ -874,22 +916,18 @@ class Replayer:
         request = request_lane(lane)
         if not is_request_lane(request) or request in self.left_out:
             return False
-        self._leave_out(request)
-        return True
-
-    def _leave_out(self, request: LaneKey) -> None:
-        """Cancel the handler of a request, shielded or not, and skip the rest of its records."""
         self.position.consume_all(self.left_out.add(request, self.position.index))
         self.sessions[request[0]].stop_handler(request[1])
-        for lane, gate in [*self.gates.items()]:
+        for waiting, gate in [*self.gates.items()]:
             # A lane that waits for its cancellation will get it.
-            if lane in self.left_out and gate.due != math.inf:
-                del self.gates[lane]
+            if waiting in self.left_out and gate.due != math.inf:
+                del self.gates[waiting]
                 trio.lowlevel.reschedule(gate.task)
-        for lane in self._tasks:
-            task = self._task_of(lane) if lane in self.left_out else None
+        for each in self._tasks:
+            task = self._task_of(each) if each in self.left_out else None
             if task is not None and task is not trio.lowlevel.current_task():
                 unshield(task)
+        return True
 
     async def wait_left_out(self) -> NoReturn:
         """Wait for the cancellation of the calling task, whose request is left out."""
@@ -907,22 +945,7 @@ class Replayer:
                 outgoing.next_id_is(message.id)
 
     def _finding(self, operation: Operation | None, problem: str = "") -> Finding:
-        finding = Finding(
-            trace=self.trace,
-            index=self.position.index,
-            operation=operation,
-            problem=problem,
-            suspended=self._waiting_lanes(),
-            untracked_calls=tuple(self.untracked_calls),
-            is_strict=self.is_strict,
-            redactor=self.redactor,
-        )
-        change = "" if finding.lane is None else self.list_change(finding.lane[1])
-        return msgspec.structs.replace(finding, list_change=change)
-
-    def _waiting_lanes(self) -> dict[str, str]:
-        """Return for each lane, except the calling one, the source location at which it waits."""
-        waiting: dict[str, str] = {}
+        suspended: dict[str, str] = {}
         for lane in self._tasks:
             task = self._task_of(lane)
             if task is None or task is trio.lowlevel.current_task() or lane in self.left_out:
@@ -935,8 +958,19 @@ class Replayer:
                 location = f"{handler or location} (not started)"
             elif lane in self.gates:
                 location += " (for its turn)"
-            waiting[lane_text(lane)] = location.strip()
-        return waiting
+            suspended[lane_text(lane)] = location.strip()
+        finding = Finding(
+            trace=self.trace,
+            index=self.position.index,
+            operation=operation,
+            problem=problem,
+            suspended=suspended,
+            untracked_calls=tuple(self.untracked_calls),
+            is_strict=self.is_strict,
+            redactor=self.redactor,
+        )
+        change = "" if finding.lane is None else self.list_change(finding.lane[1])
+        return msgspec.structs.replace(finding, list_change=change)
 
 
 def _opens(record: Record, *, has_operation: bool) -> bool:

@@ -43,7 +43,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.replayer import Abort, BeginSession, ThreadToken
+from mcp_trio._replay.replayer import Abort, BeginSession, ThreadToken, raise_abort
 from mcp_trio._replay.schedules import TIME_PASSES, Decision, Order
 from mcp_trio._replay.sweep_trace import (
     Input,
@@ -177,7 +177,17 @@ class Scheduler:
                 options = self._options(end)
                 if not options or len(self.decisions) >= decisions_max:
                     break
-                self._decide(options)
+                default = min(options, key=lambda event: (event.rank, event.option))
+                names = sorted(event.option for event in options)
+                chosen = self.order.choose(len(self.decisions), names, default.option)
+                self.decisions.append(Decision(tuple(names), default.option, chosen))
+                event = next(event for event in options if event.option == chosen)
+                if event.option != TIME_PASSES and event.rank < _UNRECORDED_RANK:
+                    # The clock advances to the time of the record, but past no deadline.
+                    seconds = self.clock.time_of(trace.times_ns[math.ceil(event.rank)])
+                    if trio.current_time() < seconds < self.clock.next_deadline:
+                        self.clock.advance_to(seconds)
+                event.happen()
                 await self._settle()
             self._is_complete = True
         finally:
@@ -212,17 +222,29 @@ class Scheduler:
         batch = min((event.last_batch for event in self._ready.values()), default=self._batch + 1)
         if batch > self._batch:
             self._batch, self._has_begun, self._last_end = batch, False, _FIRST
+        # Effects end before the lanes of a batch go on. Their order among themselves changes
+        # nothing, so there is just one.
         options = [
             event
             for event in (*self._ready.values(), *self._running.values())
-            if (event.first_batch <= self._batch or not self._ready) and self._may_happen(event)
+            if (event.first_batch <= self._batch or not self._ready)
+            and (
+                not event.is_effect
+                or (not self._has_begun and self._last_end < (event.rank, event.option))
+            )
         ]
         # The next message of the client, if the client has the responses that it had when recorded.
         now, deadline = trio.current_time(), self.clock.next_deadline
         latest = min((event.latest for event in self._running.values()), default=math.inf)
-        following = self._inputs[-1] if self._inputs else None
-        if following and not self._missing(self.trace.answers[: following.responses_before]):
-            arrives = self._arrival(following)
+        arriving = self._inputs[-1] if self._inputs else None
+        if arriving and not self._missing(self.trace.answers[: arriving.responses_before]):
+            arrives = _Event(
+                f"message {next(iter(arriving.messages))} arrives",
+                functools.partial(self._deliver, arriving),
+                self._input_batch,
+                arriving.index,
+                latest=self.clock.time_of(arriving.time_ns),
+            )
             if arrives.latest <= max(now, min(deadline, latest)):
                 if not self._ready or arrives.first_batch <= self._batch:
                     options.append(arrives)
@@ -235,61 +257,30 @@ class Scheduler:
             options.append(_Event(TIME_PASSES, expire, self._batch, rank))
         return options
 
-    def _may_happen(self, event: _Event) -> bool:
-        """Return whether an event fits into the batch.
-
-        Effects end before the lanes of a batch go on. Their order among themselves changes nothing,
-        so there is just one.
-        """
-        is_next = not self._has_begun and self._last_end < (event.rank, event.option)
-        return is_next or not event.is_effect
-
-    def _arrival(self, arriving: Input) -> _Event:
-        def deliver() -> None:
-            self._inputs.pop()
-            self._begin_to_read(arriving.index)
-            for self.delivered, message in arriving.messages.items():
-                self._session.take(message)
-
-        seconds = self.clock.time_of(arriving.time_ns)
-        option = f"message {next(iter(arriving.messages))} arrives"
-        return _Event(option, deliver, self._input_batch, arriving.index, latest=seconds)
+    def _deliver(self, arriving: Input) -> None:
+        self._inputs.pop()
+        self._begin_to_read(arriving.index)
+        for self.delivered, message in arriving.messages.items():
+            self._session.take(message)
 
     def _begin_to_read(self, index: int) -> None:
         """Decide to which batch the lanes belong that a message wakes.
 
         A task reads the message, and is part of a batch itself. Messages that arrive one after the
         other are read at once. If none of the batch's lanes has gone on yet, the message may still
-        belong to the end of the batch before, unless the recording tells otherwise.
+        belong to the end of the batch before, unless the recording shows otherwise.
         """
         if not self._is_reading:
+            times_ns, has_turns = self.trace.times_ns, self.trace.opening.clock == "tick"
             is_in_batch = self._has_begun or any(
-                event.last_batch == self._batch and self._is_same_turn(event.rank, index)
+                event.last_batch == self._batch
+                and has_turns
+                and event.rank < _UNRECORDED_RANK
+                and times_ns[math.ceil(event.rank)] == times_ns[index]
                 for event in self._ready.values()
             )
             self._wake_batch = self._batch + is_in_batch
         self._is_reading = True
-
-    def _is_same_turn(self, rank: float, index: int) -> bool:
-        """Return whether two records are of the same turn of the event loop."""
-        times_ns = self.trace.times_ns
-        has_turns = rank < _UNRECORDED_RANK and self.trace.opening.clock == "tick"
-        return has_turns and times_ns[math.ceil(rank)] == times_ns[index]
-
-    def _decide(self, options: Sequence[_Event]) -> None:
-        default = min(options, key=lambda event: (event.rank, event.option))
-        names = sorted(event.option for event in options)
-        chosen = self.order.choose(len(self.decisions), names, default.option)
-        self.decisions.append(Decision(tuple(names), default.option, chosen))
-        event = next(event for event in options if event.option == chosen)
-        if event.option != TIME_PASSES and event.rank < _UNRECORDED_RANK:
-            self._advance_to(self.clock.time_of(self.trace.times_ns[math.ceil(event.rank)]))
-        event.happen()
-
-    def _advance_to(self, seconds: float) -> None:
-        """Advance the clock to the time of a record, but past no deadline."""
-        if trio.current_time() < seconds < self.clock.next_deadline:
-            self.clock.advance_to(seconds)
 
     # Waiting lanes.
 
@@ -489,7 +480,7 @@ class SweepSequencer:
     async def turn(self, lane: Lane) -> None:
         """Wait for the lane's turn if it has waited in an operation; check for cancellation."""
         if self.scheduler.is_over:
-            await _abort()
+            await raise_abort()
         has_waited, lane.has_waited = lane.has_waited, False
         with operation(lane):
             if has_waited or not lane.has_steps:
@@ -587,7 +578,7 @@ class SweepSequencer:
         """Wait for the end of the effect that was started; return its outcome."""
         scheduler = self.scheduler
         if scheduler.is_over:
-            await _abort()
+            await raise_abort()
         command, recorded = self._started.pop(lane.name)
         all_recorded = scheduler.trace.effects.get((lane.name, command.name), ())
         is_context_call = command.name in {LOCK, SLEEP} and all(
@@ -596,7 +587,8 @@ class SweepSequencer:
         if is_context_call:
             recorded = _DONE
             if command.name == SLEEP:
-                await self._sleep(lane, _seconds_of(command))
+                seconds = command.arguments["seconds"]  # None for infinity, which JSON lacks
+                await self._sleep(lane, math.inf if seconds is None else float(seconds))
         elif recorded.kind == "cxl":
             await self._sleep(lane, math.inf)
         elif recorded.has_waited:
@@ -633,17 +625,6 @@ class SweepSequencer:
         """Return whether the recorded lane took the new branch."""
         self.scheduler.note_operation(lane)
         return (lane.name, name) in self.scheduler.trace.patches
-
-
-async def _abort() -> None:
-    """Raise `Abort`, but yield first: a loop that catches it must not block the run."""
-    await trio.lowlevel.cancel_shielded_checkpoint()
-    raise Abort
-
-
-def _seconds_of(command: CommandBody) -> float:
-    seconds = command.arguments["seconds"]
-    return math.inf if seconds is None else float(seconds)  # JSON has no infinity
 
 
 def _unrecorded(name: str) -> RecordedOutcome:

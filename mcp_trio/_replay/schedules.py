@@ -15,7 +15,7 @@ Three strategies find schedules:
   all are covered or the number of schedules is used up (iterative deepening).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -209,26 +209,19 @@ def search_depth_first(run_all: RunAll, schedules: int) -> Coverage:
     while level and schedules >= len(level):
         schedules -= len(level)
         decided = run_all([RecordedOrder(deviations) for deviations in level])
+        # In the next level, each schedule has another deviation after its last one.
         level = [
-            following
+            {**deviations, number: option}
             for deviations, decisions in zip(level, decided, strict=True)
-            for following in _with_one_more(deviations, decisions)
+            for number, decision in enumerate(decisions)
+            if number > max(deviations, default=-1)
+            for option in decision.options
+            if option != decision.default
         ]
         depth += 1
     if level and schedules:
         run_all([RecordedOrder(deviations) for deviations in level[:schedules]])
     return Coverage(depth - 1, is_complete=not level, rest=len(level) - (schedules if level else 0))
-
-
-def _with_one_more(
-    deviations: Mapping[int, str], decisions: Sequence[Decision]
-) -> Iterator[Mapping[int, str]]:
-    """Yield the deviations of a schedule with another one after its last."""
-    first = max(deviations, default=-1) + 1
-    for number, decision in enumerate(decisions[first:], first):
-        for option in decision.options:
-            if option != decision.default:
-                yield {**deviations, number: option}
 
 
 def shorten(

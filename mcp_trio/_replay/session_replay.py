@@ -11,7 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from itertools import zip_longest
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -32,7 +32,7 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.divergence import Operation, label_of
-from mcp_trio._replay.replayer import Abort, Replayer
+from mcp_trio._replay.replayer import Abort, Replayer, raise_abort
 from mcp_trio._replay.source_locations import current_location, handler_location
 from mcp_trio._replay.trace import (
     OUTCOMES,
@@ -123,7 +123,7 @@ class SessionReplay:
     async def _check_goes_on(self, key: LaneKey) -> None:
         """Raise `Abort` if the replay is over; be cancelled if the request is left out."""
         if self.replayer.is_over:
-            await _abort()
+            await raise_abort()
         if key in self.replayer.left_out:
             await self.replayer.wait_left_out()
 
@@ -265,7 +265,10 @@ class SessionReplay:
     ) -> Outcome:
         """Return the recorded value, if it was read by the same name and arguments."""
         record = self.replayer.position.record
-        recorded = None if record is None else _without_value(record)
+        recorded = None
+        if record is not None and record.kind == "val":
+            body = decode_body(record, ValueBody)
+            recorded = value_body(body.name, _raw(body.arguments), b"null", is_error=False)
         reading = value_body(name, arguments, b"null", is_error=False)
         reading = with_recorded_lifespan(reading, recorded)
         if recorded is not None and recorded == self.replayer.redact("val", reading):
@@ -350,37 +353,17 @@ class SessionReplay:
     def _operation(
         self, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
     ) -> Operation:
-        key = None if lane is None else self._key(lane)
-        location = current_location() or self._nearby_location(key)
-        return Operation(kind=kind, lane=key, ordinal=ordinal, body=body, location=location)
-
-    def _nearby_location(self, lane: LaneKey | None) -> str:
-        """Return the location of a lane's last call, or else of its handler.
-
-        No line of users' code runs when the result of a handler is sent.
-        """
         replayer = self.replayer
-        session = replayer.sessions.get(self.channel)
-        if lane is None or session is None:
-            return ""
-        if location := replayer.calls.get(lane):
-            return f"after the call {location}"
-        request = request_data(replayer.trace.journal, lane[1])
-        return handler_location(session.application, request)
-
-
-async def _abort() -> NoReturn:
-    """Raise `Abort`, but yield first: a loop that catches it must not block the run."""
-    await trio.lowlevel.cancel_shielded_checkpoint()
-    raise Abort
-
-
-def _without_value(record: Record) -> bytes | None:
-    """Return the body of a value's record without the value; None for any other record."""
-    if record.kind != "val":
-        return None
-    body = decode_body(record, ValueBody)
-    return value_body(body.name, _raw(body.arguments), b"null", is_error=False)
+        key = None if lane is None else self._key(lane)
+        location, session = current_location(), replayer.sessions.get(self.channel)
+        if not location and key is not None and session is not None:
+            # No line of users' code runs when the result of a handler is sent.
+            if key in replayer.calls:
+                location = f"after the call {replayer.calls[key]}"
+            else:
+                request = request_data(replayer.trace.journal, key[1])
+                location = handler_location(session.application, request)
+        return Operation(kind=kind, lane=key, ordinal=ordinal, body=body, location=location)
 
 
 def recorded_value(record: Record) -> Outcome:

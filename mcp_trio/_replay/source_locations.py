@@ -199,8 +199,14 @@ def handler_entry(application: Application, message: bytes) -> tuple[str, int] |
 def _handler_of(application: Application, message: bytes) -> Registered | None:
     if not isinstance(application, ServedSession):
         return None
+    registry = application.registry
     try:
-        return _find_handler(application.registry, msgspec.json.decode(message, type=_Message))
+        call = msgspec.json.decode(message, type=_Message)
+        own = registry.methods.get(call.method)
+        if own is not None or call.method not in _FINDERS:
+            return own
+        params_type, find = _FINDERS[call.method]
+        return find(registry, msgspec.json.decode(call.params, type=params_type))
     except (ValueError, MCPError):  # an invalid message, or an unknown URI
         return None
 
@@ -215,26 +221,19 @@ def _line_of_def(code: CodeType) -> int:
     return first
 
 
-def _find_handler(registry: Registry, message: _Message) -> Registered | None:
-    own = registry.methods.get(message.method)
-    if own is not None or message.method not in _FINDERS:
-        return own
-    params_type, find = _FINDERS[message.method]
-    return find(registry, msgspec.json.decode(message.params, type=params_type))
-
-
 def _find_resource(registry: Registry, params: _TargetParams) -> Registered | None:
     found = registry.find_resource(params.uri)
     return None if found is None else found[0]
-
-
-def _find_completion(registry: Registry, params: CompleteParams) -> Registered | None:
-    return registry.completions.get((target_of(params.ref), params.argument.name))
 
 
 _FINDERS: Final[dict[str, tuple[Any, Callable[[Registry, Any], Registered | None]]]] = {
     "tools/call": (_TargetParams, lambda registry, params: registry.tools.get(params.name)),
     "prompts/get": (_TargetParams, lambda registry, params: registry.prompts.get(params.name)),
     "resources/read": (_TargetParams, _find_resource),
-    "completion/complete": (CompleteParams, _find_completion),
+    "completion/complete": (
+        CompleteParams,
+        lambda registry, params: registry.completions.get(
+            (target_of(params.ref), params.argument.name)
+        ),
+    ),
 }

@@ -428,24 +428,19 @@ def _fork(trace: SweepTrace, server: "Server", order: Order, number: int) -> _Fo
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:  # pragma: no cover  a fork does not report its coverage
-        _run_fork(writing, functools.partial(run_schedule, trace, server, order, number))
+        sys.stdout = sys.stderr  # What handlers print must not get into the report on stdout.
+        os.dup2(2, 1)
+        try:
+            text = msgspec.json.encode(run_schedule(trace, server, order, number))
+        except BaseException as error:
+            text = repr(error).encode()
+        try:
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(text)
+        finally:
+            os._exit(0)
     os.close(writing)
     return _Fork(number, process, reading)
-
-
-def _run_fork(writing: int, run: Callable[[], ScheduleResult]) -> None:  # pragma: no cover
-    """Run a schedule, write its result and exit; what handlers print goes to stderr."""
-    sys.stdout = sys.stderr
-    os.dup2(2, 1)
-    try:
-        text = msgspec.json.encode(run())
-    except BaseException as error:
-        text = repr(error).encode()
-    try:
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(text)
-    finally:
-        os._exit(0)
 
 
 # One schedule -------------------------------------------------------------------------------------

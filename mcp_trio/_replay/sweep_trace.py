@@ -302,26 +302,49 @@ class _TraceReader:
 
     def read(self, index: int, record: Record) -> None:
         self.seconds = seconds_of(record)
+        lane = record.lane or ""
         if record.lane is not None and record.is_step:
-            self.turns[record.lane].append(index)
+            self.turns[lane].append(index)
         if record.kind == "in":
             self._read_in(index, record)
             return
         self._is_after_input = False
         match record.kind:
             case "out" if record.lane is not None:
-                self._read_out(record.lane, body_bytes(record) or b"")
+                self._read_out(lane, body_bytes(record) or b"")
             case "cmd":
                 command = decode_body(record, CommandBody)
-                self._running[record.lane or ""] = (command, self.seconds)
-                self.commands[record.lane or "", command.name].append(body_bytes(record) or b"")
-                self.outcomes.add_command(record.lane or "", command)
-            case "res" | "err" | "cxl":
-                self._read_outcome(record)
+                self._running[lane] = (command, self.seconds)
+                self.commands[lane, command.name].append(body_bytes(record) or b"")
+                self.outcomes.add_command(lane, command)
+            case "res" | "err" | "cxl" if lane in self._running:
+                command, begin = self._running.pop(lane)
+                outcome = RecordedOutcome(
+                    kind=record.kind,
+                    body=body_bytes(record) or b"null",
+                    has_waited=bool(record.is_step),
+                    is_cancelled=record.envelope == CANCELLED_MEANWHILE,
+                )
+                self.effects[lane, command.name].append(outcome)
+                if command.name not in _CONTEXT_CALLS:
+                    self._note_duration(begin)
             case "val":
-                self._read_value(record)
+                value = decode_body(record, ValueBody)
+                if isinstance(value.arguments, msgspec.Raw):
+                    command = immediate_command(value.name, bytes(value.arguments))
+                    self.outcomes.add_command(lane, command)
+                if value.error is UNSET:
+                    text = bytes(value.value) if isinstance(value.value, msgspec.Raw) else b""
+                    outcome = RecordedOutcome("res", text)
+                else:
+                    outcome = RecordedOutcome("err", encode_body(value.error))
+                self.values[lane, value.name].append(outcome)
             case "mark":
-                self._read_mark(record)
+                mark = decode_body(record, MarkBody)
+                if mark.name == SUSPENDED_MARK and mark.value is not None:
+                    self.states[lane].append(mark.value)
+                if mark.name == PATCHED_MARK:
+                    self.patches.add((lane, mark.value))
             case "shut":
                 self._cause = decode_body(record, ShutBody).cause
             case _:
@@ -404,39 +427,6 @@ class _TraceReader:
             self._open_requests[fields.id] = (replies, self.seconds)
         elif fields.is_response:
             self.answers.append(lane)
-
-    def _read_outcome(self, record: Record) -> None:
-        running = self._running.pop(record.lane or "", None)
-        if running is not None:
-            command, begin = running
-            outcome = RecordedOutcome(
-                kind=record.kind,
-                body=body_bytes(record) or b"null",
-                has_waited=bool(record.is_step),
-                is_cancelled=record.envelope == CANCELLED_MEANWHILE,
-            )
-            self.effects[record.lane or "", command.name].append(outcome)
-            if command.name not in _CONTEXT_CALLS:
-                self._note_duration(begin)
-
-    def _read_value(self, record: Record) -> None:
-        body = decode_body(record, ValueBody)
-        if isinstance(body.arguments, msgspec.Raw):
-            command = immediate_command(body.name, bytes(body.arguments))
-            self.outcomes.add_command(record.lane or "", command)
-        if body.error is UNSET:
-            value = bytes(body.value) if isinstance(body.value, msgspec.Raw) else b""
-            outcome = RecordedOutcome("res", value)
-        else:
-            outcome = RecordedOutcome("err", encode_body(body.error))
-        self.values[record.lane or "", body.name].append(outcome)
-
-    def _read_mark(self, record: Record) -> None:
-        body = decode_body(record, MarkBody)
-        if body.name == SUSPENDED_MARK and body.value is not None:
-            self.states[record.lane or ""].append(body.value)
-        if body.name == PATCHED_MARK:
-            self.patches.add((record.lane or "", body.value))
 
 
 # Comparison ---------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def import_server(target: str) -> Server:
         TargetError: There is no such file, module or server, or importing it raises.
     """
     source, _, name = target.partition(":")
-    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+    module = _import(source)
     servers = {key: value for key, value in vars(module).items() if isinstance(value, Server)}
     choices = f"servers in this module: {', '.join(servers) or 'none'}"
     if name:
@@ -56,48 +56,42 @@ def import_server(target: str) -> Server:
     return distinct[0]
 
 
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
+def _import(source: str) -> ModuleType:
+    path = Path(source) if source.endswith(".py") else None
+    if path is not None and not path.is_file():
         raise TargetError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(FILE_MODULE_NAME, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[FILE_MODULE_NAME] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    if path is None and not all(map(str.isidentifier, source.split("."))):
+        raise TargetError(f"{source!r} is not a module name; a file name must end with .py")
+    sys.path.insert(0, str(Path.cwd() if path is None else path.resolve().parent))
     try:
+        if path is None:
+            return importlib.import_module(source)
+        spec = importlib.util.spec_from_file_location(FILE_MODULE_NAME, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[FILE_MODULE_NAME] = module
         spec.loader.exec_module(module)
     except Exception as error:
-        raise _failed_import(str(path), error) from error
+        # An error with another name says that the module imports one that does not exist.
+        if (
+            path is None
+            and isinstance(error, ModuleNotFoundError)
+            and error.name is not None
+            and f"{source}.".startswith(f"{error.name}.")
+        ):
+            raise TargetError(f"{source}: no such module; a file name must end with .py") from error
+        # The traceback begins with the frames that import the module, which are not the user's.
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(
+            (__file__, importlib.__file__, "<frozen importlib")
+        ):
+            frames = frames.tb_next
+        lines = traceback.format_exception(type(error), error, frames)
+        raise TargetError(
+            f"{path or source} cannot be imported:\n{''.join(lines).rstrip()}"
+        ) from error
     return module
-
-
-def _import_module(name: str) -> ModuleType:
-    if not all(map(str.isidentifier, name.split("."))):
-        raise TargetError(f"{name!r} is not a module name; a file name must end with .py")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        is_target = error.name is not None and f"{name}.".startswith(f"{error.name}.")
-        if not is_target:  # the module exists, but a module that it imports does not
-            raise _failed_import(name, error) from error
-        raise TargetError(f"{name}: no such module; a file name must end with .py") from error
-    except Exception as error:
-        raise _failed_import(name, error) from error
-
-
-def _failed_import(source: str, error: Exception) -> TargetError:
-    """Return an error with the traceback of the user's code, without the frames that import it."""
-    frames = error.__traceback__
-    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    lines = traceback.format_exception(type(error), error, frames)
-    return TargetError(f"{source} cannot be imported:\n{''.join(lines).rstrip()}")
-
-
-def _is_import_machinery(file: str) -> bool:
-    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")
 
 
 # Importing afresh ---------------------------------------------------------------------------------
@@ -145,9 +139,19 @@ def target_of(server: Server) -> str | None:
 
 def _own_modules(target: str) -> dict[str, ModuleType]:
     """Return the imported modules that belong to a target, by name."""
-    folder = _folder_of(target.partition(":")[0])
-    if folder is None:
+    source = target.partition(":")[0]
+    file: str | None = source
+    if not source.endswith(".py"):
+        top = source.partition(".")[0]
+        if top == _OWN_PACKAGE:
+            top = source  # an example
+        # A namespace package has no file.
+        modules = (sys.modules.get(name) for name in (top, source))
+        files = (getattr(module, "__file__", None) for module in modules)
+        file = next(filter(None, files), None)
+    if file is None:
         return {}
+    folder = Path(file).resolve().parent
     return {
         name: module
         for name, module in tuple(sys.modules.items())
@@ -155,24 +159,13 @@ def _own_modules(target: str) -> dict[str, ModuleType]:
     }
 
 
-def _folder_of(source: str) -> Path | None:
-    if source.endswith(".py"):
-        return Path(source).resolve().parent
-    top = source.partition(".")[0]
-    if top == _OWN_PACKAGE:
-        top = source  # an example
-    # A namespace package has no file.
-    modules = (sys.modules.get(name) for name in (top, source))
-    files = (getattr(module, "__file__", None) for module in modules)
-    file = next(filter(None, files), None)
-    return None if file is None else Path(file).resolve().parent
-
-
 def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py") or _is_of_tests(name):
         return False
-    if name == "__main__" or _is_of_this_package(name):
+    is_example = name.startswith(f"{_OWN_PACKAGE}.examples.")
+    is_of_this_package = not is_example and f"{name}.".startswith(f"{_OWN_PACKAGE}.")
+    if name == "__main__" or is_of_this_package:
         return False
     path = Path(file).resolve()
     if not path.is_relative_to(folder) or path.is_relative_to(sysconfig.get_path("stdlib")):
@@ -180,14 +173,8 @@ def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
     return not _LIBRARY_FOLDERS.intersection(path.parts)
 
 
-def _is_of_this_package(name: str) -> bool:
-    is_example = name.startswith(f"{_OWN_PACKAGE}.examples.")
-    return not is_example and f"{name}.".startswith(f"{_OWN_PACKAGE}.")
-
-
 def _is_of_tests(name: str) -> bool:
-    return any(_is_test_part(part) for part in name.split("."))
-
-
-def _is_test_part(part: str) -> bool:
-    return part.startswith("test_") or part.endswith("_test") or part == "conftest"
+    return any(
+        part.startswith("test_") or part.endswith("_test") or part == "conftest"
+        for part in name.split(".")
+    )

@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -333,6 +333,16 @@ def load_conversation(
     return conversation(records, channel=channel)
 
 
+# The types of the bodies that a replay decodes.
+_BODY_TYPES: Final[Mapping[str, type[Any]]] = {
+    "mark": MarkBody,
+    "step": StepsBody,
+    "cmd": CommandBody,
+    "val": ValueBody,
+    "end": EndBody,
+}
+
+
 class LoadedRecording(msgspec.Struct, frozen=True, kw_only=True):
     """A server's recording up to the first lost record.
 
@@ -374,7 +384,26 @@ def load_recording(
         usable = usable[:loss]
     journal = [record for record in usable if record.kind in KINDS and record.kind != "gap"]
     for record in journal:
-        _CHECKS.get(record.kind, body_bytes)(record)
+        if record.kind == "shut":
+            cause = decode_body(record, ShutBody).cause
+            if cause not in _SHUT_CAUSES:
+                raise RecordingError(
+                    f"record {record.number}: an unknown cause of `shut`: {cause!r}"
+                )
+        elif record.kind in _BODY_TYPES:
+            decode_body(record, _BODY_TYPES[record.kind])
+        else:
+            body, envelope = body_bytes(record), record.envelope or {}
+            is_valid = (
+                body is not None
+                and isinstance(envelope.get("discarded", 0), int)
+                and isinstance(envelope.get("principal", ""), str)
+                and isinstance(envelope.get("client", 0), int)
+            )
+            if record.kind == "in" and not is_valid:
+                raise RecordingError(
+                    f"record {record.number}: an `in` record without a valid message"
+                )
     journal = [record for record in journal if not is_untracked_call(record)]
     return LoadedRecording(
         opening=opening,
@@ -402,11 +431,13 @@ def load_trace(
     loaded = load_recording(path, purpose=purpose, rejects_damage=rejects_damage)
     journal = [each for record in loaded.journal for each in _single_steps(record)]
     marks = [record for record in journal if mark_name(record) in CHANNEL_MARKS]
-    opened = {
-        mark.channel: _call_text(_mark_value(mark))
-        for mark in marks
-        if mark_name(mark) == LIFESPAN_OPENED_MARK
-    }
+    opened: dict[int, str] = {}
+    for mark in marks:
+        if mark_name(mark) == LIFESPAN_OPENED_MARK:
+            value = _mark_value(mark)
+            target = value.get("target", "")
+            call = f"{value.get('call', '')}({target and repr(target)})"
+            opened[mark.channel] = f"{call} {value.get('location', '')}"
     lifespans = {mark.channel for mark in marks if mark_name(mark) == LIFESPAN_MARK}
     lifespans = lifespans - opened.keys() if runs_lifespans else set[int]()
     journal = without_lifespans(journal, kept=lifespans)
@@ -457,12 +488,6 @@ def _mark_value(mark: Record) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def _call_text(value: Mapping[str, Any]) -> str:
-    """Return the call with its line in the mark of a lifespan that opened something."""
-    target = value.get("target", "")
-    return f"{value.get('call', '')}({target and repr(target)}) {value.get('location', '')}"
-
-
 def _single_steps(record: Record) -> Iterator[Record]:
     """Yield a record for each step that a `step` record lists; yield any other record itself."""
     if record.kind != "step":
@@ -494,33 +519,3 @@ def _missing(journal: Sequence[Record], numbers: Collection[int]) -> dict[int, i
             missing[index] = expected
         expected = record.number + 1
     return missing
-
-
-def _check_in(record: Record) -> None:
-    envelope = record.envelope or {}
-    is_valid = isinstance(envelope.get("discarded", 0), int)
-    is_valid = is_valid and isinstance(envelope.get("principal", ""), str)
-    is_valid = is_valid and isinstance(envelope.get("client", 0), int)
-    if body_bytes(record) is None or not is_valid:
-        raise RecordingError(f"record {record.number}: an `in` record without a valid message")
-
-
-def _check_shut(record: Record) -> None:
-    cause = decode_body(record, ShutBody).cause
-    if cause not in _SHUT_CAUSES:
-        raise RecordingError(f"record {record.number}: an unknown cause of `shut`: {cause!r}")
-
-
-def _check_body(body_type: type[Any]) -> Callable[[Record], object]:
-    return lambda record: decode_body(record, body_type)
-
-
-_CHECKS: Final[Mapping[str, Callable[[Record], object]]] = {
-    "in": _check_in,
-    "shut": _check_shut,
-    "mark": _check_body(MarkBody),
-    "step": _check_body(StepsBody),
-    "cmd": _check_body(CommandBody),
-    "val": _check_body(ValueBody),
-    "end": _check_body(EndBody),
-}
