@@ -74,7 +74,7 @@ class Rule(Enum):
 class Zone(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The rule for a value, and the zones of its members.
 
-    `has_free_names` says that the names of its members are users' data as well.
+    `has_free_names`: whether the names of its members are users' data as well.
     """
 
     rule: Rule
@@ -380,7 +380,7 @@ _NOT_UTF8: Final = {
 def mask_malformed(data: bytes) -> bytes:
     """Return the form of bytes that are no valid JSON, without their content.
 
-    Nothing tells which part of malformed JSON is secret, so only its form is kept: brackets,
+    In malformed JSON no part is known to be free of secrets, so only its form is kept: brackets,
     quotes, lengths, the names of a message's members, and its id. The result is malformed at the
     same position and in the same way, so that the same error answers it in a replay.
     """

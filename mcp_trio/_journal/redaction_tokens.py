@@ -165,7 +165,14 @@ class Tokens:
     def _made(self, value: str) -> str:
         if not value:
             return value
-        self._make_room(len(value))
+        limits, chars = self._limits.recording, self._chars + len(value)
+        for setting, number, number_max in (
+            ("limits.recording.secrets_max", len(self.by_value) + 1, limits.secrets_max),
+            ("limits.recording.secrets_chars_max", chars, limits.secrets_chars_max),
+        ):
+            if number > number_max:
+                raise TooManySecretsError(f"the recording has more secrets than {setting} allows")
+        self._chars = chars
         # A short value may by chance get itself as a token.
         tries = self._tries(value, shape_of(value))
         # An adopted token may belong to this value.
@@ -178,16 +185,6 @@ class Tokens:
         self._made_here.add(token)
         self.all.add(token)
         return token
-
-    def _make_room(self, chars: int) -> None:
-        limits = self._limits.recording
-        for setting, number, number_max in (
-            ("limits.recording.secrets_max", len(self.by_value) + 1, limits.secrets_max),
-            ("limits.recording.secrets_chars_max", self._chars + chars, limits.secrets_chars_max),
-        ):
-            if number > number_max:
-                raise TooManySecretsError(f"the recording has more secrets than {setting} allows")
-        self._chars += chars
 
     def _tries(self, value: str, shape: Shape) -> Iterator[str]:
         for attempt in range(_SAME_LENGTH_TRIES):

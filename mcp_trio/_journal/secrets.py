@@ -446,7 +446,17 @@ class KnownSecrets:
         for piece, its_token in _pieces(value, token):
             followed = KnownSecret(piece, its_token, is_word, _encoded(piece, its_token))
             self._all.append(followed)
-            self._probe(followed)
+            # A text that has the secret has one of its probes, unless they are too short.
+            ends = {piece[:_PART_CHARS_MIN], piece[-_PART_CHARS_MIN:]}
+            probes = {max(_STEADY.findall(end), key=len, default="") for end in ends}
+            if min(map(len, probes)) < min(_PROBE_CHARS_MIN, len(piece)):
+                self._without_probe.append(followed)
+                continue
+            for probe in probes:
+                self._by_probe.setdefault(probe.encode(), []).append(followed)
+            for encoded in followed.encoded:
+                self._by_base64.setdefault(encoded.own.encode(), []).append(followed)
+                self._base64_chars_min = min(self._base64_chars_min, len(encoded.own))
 
     def token_of(self, value: str) -> str | None:
         """Return the token of a text that is a known secret; None for any other."""
@@ -502,19 +512,6 @@ class KnownSecrets:
                 if encoded.own in text:
                     text = _recoded(text, encoded)
         return text
-
-    def _probe(self, followed: KnownSecret) -> None:
-        value = followed.value
-        ends = {value[:_PART_CHARS_MIN], value[-_PART_CHARS_MIN:]}
-        probes = {max(_STEADY.findall(end), key=len, default="") for end in ends}
-        if min(map(len, probes)) < min(_PROBE_CHARS_MIN, len(value)):
-            self._without_probe.append(followed)
-            return
-        for probe in probes:
-            self._by_probe.setdefault(probe.encode(), []).append(followed)
-        for encoded in followed.encoded:
-            self._by_base64.setdefault(encoded.own.encode(), []).append(followed)
-            self._base64_chars_min = min(self._base64_chars_min, len(encoded.own))
 
 
 _Edit = tuple[int, int, str]

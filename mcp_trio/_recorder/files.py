@@ -266,9 +266,9 @@ class CompressedSink:
             return
         import zstandard
 
-        head = b""
+        frame_end = b""
         if self._frame is None:
-            head = _FRAME_END if self._is_in_frame else b""
+            frame_end = _FRAME_END if self._is_in_frame else b""
             parameters = zstandard.ZstdCompressionParameters(
                 compression_level=_LEVEL,
                 window_log=_WINDOW_LOG,
@@ -279,7 +279,7 @@ class CompressedSink:
         blocks = self._frame.compress(data)
         blocks += self._frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
         try:
-            self._file.write(head + blocks)
+            self._file.write(frame_end + blocks)
         except BaseException:
             self._frame = None
             raise
@@ -443,16 +443,16 @@ def open_recording(
     name = os.fspath(path)
     lines = _lines(name, limits)
     first = next(lines, b"")
-    head = _head(first)
-    if head.segment > 1:
+    opening = _opening_in(first)
+    if opening.segment > 1:
         raise RecordingError(
-            f"{name} is segment {head.segment} of a recording: name its first file,"
+            f"{name} is segment {opening.segment} of a recording: name its first file,"
             f" {first_name(name)}"
         )
     if first:
         yield first
     yield from lines
-    if not head.session:
+    if not opening.session:
         return
     try:
         later = later_names(name)
@@ -463,9 +463,9 @@ def open_recording(
     for segment in later:
         lines = _lines(segment, limits)
         first = next(lines, b"")
-        of_segment = _head(first)
+        found = _opening_in(first)
         # A file with such a name may be empty, or of another recording.
-        if of_segment.segment > 1 and of_segment.session == head.session:
+        if found.segment > 1 and found.session == opening.session:
             yield first
             yield from lines
 
@@ -481,10 +481,10 @@ def recordings_in(folder: str | os.PathLike[str], *, role: str) -> list[str]:
         if not name.endswith((SUFFIX, SUFFIX + COMPRESSED_SUFFIX)) or not path.is_file():
             continue
         try:
-            head = _head(next(_lines(name, DEFAULT_LIMITS), b""))
+            opening = _opening_in(next(_lines(name, DEFAULT_LIMITS), b""))
         except RecordingError:
-            head = _FirstBody()
-        if head.segment == 1 and head.role in {role, ""}:
+            opening = _Opening()
+        if opening.segment == 1 and opening.role in {role, ""}:
             found.append(name)
     return found
 
@@ -496,25 +496,25 @@ def is_free_for_segment(name: str) -> bool:
         RecordingError: As `open_recording`.
     """
     first = next(_lines(name, DEFAULT_LIMITS), b"")
-    return not first or _head(first).segment > 1
+    return not first or _opening_in(first).segment > 1
 
 
-class _FirstBody(msgspec.Struct):
+class _Opening(msgspec.Struct):
     session: str = ""
     segment: int = 1
     role: str = ""
 
 
-class _FirstRecord(msgspec.Struct, rename={"head": "f"}):
-    head: _FirstBody
+class _FirstRecord(msgspec.Struct, rename={"body": "f"}):
+    body: _Opening
 
 
-def _head(line: bytes) -> _FirstBody:
-    """Return session and segment from the first line of a file; the defaults if it has neither."""
+def _opening_in(line: bytes) -> _Opening:
+    """Return session, segment and role from the first line of a file; without them, defaults."""
     try:
-        return msgspec.json.decode(line, type=_FirstRecord).head
+        return msgspec.json.decode(line, type=_FirstRecord).body
     except ValueError:
-        return _FirstBody()
+        return _Opening()
 
 
 def _lines(name: str, limits: Limits) -> Iterator[bytes]:

@@ -121,7 +121,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self.reason = reason
 
     def expect_no_thread(self) -> None:
-        """Stop to wait for the thread of `expect_thread`."""
+        """Stop waiting for the thread of `expect_thread`."""
         self._thread_deadline = None
 
     def advance_to(self, deadline: float) -> None:

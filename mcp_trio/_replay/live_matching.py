@@ -59,7 +59,7 @@ _FORWARDED_NAME: Final = re.compile(
     r"(^|[._])(id|uri|cursor|token)$|[a-z](Id|Uri|URI|Cursor|Token)$"
 )
 
-# The id that a server draws for an elicitation; it does not tell requests apart.
+# A server chooses this id at random: requests that differ only in it are the same request.
 _ELICITATION_ID: Final = "elicitationId"
 
 Answer: TypeAlias = Response | ErrorResponse

@@ -358,7 +358,7 @@ class MockSession:
 
     Attributes:
         unrecorded: The requests without a recorded answer.
-        matcher: The matcher, which knows the recorded requests that were not made.
+        matcher: The matcher, with the recorded requests that were not made.
         negotiated: An event that is set when the handshake has been answered.
         closing: An event that is set when the session begins to close.
         protocol_version: The negotiated protocol version.
@@ -449,7 +449,12 @@ class MockSession:
             case Notification():
                 self._receive_notification(message)
             case Response() | ErrorResponse():
-                self._receive_answer(message.id)
+                index = recorded_index(message.id)
+                if index is not None and index in self._awaited_answers:
+                    self._awaited_answers.pop(index).set()
+                    answer = self._recorded.answers.get(index)
+                    if answer is not None:
+                        self._send_caused_by(answer)
             case Malformed(id=int() | str(), is_request=True):
                 error = encode_error(message.id, message.code, message.message)
                 self._peer.put(error, message.id, is_answer=True)
@@ -495,15 +500,6 @@ class MockSession:
         recorded = self.matcher.find_notification(message.method)
         if recorded is not None:
             self._send_caused_by(recorded)
-
-    def _receive_answer(self, request_id: Id | None) -> None:
-        index = recorded_index(request_id)
-        if index is None or index not in self._awaited_answers:
-            return
-        self._awaited_answers.pop(index).set()
-        answer = self._recorded.answers.get(index)
-        if answer is not None:
-            self._send_caused_by(answer)
 
     # Messages of the server.
 

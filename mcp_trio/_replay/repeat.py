@@ -77,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remarks_of(report: ReplayReport) -> list[str]:
-    """Return what a report says beside its numbers, one text each."""
+    """Return the notes, the untracked calls and the changed lists of a report, one text each."""
     return [
         *([report.lifespan] if report.lifespan else []),
         *(f"note: {note}" for note in report.notes),
@@ -134,11 +134,8 @@ _PROGRAM: Final = (
     f" from {__name__} import work; work()"
 )
 
-
-class _Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The last line of a process that could not import the target."""
-
-    target_error: str
+# The member of the last line that a process writes if it could not import the target.
+_TARGET_ERROR: Final = "target_error"
 
 
 def replay_repeatedly(
@@ -211,8 +208,8 @@ class _Worker:
             stdin.close()
             for line in stdout:
                 read = msgspec.json.decode(line, type=dict[str, object])
-                if "target_error" in read:
-                    raise TargetError(str(read["target_error"]))
+                if _TARGET_ERROR in read:
+                    raise TargetError(str(read[_TARGET_ERROR]))
                 outcome = msgspec.json.decode(line, type=Outcome)
                 self.outcomes.append(outcome)
                 with _calls:
@@ -234,4 +231,4 @@ def work() -> None:
             for outcome in replay_here(job, hash_seed=int(os.environ["PYTHONHASHSEED"])):
                 output.write(msgspec.json.encode(outcome) + b"\n")
         except TargetError as error:
-            output.write(msgspec.json.encode(_Failure(target_error=str(error))) + b"\n")
+            output.write(msgspec.json.encode({_TARGET_ERROR: str(error)}) + b"\n")

@@ -97,8 +97,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
             that they can make another replay diverge.
         list_changes: A text for each tool, prompt, resource and template that was added, removed or
             changed since. No recorded request used it, or the mode is "outbound".
-        lifespan: A sentence that tells whether the server's lifespan ran again, or what took its
-            place; empty if the server had none.
+        lifespan: A sentence that reports whether the server's lifespan ran again, or was replaced;
+            empty if the server had none.
     """
 
     records: int

@@ -491,7 +491,7 @@ class Replayer:
         """Replay the record at the position, and all that lanes do before they wait again."""
         index = self.position.index
         self._check_surplus()
-        if self.is_at_missing:
+        if self.position.is_at_missing:
             # The report names the lane that waits for a missing record, if one does.
             waiting = sorted(self.gates, key=self.trace.last_index)
             self.diverge(self.additional_operation(waiting[0]) if waiting else None)
@@ -550,14 +550,9 @@ class Replayer:
             )
             self.diverge(next(surplus, None))
 
-    @property
-    def is_at_missing(self) -> bool:
-        """Return whether records are missing from the file at the position."""
-        return self.position.is_at_missing
-
     async def force(self, record: Record) -> None:
         """Let the record happen a little later than recorded, if its deadline was not exact."""
-        if self.clock.kind != "foreign" or self.is_at_missing or record.lane is None:
+        if self.clock.kind != "foreign" or self.position.is_at_missing or record.lane is None:
             return
         index, until_ns = self.position.index, record.time_ns + int(_PAUSE_SECONDS_MAX * 1e9)
         while self.position.index == index and self.clock.is_due_by(until_ns):

@@ -342,7 +342,7 @@ class Scheduler:
     async def wait_for_end(self, lane: str, effect: str, *, is_cancelled: bool) -> None:
         """Wait until the effect of a lane ends; if the lane is cancelled, wait for its turn.
 
-        `is_cancelled` tells whether it was cancelled in the recording when the effect had ended.
+        `is_cancelled`: whether the recorded lane was cancelled when the effect had ended already.
 
         Raises:
             Cancelled: The lane was cancelled meanwhile.

@@ -235,7 +235,7 @@ class SessionReplay:
         return value
 
     def shut(self, cause: str) -> None:
-        """Compare the begin of a shutdown, unless the end of the replay caused it."""
+        """Compare the beginning of a shutdown, unless the end of the replay caused it."""
         if not self.replayer.is_over:
             record = self.replayer.position.record
             self.replayer.has_shut_itself = record is None or record.kind != "shut"

@@ -80,7 +80,7 @@ def current_user_frames() -> list[tuple[FrameType, int]]:
 
 
 def _outer_frames(frame: FrameType | None) -> list[tuple[FrameType, int]]:
-    """Return a frame and those that called it, up to the driver or the begin of the task."""
+    """Return a frame and those that called it, up to the driver or the beginning of the task."""
     frames: list[tuple[FrameType, int]] = []
     outermost = getattr(trio.lowlevel.current_task().coro, "cr_frame", None)
     while frame is not None and frame is not outermost and frame.f_code is not DRIVER:

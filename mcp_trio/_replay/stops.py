@@ -82,7 +82,7 @@ def reject_stop(trace: Trace, stop: Stop) -> None:
     """Check that a replay can stop at a record.
 
     Raises:
-        RecordingError: It cannot; the text says where it can.
+        RecordingError: It cannot; the message names a record at which it can, if there is one.
     """
     journal, number = trace.journal, stop.number
     last = journal[-1].number if journal else 0

@@ -59,7 +59,7 @@ LaneKey: TypeAlias = tuple[int, str]
 
 
 class MessageFields(msgspec.Struct):
-    """The members of a message that tell its kind; all are unset if the data are no message."""
+    """The members that determine the kind of a message; all are unset if the data is no message."""
 
     id: int | str | UnsetType = UNSET
     method: str = ""
