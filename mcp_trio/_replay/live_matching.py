@@ -343,19 +343,17 @@ class ResponseMatcher:
             case Malformed():
                 self.unmatched.append(message)
             case _:
-                self._receive_answer(message)
+                index = recorded_index(message.id)
+                if index is None or index not in self.sent or index in self.answers:
+                    self.unmatched.append(message)
+                    return None
+                self.answers[index] = message
+                self._open_requests.discard(index)
+                answer = self.recorded.answers.get(index)
+                body = None if answer is None else answer.body
+                if body is not None and isinstance(message, Response):
+                    self._forwarded_values.learn(body, message.result)
         return None
-
-    def _receive_answer(self, message: Answer) -> None:
-        index = recorded_index(message.id)
-        if index is None or index not in self.sent or index in self.answers:
-            self.unmatched.append(message)
-            return
-        self.answers[index] = message
-        self._open_requests.discard(index)
-        recorded = self.recorded.answers.get(index)
-        if recorded is not None and recorded.body is not None and isinstance(message, Response):
-            self._forwarded_values.learn(recorded.body, message.result)
 
     def _receive_request(self, message: Request) -> bytes | None:
         # The first expected request with the same params, or else of the same method.

@@ -311,7 +311,19 @@ class _TraceReader:
         self._is_after_input = False
         match record.kind:
             case "out" if record.lane is not None:
-                self._read_out(lane, body_bytes(record) or b"")
+                # No schedule comes to the end of the session, which causes the last messages of
+                # subscriptions, and all messages after it unless the client has disconnected.
+                is_subscription = request_lane_name(lane) in self._subscriptions
+                if self._cause is None or (self._cause == "eof" and not is_subscription):
+                    message = body_bytes(record) or b""
+                    fields = message_fields(message)
+                    self.outcomes.add_message(lane, fields, message)
+                    if fields.is_request and not isinstance(fields.id, UnsetType):
+                        replies: list[Reply] = []
+                        self.replies[lane, fields.method].append(replies)
+                        self._open_requests[fields.id] = (replies, self.seconds)
+                    elif fields.is_response:
+                        self.answers.append(lane)
             case "cmd":
                 command = decode_body(record, CommandBody)
                 self._running[lane] = (command, self.seconds)
@@ -413,20 +425,6 @@ class _TraceReader:
         replies.append(Reply(index, message))
         self._note_duration(begin)
         return True
-
-    def _read_out(self, lane: str, message: bytes) -> None:
-        # No schedule comes to the end of the session, which has caused this.
-        is_subscription = request_lane_name(lane) in self._subscriptions
-        if self._cause is not None and (is_subscription or self._cause != "eof"):
-            return
-        fields = message_fields(message)
-        self.outcomes.add_message(lane, fields, message)
-        if fields.is_request and not isinstance(fields.id, UnsetType):
-            replies: list[Reply] = []
-            self.replies[lane, fields.method].append(replies)
-            self._open_requests[fields.id] = (replies, self.seconds)
-        elif fields.is_response:
-            self.answers.append(lane)
 
 
 # Comparison ---------------------------------------------------------------------------------------
