@@ -311,8 +311,8 @@ class _TraceReader:
         self._is_after_input = False
         match record.kind:
             case "out" if record.lane is not None:
-                # No schedule comes to the end of the session, which causes the last messages of
-                # subscriptions, and all messages after it unless the client has disconnected.
+                # No schedule comes to the shutdown of the session, so what it causes is left out:
+                # the last messages of subscriptions, and all others if the cause is not "eof".
                 is_subscription = request_lane_name(lane) in self._subscriptions
                 if self._cause is None or (self._cause == "eof" and not is_subscription):
                     message = body_bytes(record) or b""
