@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages: decoding, encoding, and what malformed messages still say.
+"""JSON-RPC 2.0 messages: decoding, encoding, and the ids of malformed messages.
 
 A message is decoded once, into a struct that keeps `params` and `result` as raw JSON; the code that
 knows their type decodes them, once. The decoder returns a message for all bytes, and never raises:
@@ -480,16 +480,17 @@ _NUMBER_MARKS: Final = bytes.maketrans(
 
 
 def has_more_long_exponents(count_max: int, text: bytes) -> bool:
-    """Return whether a JSON text has more numbers than this with exponents of three or more digits.
+    """Return whether more than `count_max` numbers have exponents of three or more digits.
 
     msgspec reads `1e300` in some 20 microseconds, a hundred times slower than other numbers, so
-    that a megabyte of them would block the event loop for seconds. The time of this is linear.
+    that a megabyte of them would block the event loop for seconds. This check takes linear time.
     """
     if text.translate(_NUMBER_MARKS, _SIGNS).count(_LONG_EXPONENT) <= count_max:
         return False
-    marks = _without_escapes(text).translate(_NUMBER_MARKS, _SIGNS)  # some may be in strings
+    # Some may be in strings. Windows, because splitting the whole text would take much memory.
+    marks = _without_escapes(text).translate(_NUMBER_MARKS, _SIGNS)
     count = is_in_string = 0
-    for start in range(0, len(marks), _WINDOW_BYTES):  # pieces of all at once take much memory
+    for start in range(0, len(marks), _WINDOW_BYTES):
         end = start + _WINDOW_BYTES
         window = marks[start : end + len(_LONG_EXPONENT) - 1]
         if _LONG_EXPONENT in window:

@@ -330,11 +330,11 @@ _VALUE_RULES: Final[Mapping[type, _Rule]] = {
 
 
 class _Step(NamedTuple):
-    """The changes of one member; `absent` is its value when it is not set."""
+    """The change of one member; `absent` is its value when it is not set."""
 
     name: str
     absent: Any
-    changes: Sequence[_Change]
+    change: _Change
 
 
 @functools.lru_cache(maxsize=_CACHED_MAX)
@@ -357,7 +357,8 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
         if any(_change_for(inner, protocol_version) for inner in _structs_in(field.type)):
             changes.append(_downgraded_member)
         if changes:
-            steps.append(_Step(field.name, field.default, changes))
+            change = changes[0] if len(changes) == 1 else functools.partial(_in_turn, changes)
+            steps.append(_Step(field.name, field.default, change))
     return functools.partial(_downgraded_by, steps) if steps else None
 
 
@@ -371,17 +372,21 @@ def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
 
 def _downgraded_by(steps: Sequence[_Step], value: Any, protocol_version: ProtocolVersion) -> Any:
     changed: dict[str, Any] = {}
-    for name, absent, changes in steps:
-        before = after = getattr(value, name)
-        if before is absent:
-            continue
-        for change in changes:
-            after = change(after, protocol_version)
-            if after is msgspec.UNSET:
-                break
-        if after is not before:
-            changed[name] = absent if after is msgspec.UNSET else after
+    for name, absent, change in steps:
+        before = getattr(value, name)
+        if before is not absent:
+            after = change(before, protocol_version)
+            if after is not before:
+                changed[name] = absent if after is msgspec.UNSET else after
     return msgspec.structs.replace(value, **changed) if changed else value
+
+
+def _in_turn(changes: Sequence[_Change], member: Any, protocol_version: ProtocolVersion) -> Any:
+    for change in changes:
+        member = change(member, protocol_version)
+        if member is msgspec.UNSET:
+            break
+    return member
 
 
 def _downgraded_member(member: Any, protocol_version: ProtocolVersion) -> Any:

@@ -1,4 +1,4 @@
-"""The lines that tell a peer what is wrong in a value: paths into the value, and their bounds."""
+"""Lines of text about the errors in a value: the paths in them, and their limits."""
 
 import json
 import re
@@ -11,16 +11,16 @@ _UNUSUAL_KEY: Final = re.compile(r"[^\w$@:/-]|\A\Z")
 
 
 def path_step(key: str | int) -> str:
-    """Return the notation for a member or an item in a path; keys come from the peer."""
+    """Return the text of one step in a path: `.key`, `["unusual key"]` or `[index]`."""
     if isinstance(key, int):
         return f"[{key}]"
     return f"[{json.dumps(key)}]" if _UNUSUAL_KEY.search(key) else f".{key}"
 
 
 def shortened(lines: Sequence[str], limits: Limits, count: int | None = None) -> list[str]:
-    """Return as many lines, and as much of each, as `limits` allow, and the number of the others.
+    """Return the first lines, cut to their maximal length, and a line that counts the others.
 
-    There are `count` errors, of which callers may give fewer lines. They stop searching at
+    `count` is the number of errors, if there are more than lines. Callers stop searching at
     `limits.messages.validation_error_members_max` errors, so there may be even more.
     """
     count = len(lines) if count is None else count

@@ -31,7 +31,7 @@ OUTER_SPACE: Final = " \t"
 """White space around a header value, which is not part of it (RFC 9110, section 5.5)."""
 
 
-# Not with slots, because attributes of a class with slots and cached properties are slower.
+# Without slots, because cached properties make all attributes of a class with slots slower.
 @attrs.frozen(slots=False)
 class HttpRequest:
     """The request line and the headers of an HTTP request.

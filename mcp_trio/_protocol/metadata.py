@@ -92,9 +92,8 @@ class _Members(msgspec.Struct, gc=False):
 _LOGGING_LEVEL: Final[Any] = types.LoggingLevel
 
 
-@attrs.frozen(
-    eq=False, slots=False, repr=False
-)  # cached properties are slower on a class with slots
+# Without slots, because cached properties are slower on a class with slots.
+@attrs.frozen(eq=False, slots=False, repr=False)
 class Metadata:
     """The `_meta` of a stateless request; each part is decoded when it is needed, once."""
 

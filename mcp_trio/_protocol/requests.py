@@ -228,7 +228,7 @@ class Admission:
         return 0 if self._waiting is None else self._waiting.queued.total
 
     def enter_if_free(self, request: IncomingRequest) -> bool:
-        """Take a place for a request that arrives now, if it may run at once; return whether."""
+        """Take a place for a new request if it may run at once; return whether it has one."""
         if self._waiting is None:
             return self._places.take_if_free(request.client)
         may_start = self._waiting.queue.may_start(request.client)
@@ -415,7 +415,7 @@ class OutgoingRequests:
         self._open[request.id] = request
 
     def get(self, request_id: RequestId | None) -> OutgoingRequest | None:
-        """Return the open request with exactly this id; ids sent here are integers, never texts."""
+        """Return the open request with exactly this id; this side uses only integers as ids."""
         return self._open.get(request_id) if isinstance(request_id, int) else None
 
     @property

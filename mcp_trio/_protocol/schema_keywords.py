@@ -409,6 +409,7 @@ def _check_all(run: Run, pairs: Iterable[tuple[str | int, Any, Subschema]]) -> F
 
 
 def _joined(run: Run, groups: Iterable[Failures]) -> Failures:
+    """Return the failures of all groups, up to the maximal number."""
     found: list[Failure] = []
     for failures in groups:
         found += failures or ()

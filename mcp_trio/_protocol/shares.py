@@ -13,7 +13,6 @@ shares in the end, and one share stays free for the next client.
 
 import functools
 import ipaddress
-import sys
 from collections.abc import Hashable
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -122,14 +121,18 @@ class Shares:
 def request_shares(name: str, limits: Limits) -> Shares:
     """Return the shares of a session's clients, for the limit `limits.requests.{name}`."""
     client_max: int = getattr(limits.requests, name)
-    setting = sys.intern(f"limits.requests.{name}={{}}")  # one text for all sessions
-    return Shares(client_max, limits.requests.all_clients_factor, setting)
+    return Shares(client_max, limits.requests.all_clients_factor, _setting_with_value(name))
 
 
 def http_shares(name: str, limits: Limits) -> Shares:
     """Return the shares of a server's clients, for the limit `limits.http.{name}`."""
     client_max: int = getattr(limits.http, name)
     return Shares(client_max, limits.http.all_clients_factor, f"limits.http.{name}")
+
+
+@functools.cache  # one text for all sessions
+def _setting_with_value(name: str) -> str:
+    return f"limits.requests.{name}={{}}"
 
 
 @attrs.define(eq=False, repr=False)
