@@ -159,13 +159,6 @@ def form_of(kind: Any) -> Form:
     return _form_of_class(kind) if isinstance(kind, type) else _form_of_hint(kind)
 
 
-# Only the forms of classes are cached. Other hints can be equal and yet differ, such as two
-# Literals with the same values in another order.
-@functools.lru_cache
-def _form_of_class(kind: type) -> Form:
-    return _form_of_hint(kind)
-
-
 def _form_of_hint(kind: Any) -> Form:
     if kind is None or kind is types.NoneType:
         return Form(_object({}, ()), lambda _: None)
@@ -176,6 +169,11 @@ def _form_of_hint(kind: Any) -> Form:
         _object({VALUE: field.schema()}, () if field.is_optional else (VALUE,)),
         lambda content: field.read(content[VALUE]) if VALUE in content else None,
     )
+
+
+# Only the forms of classes are cached. Other hints can be equal and yet differ, such as two
+# Literals with the same values in another order.
+_form_of_class: Final = functools.lru_cache(_form_of_hint)
 
 
 def _form_of_fields(kind: Any) -> Form:
@@ -628,8 +626,28 @@ class UrlElicitation(Ask[Answer[None]]):
         return {} if can else {"elicitation": {"url": {}}}
 
     def asked(self) -> Question:
-        """Return the request, as `Ask.asked` describes."""
-        _check_url(self.url)
+        """Return the request, as `Ask.asked` describes.
+
+        The URL has to be safe to show to a user:
+        https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
+        """
+        try:
+            parts = urlsplit(self.url)
+            host = parts.hostname
+        except ValueError as error:
+            raise LocalProtocolError(f"not a URL that a user can open: {error}") from None
+        if not host or any(map(str.isspace, self.url)):
+            raise LocalProtocolError(f"not a URL that a user can open: {self.url!r}")
+        is_loopback = host == "localhost"
+        with suppress(ValueError):  # The host is a name.
+            is_loopback = ip_address(host).is_loopback
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
+            raise LocalProtocolError(
+                "a URL for a user needs https; http is for the loopback interface only"
+            )
+        named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
+        if "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named):
+            raise LocalProtocolError("a URL for a user must not contain credentials")
         params = ElicitParams(
             message=self.message, mode="url", url=self.url, elicitation_id=self.elicitation_id
         )
@@ -638,30 +656,6 @@ class UrlElicitation(Ask[Answer[None]]):
     def read(self, result: ElicitResult) -> Answer[None]:
         """Return the user's answer, as `Ask.read` describes."""
         return Answer(action=result.action, elicitation_id=self.elicitation_id)
-
-
-def _check_url(url: str) -> None:
-    """Check the rules of the protocol for URLs that are shown to a user.
-
-    https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
-    """
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname
-    except ValueError as error:
-        raise LocalProtocolError(f"not a URL that a user can open: {error}") from None
-    if not host or any(map(str.isspace, url)):
-        raise LocalProtocolError(f"not a URL that a user can open: {url!r}")
-    is_loopback = host == "localhost"
-    with suppress(ValueError):  # The host is a name.
-        is_loopback = ip_address(host).is_loopback
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
-        raise LocalProtocolError(
-            "a URL for a user needs https; http is for the loopback interface only"
-        )
-    named = [*parse_qsl(parts.query), *parse_qsl(parts.fragment)]
-    if "@" in parts.netloc or any(SECRETS.covers(name) for name, _ in named):
-        raise LocalProtocolError("a URL for a user must not contain credentials")
 
 
 def url_elicitation_params(

@@ -388,11 +388,22 @@ def tool_result(
     Raises:
         TypeError: The value has no JSON form, or does not match the output schema.
     """
-    if isinstance(value, Result):
-        if isinstance(value, InputRequiredResult):
-            return value
-        if isinstance(value, CallToolResult):
-            return _completed(value, writer, protocol_version, output)
+    if isinstance(value, InputRequiredResult):
+        return value
+    if isinstance(value, CallToolResult):
+        # An error result need not have structured content, nor does the output schema apply to it.
+        checked_by = None if value.is_error else output
+        data = value.structured_content
+        if data is msgspec.UNSET:
+            if checked_by is None:
+                return value
+            raise TypeError("the tool has an output schema, but its result no structured content")
+        encoded = writer.encode(data)
+        structured = msgspec.Raw(encoded)
+        if checked_by is not None:
+            structured = checked_by.structured(data, encoded, protocol_version)
+        content = value.content or [TextContent(text=encoded.decode())]
+        return msgspec.structs.replace(value, content=content, structured_content=structured)
     if output is None:
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)
@@ -400,29 +411,6 @@ def tool_result(
     # The text of a string is its JSON, which need not be encoded once more.
     text: Any = msgspec.Raw(encoded) if type(value) is str else encoded.decode()
     return CallToolResult(content=[TextContent(text=text)], structured_content=structured)
-
-
-def _completed(
-    result: CallToolResult,
-    writer: JsonWriter,
-    protocol_version: ProtocolVersion,
-    output: OutputSchema | None,
-) -> CallToolResult:
-    """Return the handler's own result with its structured content encoded, and as text as well."""
-    # An error result need not have structured content, nor does the output schema apply to it.
-    if result.structured_content is msgspec.UNSET:
-        if output is not None and not result.is_error:
-            raise TypeError("the tool has an output schema, but its result no structured content")
-        return result
-    encoded = writer.encode(result.structured_content)
-    structured = msgspec.Raw(encoded)
-    if output is not None and not result.is_error:
-        structured = output.structured(result.structured_content, encoded, protocol_version)
-    return msgspec.structs.replace(
-        result,
-        content=result.content or [TextContent(text=encoded.decode())],
-        structured_content=structured,
-    )
 
 
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:

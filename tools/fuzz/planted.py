@@ -153,14 +153,14 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "uri_templates",
         _TEMPLATES,
-        "return not first or (first == left.operator.separator and len(left.names) > 1)",
-        "return not first",
+        "or (right.operator.first == left.operator.separator and len(left.names) > 1)",
+        "or False",
     ),
     Planted(
         "uri_templates",
         _TEMPLATES,
-        "len(values) == len(pairs) and values.keys() <= set(self.names)",
-        "len(values) == len(pairs)",
+        "len(parts) < len(pairs) or not parts.keys() <= set(self.names)",
+        "len(parts) < len(pairs)",
     ),
     Planted(
         "schemas",
@@ -177,14 +177,14 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "sealed_states",
         _STATE,
-        "    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):",
-        "    except (zlib.error, msgspec.MsgspecError):",
+        "        except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):",
+        "        except (zlib.error, msgspec.MsgspecError):",
     ),
     Planted(
         "sealed_states",
         _STATE,
-        "        if state is None or state.version != version:",
-        "        if state is None:",
+        "        if state.version != version:",
+        "        if False:",
     ),
 )
 """The faults; each breaks a rule of its parser, and leaves ordinary input as it is."""

@@ -272,7 +272,7 @@ async def test_sessions_of_one_client_leave_places_to_the_others(
     client = await site.open(**other)
     assert text((await client.ask(call("tide"))).json) == "high"
     await client.delete()
-    assert site.runtime.sessions._places.taken_by(site_key(other, has_principals)) == 0
+    assert site.runtime.sessions._shares.taken_by(site_key(other, has_principals)) == 0
 
 
 def site_key(client, has_principals):

@@ -15,7 +15,7 @@ from wsproto.extensions import PerMessageDeflate
 from mcp_trio import Client, ConnectionLost, Limits, RequestError
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.websocket import CloseCode
-from mcp_trio._server.http_app import Question, RejectedError
+from mcp_trio._server.http_app import PendingRequest, RejectedError
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio._transports.websocket import SocketEnded
@@ -139,15 +139,15 @@ async def test_a_session_closed_by_its_client_is_no_longer_counted(open_site, au
         upgrade = Scripted(socket=Socket(unheard=[None, HELLO]))
         await site.app.upgraded(upgrade)
         assert upgrade.socket.closed == [CloseCode.NORMAL_CLOSURE]
-        assert site.runtime.sessions._places.total == 0
+        assert site.runtime.sessions._shares.total == 0
 
 
 async def test_a_get_without_a_websocket_handshake_is_rejected(open_site):
     site = await open_site(harbour())
     exchange = ScriptedExchange.of("GET", "/ws")
-    asked = Question(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
+    pending = PendingRequest(exchange, HttpRequest("GET", "/ws", "", FIELDS), [], 1000)
     with pytest.raises(RejectedError, match="not a WebSocket handshake"):
-        await site.app.websocket.respond(asked)
+        await site.app.websocket.respond(pending)
 
 
 async def test_without_the_websocket_endpoint_hosts_get_no_upgrade_callback(open_site):
