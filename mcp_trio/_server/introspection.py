@@ -11,6 +11,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypeVar, cast
 
 import attrs
@@ -108,9 +109,15 @@ def reject_unnameable(handler: Any, function: types.FunctionType) -> None:
             )
 
 
+def function_label(function: types.FunctionType) -> str:
+    """Return the name of a function in errors, with the file and line of its definition."""
+    code = function.__code__
+    return f"{function.__qualname__}() at {Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
 def parameter_label(function: types.FunctionType, parameter: str) -> str:
-    """Return the name of a parameter in errors, with its module and function."""
-    return f"{function.__module__}.{function.__qualname__}: parameter '{parameter}'"
+    """Return the name of a parameter in errors, with its function."""
+    return f"{function_label(function)}: parameter '{parameter}'"
 
 
 def resolved_hint(function: types.FunctionType, parameter: inspect.Parameter) -> Any:
@@ -130,8 +137,8 @@ def resolved_return(function: types.FunctionType) -> Any:
     Raises:
         TypeError: The annotation cannot be resolved; the text names the function.
     """
-    where = f"{function.__module__}.{function.__qualname__}"
-    return _resolved(function, function.__annotations__.get("return", Any), where)
+    annotation = function.__annotations__.get("return", Any)
+    return _resolved(function, annotation, function_label(function))
 
 
 def _resolved(function: types.FunctionType, annotation: Any, where: str) -> Any:

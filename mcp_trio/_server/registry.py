@@ -13,6 +13,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from typing import Any, ClassVar, Final, TypeAlias, cast, get_args
@@ -40,6 +41,8 @@ from mcp_trio.types import (
     Reference,
     Result,
 )
+
+logger = logging.getLogger("mcp_trio")
 
 # The lists that a server may have, and the capability that each declares.
 LIST_CAPABILITIES: Final[dict[str, Any]] = {
@@ -92,6 +95,20 @@ class Registered:
         """The key in the registry's table."""
         return self.name
 
+    @property
+    def needs_check(self) -> bool:
+        """Return whether `check` could fail; it takes longer than this."""
+        return not self.signature.is_plain
+
+    def check(self) -> None:
+        """Check that the handler can be listed and called.
+
+        Raises:
+            TypeError: An annotation cannot be resolved or decoded; its cause is a `NameError` if a
+                name is not defined (yet).
+        """
+        self.signature.check()
+
 
 def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) -> None:
     check_keys(meta or ())
@@ -104,6 +121,7 @@ class RegisteredEntry(Registered):
     given_description: str | None = attrs.field(default=None, alias="description")
     title: str | None = None
     icons: Sequence[types.Icon] | None = None
+    tags: frozenset[str] = frozenset()
     meta: Mapping[str, Any] | None = attrs.field(default=None, validator=_check_meta)
     resumable: bool | str = False
 
@@ -120,12 +138,15 @@ class RegisteredEntry(Registered):
 
     def common_members(self) -> dict[str, Any]:
         """Return the members that the entries of all lists have."""
+        meta = None if self.meta is None else dict(self.meta)
+        if self.tags:
+            meta = {"fastmcp": {"tags": sorted(self.tags)}} | (meta or {})
         return {
             "name": self.name,
             "description": self.description,
             "title": self.title,
             "icons": None if self.icons is None else list(self.icons),
-            "meta": None if self.meta is None else dict(self.meta),
+            "meta": meta,
         }
 
 
@@ -138,6 +159,16 @@ class RegisteredTool(RegisteredEntry):
     annotations: types.ToolAnnotations | None = None
     given_output: OutputSchema | None = None
     structured: bool | None = None
+
+    @property
+    def needs_check(self) -> bool:
+        """Return whether `check` could fail; it takes longer than this."""
+        return bool(self.structured) or not self.signature.is_plain
+
+    def check(self) -> None:
+        """Check that the tool can be listed and called, as `Registered.check` does."""
+        self.signature.check()
+        _ = self.structured and self.output
 
     @functools.cached_property
     def output(self) -> OutputSchema | None:
@@ -403,6 +434,7 @@ class Registry:
     )
     _capabilities: types.ServerCapabilities | None = attrs.field(default=None, init=False)
     _listed: Mapping[str, Sequence[str]] | None = attrs.field(default=None, init=False)
+    _unchecked: list[Registered] = attrs.field(factory=list[Registered], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._tables = {
@@ -433,12 +465,32 @@ class Registry:
     def add(self, kind: str, key: str, entry: Registered) -> None:
         """Add an entry to a table.
 
+        An annotation with a name that is not defined yet is checked when the server starts.
+
         Raises:
+            TypeError: The entry cannot be listed or called.
             ValueError: The name or URI is registered already.
         """
+        if entry.needs_check:
+            try:
+                entry.check()
+            except TypeError as error:
+                if not isinstance(error.__cause__, NameError):
+                    raise
+                self._unchecked.append(entry)
         if self._tables[kind].setdefault(key, entry) is not entry:
             raise ValueError(f"{key!r} is registered already")
         self._change(kind)
+
+    def check(self) -> None:
+        """Check the entries whose annotations had names that were not defined at registration.
+
+        Raises:
+            TypeError: An entry cannot be listed or called.
+        """
+        while self._unchecked:
+            self._unchecked[-1].check()
+            self._unchecked.pop()
 
     def remove(self, kind: str, key: str) -> None:
         """Remove an entry from a table, and the completions of its arguments.
@@ -550,9 +602,11 @@ class Registry:
     ) -> msgspec.Raw:
         """Return one encoded page of the list that `method`, a key of `LISTS`, asks for.
 
+        An entry that cannot be listed is left out and logged, so that it hides no others. `check`
+        finds nearly all of them earlier.
+
         Raises:
             RequestError: The cursor is invalid, or what it follows was removed (invalid params).
-            TypeError: An entry cannot be listed; a note on the error names it.
         """
         pages = self._pages
         cached = pages.get((method, cursor, protocol_version))
@@ -573,8 +627,7 @@ class Registry:
                 try:
                     definitions.append(listing.define(entry))
                 except TypeError as error:
-                    error.add_note(f"{entry.name!r} cannot be listed, and neither can the others")
-                    raise
+                    logger.error("%s leaves out %r: %s", method, entry.key, error)  # noqa: TRY400
             page = listing.result(
                 **{listing.member: definitions},
                 next_cursor=_cursor(method, entries[end - 1]) if end < len(entries) else None,
@@ -595,7 +648,7 @@ class Registry:
     def listed(self) -> Mapping[str, Sequence[str]]:
         """Return the digest and the name of each entry of the lists; see `OpenBody.listed`.
 
-        An entry that cannot be listed has no digest. A client that asks for it gets the error.
+        An entry that cannot be listed has no digest.
         """
         if self._listed is not None:
             return self._listed

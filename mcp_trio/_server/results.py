@@ -620,8 +620,8 @@ def prompt_result(description: str | None, value: Any) -> GetPromptResult | Inpu
     """Return the result of a prompt whose handler returned `value`.
 
     A string, a media object or a content object becomes one message of the user. A list of these,
-    of `PromptMessage` and of pairs of role and text (or content) becomes one message per item; a
-    tuple whose first item is a role is one such pair.
+    of `PromptMessage`, of dicts with `role` and `content`, and of pairs of role and text (or
+    content) becomes one message per item; a tuple whose first item is a role is one such pair.
 
     Raises:
         TypeError: The handler returned anything else; the text names the type.
@@ -648,6 +648,18 @@ def _is_pair(value: Any) -> bool:
 def _message(value: Any) -> PromptMessage:
     if isinstance(value, PromptMessage):
         return value
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        text = members.get("content")
+        if isinstance(text, str):
+            members = members | {"content": {"type": "text", "text": text}}
+        try:
+            return msgspec.convert(members, PromptMessage)
+        except msgspec.ValidationError as error:
+            raise TypeError(
+                'a message of a prompt is a dict such as {"role": "user", "content": "Hello"},'
+                f" but in this one: {error}"
+            ) from error
     role: Role
     role, content = value if _is_pair(value) else ("user", value)
     convert = (

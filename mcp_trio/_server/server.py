@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio import types
@@ -88,6 +89,9 @@ def _run_until_signal(
     run_until_signal(serve_of(server), exit_seconds=server.limits.shutdown.exit_seconds, **options)
 
 
+# The names of transports in other SDKs.
+_OTHER_NAMES: Final = {"streamable-http": "http", "streamable_http": "http", "ws": "websocket"}
+
 RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
     "stdio": run_stdio,
     "http": _run_http,
@@ -108,6 +112,33 @@ def _check_extensions(
 ) -> None:
     for identifier in (capabilities and capabilities.extensions) or ():
         check_extension(identifier)
+
+
+def _handler_and_name(kind: str, handler: Any, name: str | None) -> tuple[Any, str | None]:
+    """Return the function and the name, of which the first argument of a decorator is either."""
+    if not isinstance(handler, str):
+        return handler, name
+    if name is not None:
+        raise TypeError(f"{kind}() got two names, {handler!r} and {name!r}")
+    return None, handler
+
+
+def _tool_annotations(
+    annotations: types.ToolAnnotations | Mapping[str, Any] | None,
+) -> types.ToolAnnotations | None:
+    if annotations is None or isinstance(annotations, types.ToolAnnotations):
+        return annotations
+    hints = types.ToolAnnotations.__struct_encode_fields__
+    unknown = sorted(set(annotations) - set(hints))
+    if unknown:
+        raise ValueError(f"unknown annotations {unknown}: choose from {', '.join(hints)}")
+    return msgspec.convert(annotations, types.ToolAnnotations)
+
+
+def _checked_tags(tags: Collection[str]) -> frozenset[str]:
+    if isinstance(tags, str):
+        raise TypeError(f"tags are a set of strings: write {{{tags!r}}}")
+    return frozenset(tags)
 
 
 @attrs.define(eq=False)
@@ -193,13 +224,15 @@ class Server:
     @overload
     def tool(
         self,
+        tool_name: str | None = None,
         /,
         *,
         name: str | None = None,
         title: str | None = None,
         description: str | None = None,
         icons: Sequence[types.Icon] | None = None,
-        annotations: types.ToolAnnotations | None = None,
+        annotations: types.ToolAnnotations | Mapping[str, Any] | None = None,
+        tags: Collection[str] = (),
         meta: Mapping[str, Any] | None = None,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -217,7 +250,8 @@ class Server:
         title: str | None = None,
         description: str | None = None,
         icons: Sequence[types.Icon] | None = None,
-        annotations: types.ToolAnnotations | None = None,
+        annotations: types.ToolAnnotations | Mapping[str, Any] | None = None,
+        tags: Collection[str] = (),
         meta: Mapping[str, Any] | None = None,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -225,11 +259,12 @@ class Server:
         thread: bool = True,
         resumable: bool | str = False,
     ) -> Any:
-        """Register a function as a tool: `@server.tool`, or `@server.tool(title="…")`.
+        """Register a function as a tool: `@server.tool`, or `@server.tool("name", title="…")`.
 
         The tool's input schema comes from the signature of the function; its descriptions come from
-        the docstring. A parameter annotated with `Context` (`ThreadContext` in a `def` function
-        that runs in a thread) gets the context of the request, and is not in the schema.
+        the docstring. A parameter that is annotated with `Context`, or is called `ctx` and has no
+        annotation, gets the context of the request, and is not in the schema. A `def` function
+        runs in a thread, and gets a `ThreadContext`, whose methods block.
 
         A function annotated to return data (a class, a list, a number, a string) has an output
         schema. Its results contain the data as structured content, in addition to text. Data that
@@ -239,12 +274,15 @@ class Server:
         A function raises `ToolError` for an error that the model should see.
 
         Args:
-            handler: The function, `async def` or `def`.
+            handler: The function, `async def` or `def`; or the name of the tool.
             name: The name of the tool, in place of the function's name.
             title: The name to display.
             description: The description, in place of the first part of the docstring.
             icons: Icons to display.
-            annotations: Hints on the tool's behaviour, such as `destructive_hint`.
+            annotations: Hints on the tool's behaviour: `ToolAnnotations(read_only_hint=True)`, or
+                as the specification names them, `{"readOnlyHint": True}`.
+            tags: Words by which clients and gateways group tools, listed in `_meta` as FastMCP
+                does.
             meta: Further members of the tool's `_meta`; a name has a prefix, as in
                 "com.example/name".
             input_schema: A JSON Schema of the arguments, listed as it is. The arguments are checked
@@ -261,11 +299,14 @@ class Server:
 
         Raises:
             SchemaError: A given schema is invalid.
-            TypeError: The function cannot be called with keyword arguments.
-            ValueError: The name is registered already, or is not valid for a tool; the input schema
-                is not that of an object; or the tool is destructive and resumable, and the server
-                has no `states`.
+            TypeError: The function cannot be called with keyword arguments, or an annotation cannot
+                be decoded from JSON.
+            ValueError: The name is registered already, or is not valid for a tool; the annotations
+                have an unknown hint; the input schema is not that of an object; or the tool is
+                destructive and resumable, and the server has no `states`.
         """
+        handler, name = _handler_and_name("tool", handler, name)
+        hints = _tool_annotations(annotations)
 
         def register(handler: F) -> F:
             given_schema = {} if input_schema is None else {"given": input_schema}
@@ -281,7 +322,8 @@ class Server:
                 title=title,
                 description=description,
                 icons=icons,
-                annotations=annotations,
+                annotations=hints,
+                tags=_checked_tags(tags),
                 meta=meta,
                 given_output=None
                 if output_schema is None
@@ -294,7 +336,7 @@ class Server:
                     f"{tool.name!r} is not a valid name for a tool: use 1 to 128 of the letters"
                     " A to Z and a to z, digits, '_', '-' and '.'; name= sets another name"
                 )
-            is_destructive = annotations is not None and annotations.destructive_hint
+            is_destructive = hints is not None and hints.destructive_hint
             if resumable and is_destructive and self.states is None:
                 raise ValueError(
                     f"{tool.name!r} is destructive and resumable: give the server `states`, so that"
@@ -324,6 +366,7 @@ class Server:
         mime_type: str | None = None,
         size: int | None = None,
         annotations: types.Annotations | None = None,
+        tags: Collection[str] = (),
         meta: Mapping[str, Any] | None = None,
         ttl_seconds: float = 0.0,
         cache_scope: types.CacheScope = "private",
@@ -346,6 +389,7 @@ class Server:
             mime_type: The media type of the contents.
             size: The size of the contents in bytes, if the URI has no variables.
             annotations: The audience, the priority and the time of the last change.
+            tags: Words by which clients and gateways group resources; see `tool`.
             meta: Further members of the resource's `_meta`; a name has a prefix, as in
                 "com.example/name".
             ttl_seconds: Seconds for which clients may cache the contents; 0: not at all.
@@ -355,10 +399,16 @@ class Server:
                 request; see `tool`.
 
         Raises:
-            TypeError: The function cannot be called with keyword arguments.
+            TypeError: The URI is missing, the function cannot be called with keyword arguments, or
+                an annotation cannot be decoded.
             ValueError: The URI is registered already or has no scheme, the template is malformed,
                 parameters and variables differ, or the size of a template is given.
         """
+        if callable(uri):
+            name = name_of(uri)
+            raise TypeError(
+                f'a resource needs a URI: write @server.resource("data://{name}") above {name}'
+            )
         template = UriTemplate.parse(uri)
         if not _SCHEME.match(uri):
             raise ValueError(f"{uri!r} does not begin with a scheme, such as file: or https:")
@@ -375,6 +425,7 @@ class Server:
                 mime_type=mime_type,
                 size=size,
                 annotations=annotations,
+                tags=_checked_tags(tags),
                 meta=meta,
                 template=template,
                 hints=CacheHints(ttl_seconds, cache_scope),
@@ -404,12 +455,14 @@ class Server:
     @overload
     def prompt(
         self,
+        prompt_name: str | None = None,
         /,
         *,
         name: str | None = None,
         title: str | None = None,
         description: str | None = None,
         icons: Sequence[types.Icon] | None = None,
+        tags: Collection[str] = (),
         meta: Mapping[str, Any] | None = None,
         thread: bool = True,
         resumable: bool | str = False,
@@ -424,22 +477,24 @@ class Server:
         title: str | None = None,
         description: str | None = None,
         icons: Sequence[types.Icon] | None = None,
+        tags: Collection[str] = (),
         meta: Mapping[str, Any] | None = None,
         thread: bool = True,
         resumable: bool | str = False,
     ) -> Any:
-        """Register a function as a prompt: `@server.prompt`, or `@server.prompt(title="…")`.
+        """Register a function as a prompt: `@server.prompt`, or `@server.prompt("name")`.
 
         The parameters of the function are the prompt's arguments, which clients send as strings;
         descriptions come from the docstring. The function returns a text, a message, or a list of
         them.
 
         Args:
-            handler: The function, `async def` or `def`.
+            handler: The function, `async def` or `def`; or the name of the prompt.
             name: The name of the prompt, in place of the function's name.
             title: The name to display.
             description: The description, in place of the first part of the docstring.
             icons: Icons to display.
+            tags: Words by which clients and gateways group prompts; see `tool`.
             meta: Further members of the prompt's `_meta`; a name has a prefix, as in
                 "com.example/name".
             thread: False runs a `def` function in the event loop; it must never block.
@@ -447,9 +502,11 @@ class Server:
                 request; see `tool`.
 
         Raises:
-            TypeError: The function cannot be called with keyword arguments.
+            TypeError: The function cannot be called with keyword arguments, or an annotation cannot
+                be decoded.
             ValueError: The name is registered already.
         """
+        handler, name = _handler_and_name("prompt", handler, name)
 
         def register(handler: F) -> F:
             signature, runs_in_thread = self._inspect(handler, Signature, thread=thread)
@@ -460,6 +517,7 @@ class Server:
                 title=title,
                 description=description,
                 icons=icons,
+                tags=_checked_tags(tags),
                 meta=meta,
                 resumable=resumable,
             )
@@ -557,8 +615,8 @@ class Server:
         runs_in_thread = thread and not is_async(handler)
         signature = kind(
             handler=handler,
-            context_type=ThreadContext if runs_in_thread else Context,
-            foreign_context_types=(Context if runs_in_thread else ThreadContext,),
+            context_types=(Context, ThreadContext) if runs_in_thread else (Context,),
+            foreign_context_types=() if runs_in_thread else (ThreadContext,),
             limits=self.limits,
             converter=self.converter,
             **details,
@@ -592,7 +650,9 @@ class Server:
     ) -> None: ...
 
     @overload
-    def run(self, transport: Literal["http"], **options: "Unpack[RunHttpOptions]") -> None: ...
+    def run(
+        self, transport: Literal["http", "streamable-http"], **options: "Unpack[RunHttpOptions]"
+    ) -> None: ...
 
     @overload
     def run(
@@ -614,7 +674,8 @@ class Server:
         completes recordings.
 
         Args:
-            transport: "stdio", "http", "websocket", "unix" or "tcp".
+            transport: "stdio", "http" (also called "streamable-http"), "websocket", "unix" or
+                "tcp".
             options: For "stdio": `record`, as in `serve`. For the others, the arguments of
                 `serve_http`, `serve_websocket`, `serve_unix` or `serve_tcp`. "http" has `workers`
                 as well, the number of processes that serve the address together. Several workers
@@ -625,6 +686,11 @@ class Server:
             ValueError: The transport is unknown, or options contradict each other.
             SystemExit: After SIGINT or SIGTERM, with status 128 plus the number of the signal.
         """
+        transport = _OTHER_NAMES.get(transport, transport)
+        if transport == "sse":
+            raise ValueError(
+                'run("http") serves HTTP+SSE as well, to clients of protocol version 2024-11-05'
+            )
         if transport not in RUNNERS:
             raise ValueError(f"unknown transport {transport!r}: choose from {', '.join(RUNNERS)}")
         RUNNERS[transport](self, **options)

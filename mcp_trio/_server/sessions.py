@@ -342,7 +342,12 @@ class ServerSessions:
     async def enter_lifespan(
         self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
     ) -> AsyncGenerator[EnteredLifespan]:
-        """Enter the lifespan within the block; see `SessionSource`."""
+        """Check what is registered, and enter the lifespan within the block; see `SessionSource`.
+
+        Raises:
+            TypeError: A handler has an annotation that cannot be resolved or decoded.
+        """
+        self.registry.check()
         lifespan = self.server.lifespan
         if lifespan is None:
             yield EnteredLifespan(record=record)

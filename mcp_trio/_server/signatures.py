@@ -156,6 +156,9 @@ _PLAIN_DEFAULTS: Final = frozenset({types.NoneType, bool, int, float, str})
 # object inside it, for all later calls.
 _MUTABLE_DEFAULTS: Final = (list, dict, set, bytearray, tuple)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
+_CONTEXT_NAME: Final = "ctx"
+# The annotations of nearly all handlers; `is_plain` compares hints, which takes longer.
+_PLAIN_TYPES: Final = (str, int, float, bool)
 _read_text: Final = functools.partial(convert, strict=False)
 
 
@@ -221,19 +224,20 @@ class Signature:
 
     Attributes:
         handler: Any callable whose parameters have names.
-        context_type: The type of the context; the parameter annotated with it receives the context.
+        context_types: The annotations of the parameter that receives the context, the first one
+            for error texts. A parameter `ctx` without an annotation receives it, too.
         foreign_context_types: The types of contexts that only other kinds of handlers receive.
         limits: The limits of the number and length of lines in an `ArgumentsError`.
         converter: A cattrs converter for types that msgspec does not support.
 
     Raises:
         TypeError: At once for `*args`, `**kwargs`, a positional-only parameter, or a handler that
-            is no Python function; on first use for an annotation that cannot be resolved or
-            decoded. The text names function and parameter.
+            is no Python function; on first use, or by `check`, for an annotation that cannot be
+            resolved or decoded. The text names function, line and parameter.
     """
 
     handler: Handler
-    context_type: type[Any]
+    context_types: tuple[type[Any], ...]
     foreign_context_types: tuple[type[Any], ...] = ()
     limits: Limits = DEFAULT_LIMITS
     converter: "Converter | None" = None
@@ -242,6 +246,22 @@ class Signature:
     def __attrs_post_init__(self) -> None:
         self._function = plain_function(self.handler)
         reject_unnameable(self.handler, self._function)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether all annotations of parameters are plain types, which need no `check`."""
+        known = (*_PLAIN_TYPES, *self.context_types)
+        annotations = self._function.__annotations__
+        return all(hint in known for name, hint in annotations.items() if name != "return")
+
+    def check(self) -> None:
+        """Check that each argument can be decoded.
+
+        Raises:
+            TypeError: An annotation cannot be resolved or decoded; its cause is a `NameError` if a
+                name is not defined (yet).
+        """
+        _ = self.parameters
 
     @functools.cached_property
     def docstring(self) -> Docstring:
@@ -263,10 +283,16 @@ class Signature:
         if foreign:
             raise TypeError(
                 f"{parameter_label(self._function, foreign[0])} has to be a "
-                f"{self.context_type.__name__}: a `def` handler receives a ThreadContext, "
-                "an `async def` handler a Context"
+                f"{self.context_types[0].__name__}: only a `def` handler in a thread receives a "
+                "ThreadContext"
             )
-        names = self._context_names((self.context_type,))
+        names = self._context_names(self.context_types)
+        if not names:
+            names = [
+                item.name
+                for item in self._all_parameters
+                if item.name == _CONTEXT_NAME and item.annotation is inspect.Parameter.empty
+            ]
         if len(names) > 1:
             label = parameter_label(self._function, names[1])
             raise TypeError(f"{label} is a second context; a handler has one")
@@ -433,6 +459,14 @@ class RawSignature(Signature):
                 f"{parameter_label(self._function, item.name)} receives no value: give it a default"
             )
         return [item.name for item in needed]
+
+    def check(self) -> None:
+        """Check that the parameters can receive the values.
+
+        Raises:
+            TypeError: An annotation cannot be resolved, or a parameter receives no value.
+        """
+        _ = self.raw_type
 
     @property
     def raw_type(self) -> Any:

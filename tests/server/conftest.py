@@ -26,7 +26,7 @@ class Context(Generic[State]):
 
 
 def signature_of(handler, **options):
-    return Signature(handler=handler, context_type=Context, **options)
+    return Signature(handler=handler, context_types=(Context,), **options)
 
 
 def taking(hint):

@@ -342,7 +342,7 @@ def test_a_default_is_listed_as_plain_json_and_never_shared():
     ):
         pass
 
-    found = Signature(handler=handler, context_type=Context, converter=CONVERTER)
+    found = Signature(handler=handler, context_types=(Context,), converter=CONVERTER)
     assert found.schema["properties"]["price"] == {"type": "string", "default": "3 NOK"}
     assert "default" not in found.schema["properties"]["other"]
     one, two = found.decode(None), found.decode(None)

@@ -189,11 +189,25 @@ def test_the_context_is_known_by_its_annotation(hint):
     assert lines_of(handler, {"a": 1, "anything": 1}) == ["anything: unknown argument"]
 
 
+def test_a_parameter_called_ctx_without_an_annotation_is_the_context():
+    def handler(a: int, ctx):
+        return ctx
+
+    assert called(handler, {"a": 1}) == "the context"
+
+
+def test_a_parameter_called_ctx_is_an_argument_beside_an_annotated_context():
+    def handler(ctx, here: Context):
+        return ctx
+
+    assert called(handler, {"ctx": 1}) == 1
+
+
 def test_a_second_context_is_rejected():
     def handler(a: Context, b: Context):
         pass
 
-    with pytest.raises(TypeError, match="handler: parameter 'b' is a second context"):
+    with pytest.raises(TypeError, match="parameter 'b' is a second context"):
         signature_of(handler).parameters  # noqa: B018
 
 
@@ -202,7 +216,9 @@ def test_a_context_of_another_kind_of_handler_is_rejected():
         pass
 
     found = signature_of(handler, foreign_context_types=(OwnContext,))
-    with pytest.raises(TypeError, match="parameter 'ctx' has to be a Context: a `def` handler"):
+    with pytest.raises(
+        TypeError, match="parameter 'ctx' has to be a Context: only a `def` handler"
+    ):
         found.parameters  # noqa: B018
 
 
@@ -337,10 +353,10 @@ def positional(city: str, /): ...
 @pytest.mark.parametrize(
     ("handler", "text"),
     [
-        (args, "args: parameter 'cities' takes any number of values"),
-        (kwargs, "kwargs: parameter 'cities' takes any names"),
-        (positional, "positional: parameter 'city' is positional-only"),
-        (functools.partial(args, "x"), "args: parameter 'cities' takes any number"),
+        (args, "args.. at .*: parameter 'cities' takes any number of values"),
+        (kwargs, "kwargs.. at .*: parameter 'cities' takes any names"),
+        (positional, "positional.. at .*: parameter 'city' is positional-only"),
+        (functools.partial(args, "x"), "args.. at .*: parameter 'cities' takes any number"),
         (print, "is not a Python function"),
         (Weather, "is not a Python function"),
         (3, "is not a Python function"),
@@ -371,7 +387,9 @@ def test_an_annotation_that_cannot_work_names_function_and_parameter(hint, text)
 
     handler.__annotations__["bad"] = hint
     registered = signature_of(handler)
-    with pytest.raises(TypeError, match=f"handler: parameter 'bad': {text}"):
+    with pytest.raises(
+        TypeError, match=rf"handler\(\) at test_signatures.py:\d+: parameter 'bad': {text}"
+    ):
         registered.schema  # noqa: B018
 
 
@@ -418,7 +436,7 @@ def test_registering_does_not_resolve_annotations():
     def handler(a: "Nowhere", b: "list["):  # noqa: F821, F722
         pass
 
-    assert signature_of(handler).context_type is Context
+    assert signature_of(handler).context_types == (Context,)
 
 
 @pytest.mark.real_time
@@ -432,7 +450,7 @@ import pathlib, sys
 from mcp_trio._server.signatures import Signature
 known = {*sys.modules}
 def handler(a: int | pathlib.Path, b: pathlib.Path = pathlib.Path("x")): pass
-found = Signature(handler=handler, context_type=Signature)
+found = Signature(handler=handler, context_types=(Signature,))
 found.schema, found.decode(b'{"a":1,"b":"y"}')
 assert {*sys.modules} == known, {*sys.modules} - known
 """

@@ -368,33 +368,109 @@ async def test_a_result_without_a_json_form_is_an_internal_error(server, serve, 
 
 
 @pytest.mark.requirement("BASE-35")
-async def test_a_tool_that_cannot_be_listed_is_named_in_the_log(server, serve, caplog):
-    @server.tool(name="tidal")
-    async def tide(port: complex):
+async def test_a_tool_that_cannot_be_listed_is_named_in_the_log_and_hides_no_other(
+    server, serve, caplog
+):
+    @server.tool
+    async def moor() -> None:
         pass
 
     asker = await serve(server)
-    error = await asker.error("tools/list")
-    assert error == {"code": INTERNAL_ERROR, "message": "internal error"}
-    assert "'tidal' cannot be listed" in caplog.text
-    assert "tide: parameter 'port'" in caplog.text
-    assert await asker.result("ping") == {}
+    before = await asker.result("tools/list")
+
+    @server.tool(name="tidal")
+    async def tide(port: "Nowhere"):  # noqa: F821 - the name is what is tested
+        pass
+
+    assert await asker.result("tools/list") == before
+    assert "tools/list leaves out 'tidal': " in caplog.text
+    assert "parameter 'port': the annotation 'Nowhere' cannot be resolved" in caplog.text
+    assert await asker.failure("tidal", {"port": 1}) == "internal error in tidal"
 
 
 @pytest.mark.parametrize(
     ("handler", "text"),
     [
-        ("def handler(ctx: Context): ...", "'ctx' has to be a ThreadContext"),
+        ("async def handler(port: complex): ...", "'port': the type <class 'complex'> has no JSON"),
         ("async def handler(ctx: ThreadContext): ...", "'ctx' has to be a Context"),
     ],
 )
-async def test_the_wrong_kind_of_context_is_named_in_the_log(server, serve, caplog, handler, text):
+def test_a_handler_that_cannot_work_is_rejected_at_its_decorator(server, handler, text):
     names = {}
-    exec(f"from mcp_trio import Context, ThreadContext\n{handler}", names)
-    server.tool(names["handler"])
+    exec(f"from mcp_trio import ThreadContext\n{handler}", names)
+    with pytest.raises(TypeError, match=f"parameter {text}"):
+        server.tool(names["handler"])
+
+
+async def test_a_type_may_be_defined_after_the_handler_that_uses_it(server, serve):
+    code = (
+        "async def handler(it: 'Later') -> int: return it['a']\n"
+        "server.tool(name='later')(handler)\n"
+        "from typing import TypedDict\n"
+        "class Later(TypedDict):\n a: int"
+    )
+    exec(code, {"server": server})
     asker = await serve(server)
-    assert (await asker.error("tools/list"))["code"] == INTERNAL_ERROR
-    assert text in caplog.text
+    assert await asker.call("later", it={"a": 1}) == "1"
+
+
+def test_the_first_argument_of_a_decorator_may_be_the_name(server):
+    @server.tool("tidal")
+    @server.prompt("tides")
+    async def tide():
+        pass
+
+    server.remove_tool("tidal")
+    server.remove_prompt("tides")
+    with pytest.raises(TypeError, match="got two names, 'a' and 'b'"):
+        server.tool("a", name="b")
+
+
+async def test_annotations_and_tags_are_listed(server, serve):
+    @server.tool("tidal", annotations={"readOnlyHint": True}, tags={"sea", "harbour"})
+    async def tide():
+        pass
+
+    asker = await serve(server, protocol_version="2025-11-25")
+    (tool,) = (await asker.result("tools/list"))["tools"]
+    assert tool["annotations"] == {"readOnlyHint": True}
+    assert tool["_meta"] == {"fastmcp": {"tags": ["harbour", "sea"]}}
+
+
+def test_an_unknown_annotation_is_rejected_with_the_known_ones(server):
+    with pytest.raises(ValueError, match=r"\['read_only'\]: choose from title, readOnlyHint"):
+        server.tool(annotations={"read_only": True})
+
+
+def test_one_string_is_no_set_of_tags(server):
+    with pytest.raises(TypeError, match=r"write \{'sea'\}"):
+        server.tool(tags="sea")(lambda: None)
+
+
+def test_a_resource_without_a_uri_is_rejected_with_an_example(server):
+    with pytest.raises(TypeError, match=r'@server\.resource\("data://tide"\)'):
+
+        @server.resource
+        async def tide():
+            pass
+
+
+async def test_a_def_handler_takes_a_context_under_both_names(server, serve):
+    @server.tool
+    def one(ctx: Context) -> str:
+        return type(ctx).__name__
+
+    @server.tool
+    def two(ctx: ThreadContext) -> str:
+        return type(ctx).__name__
+
+    @server.tool
+    def three(ctx) -> str:
+        return type(ctx).__name__
+
+    asker = await serve(server)
+    for name in ("one", "two", "three"):
+        assert await asker.call(name) == "ThreadContext"
 
 
 async def test_the_error_for_many_invalid_arguments_is_bounded(serve):

@@ -105,8 +105,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "http",
         _HTTP,
-        '    if "content-length" in fields:\n',
-        '    if "content-length" in fields and not is_new:\n',
+        '    elif "content-length" in request.headers:\n',
+        '    elif "content-length" in request.headers and not is_new:\n',
     ),
     Planted(
         "headers",
