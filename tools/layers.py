@@ -30,6 +30,7 @@ from importlinter.contracts.layers import LayersContract
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
 REEXPORTING: Final = ("__init__", "transports", "recording", "http", "hosts", "testing")
+TEMPLATES: Final = "_cli/templates"  # projects that `mcp-trio new` copies, no modules
 LAZY_IMPORT_HOOKS: Final = ("__getattr__", "__dir__")
 
 IMPURE_CALLS: Final = (
@@ -82,7 +83,7 @@ class Layers:
 
     def modules_of(self, packages: list[str]) -> Iterator[tuple[str, ast.Module]]:
         """Yield name and syntax tree of each module of these packages."""
-        for path in sorted(self.folder.rglob("*.py")):
+        for path in self._source_files():
             parts = path.relative_to(self.folder.parent).with_suffix("").parts
             module = ".".join(parts).removesuffix(".__init__")
             if self.package_of(module) in packages:
@@ -122,9 +123,14 @@ class Layers:
             for module in sorted(report.get("undeclared_modules", ())):
                 yield Finding(module, 0, "is in no layer; add it to a layer in pyproject.toml")
 
+    def _source_files(self) -> list[Path]:
+        templates = self.folder / TEMPLATES
+        files = self.folder.rglob("*.py")
+        return sorted(file for file in files if not file.is_relative_to(templates))
+
     def folders_without_init(self) -> Iterator[Finding]:
         """Find folders that are no packages, so that no import of theirs is seen."""
-        for folder in sorted({path.parent for path in self.folder.rglob("*.py")}):
+        for folder in sorted({path.parent for path in self._source_files()}):
             if not (folder / "__init__.py").exists():
                 module = ".".join(folder.relative_to(self.folder.parent).parts)
                 yield Finding(module, 0, "has no __init__.py, so its imports cannot be checked")

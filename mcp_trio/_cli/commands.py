@@ -13,6 +13,9 @@ from mcp_trio.errors import ConfigError, MCPError, RecordingError
 
 # The module of each command, by the headings of the help text.
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Start a project": {
+        "new": "mcp_trio._cli.new",
+    },
     "Serve": {
         "demo": "mcp_trio._cli.serve",
         "run": "mcp_trio._cli.serve",
@@ -60,6 +63,7 @@ Leave SERVER out to start the server with a command: ... -- COMMAND...
 \b
 Examples:
   mcp-trio demo --keep recordings
+  mcp-trio new my-server
   mcp-trio run server.py --record recordings/
   mcp-trio list server.py
   mcp-trio call server.py forecast city=Oslo days=2

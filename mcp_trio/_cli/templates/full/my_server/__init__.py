@@ -1,0 +1,1 @@
+"""An MCP server of a reading list, in a SQLite database."""

@@ -1,0 +1,1 @@
+"""An MCP server with one tool."""
