@@ -13,8 +13,9 @@ from mcp_trio.errors import ConfigError, MCPError, RecordingError
 
 # The module of each command, by the headings of the help text.
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Start a project": {
+    "Create and publish a project": {
         "new": "mcp_trio._cli.new",
+        "package": "mcp_trio._cli.package",
     },
     "Serve": {
         "demo": "mcp_trio._cli.serve",
