@@ -65,7 +65,7 @@ Examples:
     type=click.Choice(list(FIRST_CALLS)),
     default="minimal",
     show_default=True,
-    help="What the server has.",
+    help="The template of the project, as described below.",
 )
 @click.option(
     "--into",

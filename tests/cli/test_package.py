@@ -197,6 +197,8 @@ def test_an_unpacked_bundle_serves_with_the_arguments_of_its_manifest(
 
 def test_equal_files_make_equal_bundles(package, project):
     package("--mcpb", "--author", AUTHOR)
+    with zipfile.ZipFile(project / "weather.mcpb") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     first = (project / "weather.mcpb").read_bytes()
     (project / "pyproject.toml").touch()
     assert package("--mcpb", "--author", AUTHOR, "--overwrite").exit_code == 0
