@@ -241,6 +241,8 @@ class ClientApplication:
         """
         return await _REQUESTS[method](self, params, report)
 
+    sends_error_texts = False  # A server may belong to someone else.
+
     def failure_result(
         self,
         request: IncomingRequest,

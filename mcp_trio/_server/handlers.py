@@ -96,6 +96,11 @@ class ServedSession:
         return self.shared.server
 
     @property
+    def sends_error_texts(self) -> bool:
+        """Return whether clients receive the text of an unexpected exception of a handler."""
+        return self.server.errors == "message"
+
+    @property
     def elicitations(self) -> OpenElicitations:
         """The URL elicitations that are not complete."""
         if self._elicitations is None:

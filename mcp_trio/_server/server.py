@@ -156,6 +156,9 @@ class Server:
         description: A description to display.
         icons: Icons to display.
         website_url: The URL of a page about the server.
+        errors: What a client receives about an unexpected exception of a handler: "generic", that
+            NAME has failed; or "message", the text of the exception as well, which may be private.
+            `ToolError` always sends its text.
         lifespan: A function that makes an async context manager from the server. Its value is
             `ctx.lifespan` in every handler. It is entered once for each served channel, before the
             handshake, and once for all sessions of an HTTP application or a listener. A replay runs
@@ -177,8 +180,8 @@ class Server:
 
     Raises:
         TypeError: `lifespan` is an async generator without `contextlib.asynccontextmanager`.
-        ValueError: `offers` contains another name, a method cannot be handled, a protocol version
-            is unknown, `list_ttl_seconds` is negative, or `cache_scope` is unknown.
+        ValueError: `errors` or `cache_scope` is unknown, `offers` contains another name, a method
+            cannot be handled, a protocol version is unknown, or `list_ttl_seconds` is negative.
     """
 
     name: str
@@ -188,6 +191,9 @@ class Server:
     description: str | None = attrs.field(default=None, kw_only=True)
     icons: Sequence[types.Icon] | None = attrs.field(default=None, kw_only=True)
     website_url: str | None = attrs.field(default=None, kw_only=True)
+    errors: Literal["generic", "message"] = attrs.field(
+        default="generic", kw_only=True, validator=attrs.validators.in_(("generic", "message"))
+    )
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True, repr=False)
     offers: Collection[str] = attrs.field(default=(), kw_only=True, validator=_check_offers)

@@ -19,7 +19,12 @@ from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest, IncomingTrigger
 from mcp_trio._session.journal import Memory, Sequencer
 from mcp_trio._session.lanes import Lane, drive, lane_in, operation
-from mcp_trio._session.tasks import from_users_code, sole_exception, split_group
+from mcp_trio._session.tasks import (
+    from_users_code,
+    one_line_about,
+    sole_exception,
+    split_group,
+)
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
     from mcp_trio._session.dispatcher import Dispatcher
     from mcp_trio._session.input_required import Rounds
     from mcp_trio._session.session import Session
+
+logger = logging.getLogger("mcp_trio")
 
 # A handler that only sends notifications would otherwise never let another task run.
 NOTIFICATIONS_PER_CHECKPOINT = 64
@@ -393,34 +400,43 @@ class Handling(msgspec.Struct, eq=False):
             return encode(request, MISSING_CLIENT_CAPABILITY, str(error), data)
         params = request.params
         target: object = getattr(params, "name", None) or getattr(params, "uri", None)
+        application = self.dispatcher.application
         is_for_client = isinstance(error, ToolError | CapabilityMissing)
+        text = str(error) or type(error).__name__
         if not is_for_client:
             call = f"{request.method.name} {target!r}" if target else request.method.name
-            call = call[: connection.limits.messages.error_text_chars_max]
+            chars_max = connection.limits.messages.error_text_chars_max
             self.session.peer_log.report(
-                f"{type(error).__name__} in {call}",
-                f"the handler of {call} failed",
-                level=logging.ERROR,
-                error=from_users_code(error),
+                f"{type(error).__name__} in {call[:chars_max]}",
+                f"the handler of {call[:chars_max]} failed: {one_line_about(error)[:chars_max]}",
+                error=from_users_code(error) if logger.isEnabledFor(logging.DEBUG) else None,
             )
-        text = str(error) if is_for_client else f"{CRASH_TEXT} in {target}"
-        result = self.dispatcher.application.failure_result(request, text)
+            if application.sends_error_texts:
+                text = f"error in {target}: {text}"
+            else:
+                text = f"{CRASH_TEXT} in {target}"
+        result = application.failure_result(request, text)
         if result is not None:
             return connection.response(request, result)
-        if is_for_client:
-            return encode(request, INTERNAL_ERROR, text)
-        return encode(request, INTERNAL_ERROR, CRASH_TEXT)
+        has_text = is_for_client or application.sends_error_texts
+        return encode(request, INTERNAL_ERROR, text if has_text else CRASH_TEXT)
 
 
 class Application(Protocol):
     """The handlers of a server or client, called in tasks of the session, never in the reader."""
+
+    @property
+    def sends_error_texts(self) -> bool:
+        """Return whether the peer receives the text of an unexpected exception of a handler."""
+        ...
 
     def handle(self, handling: Handling) -> Awaitable[msgspec.Struct | msgspec.Raw]:
         """Return the result of a request; called in the cancel scope of the request.
 
         A `RequestError` becomes the error response, and a `CapabilityMissing` the error that the
         protocol version has for it. The text of a `ToolError` is sent as `failure_result`, or as an
-        internal error. Any other exception is logged, and sent the same way without details.
+        internal error. Any other exception is logged, and sent the same way, without details
+        unless `sends_error_texts`.
         """
         ...
 

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iter
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from functools import partial
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -73,6 +74,25 @@ def from_users_code(
     for each in reversed(frames[owners.index("user") : end]):
         traceback = TracebackType(traceback, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return type(error), error, traceback
+
+
+def one_line_about(error: BaseException) -> str:
+    """Return class, text, notes and place of an exception: "KeyError: 'a' at desk.py:12".
+
+    The place is the last line of the user's code in its traceback. The exceptions in a group follow
+    in brackets.
+    """
+    notes: Sequence[str] = getattr(error, "__notes__", ())
+    text = " ".join(" ".join([str(error), *notes]).split())
+    place = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if owner_of(file) == "user":
+            place = f" at {Path(file).name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    members = "; ".join(map(one_line_about, _members(error)))
+    return f"{type(error).__name__}{text and ': '}{text}{members and f' [{members}]'}{place}"
 
 
 def exception_to_raise(group: BaseExceptionGroup) -> BaseException:

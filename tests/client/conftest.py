@@ -80,6 +80,8 @@ class Bench:
     def on_session_restart(self):
         pass
 
+    sends_error_texts = False
+
     def failure_result(self, _request, _text):
         return None
 

@@ -210,8 +210,10 @@ async def passing(ctx, number):
 def test_a_handler_that_fails_is_named_as_the_cause(divergence, caplog):
     error = divergence(passing, failing)
     assert error.causes[0].startswith("the handler raised an exception, which is in the log")
-    (logged,) = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert logged.getMessage() == "the handler of tools/call 'run' failed"
+    (logged,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    text = "the handler of tools/call 'run' failed: ZeroDivisionError at test_reports.py:"
+    assert logged.getMessage().startswith(text)
+    assert logged.exc_info is None
 
 
 async def failing_at_once(ctx, number):
@@ -224,8 +226,9 @@ def test_a_handler_that_failed_when_recorded_is_not(divergence, handler):
 
 
 def test_the_traceback_of_a_failed_handler_begins_in_the_users_code(divergence, caplog):
+    caplog.set_level(logging.DEBUG, logger="mcp_trio")
     divergence(passing, failing)
-    (logged,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    (logged,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     _, _, found = logged.exc_info
     assert found.tb_frame.f_code.co_filename == __file__
 
@@ -408,6 +411,8 @@ def test_a_thread_of_the_users_own_is_blocked_and_named(divergence):
 
 
 def test_the_traceback_of_a_blocked_call_has_frames_of_the_users_code_only(divergence, caplog):
+    caplog.set_level(logging.DEBUG, logger="mcp_trio")
+
     async def removing(ctx, number):
         os.remove("no such file")  # noqa: PTH107  what is blocked
 

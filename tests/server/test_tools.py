@@ -259,7 +259,7 @@ async def test_several_errors_at_once_are_an_internal_error(server, serve, caplo
 
     asker = await serve(server)
     assert await asker.failure("fail") == "internal error in fail"
-    assert "other" in caplog.text
+    assert "[ToolError: one; ToolError: other]" in caplog.text
 
 
 @pytest.mark.requirement("BASE-35")
@@ -278,9 +278,56 @@ async def test_an_unexpected_error_is_logged_and_its_text_not_sent(server, serve
             "isError": True,
         },
     }
-    assert "RuntimeError: password: tuna" in caplog.text
-    assert "in crash" in caplog.text
+    (record,) = caplog.records
+    text = (
+        "the handler of tools/call 'crash' failed: RuntimeError: password: tuna at test_tools.py:"
+    )
+    assert record.getMessage().startswith(text)
+    assert (record.levelno, record.exc_info) == (logging.WARNING, None)
     assert await asker.result("ping") == {}
+
+
+async def test_the_traceback_of_an_unexpected_error_is_logged_at_level_debug(server, serve, caplog):
+    caplog.set_level(logging.DEBUG, logger="mcp_trio")
+
+    @server.tool
+    async def crash():
+        raise RuntimeError
+
+    asker = await serve(server)
+    await asker.failure("crash")
+    (record,) = [item for item in caplog.records if item.levelno == logging.WARNING]
+    assert record.exc_info[2].tb_frame.f_code.co_name == "crash"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (RuntimeError("no berth"), "error in crash: no berth"),
+        (RuntimeError(), "error in crash: RuntimeError"),
+        (ToolError("the pier is closed"), "the pier is closed"),
+    ],
+)
+async def test_a_server_may_send_the_texts_of_unexpected_errors(serve, error, text):
+    server = Server("harbour", errors="message")
+
+    @server.tool
+    async def crash():
+        raise error
+
+    @server.resource("sea://crash")
+    async def read():
+        raise error
+
+    asker = await serve(server)
+    assert await asker.failure("crash") == text
+    failed = await asker.error("resources/read", {"uri": "sea://crash"})
+    assert failed["message"] == text.replace("crash", "sea://crash")
+
+
+def test_an_unknown_choice_of_error_texts_is_rejected():
+    with pytest.raises(ValueError, match="errors"):
+        Server("harbour", errors="all")
 
 
 async def test_a_tool_may_raise_a_request_error(server, serve):
@@ -530,7 +577,7 @@ async def test_errors_are_logged_by_the_logger_of_the_package(server, serve, cap
 
     asker = await serve(server)
     await asker.failure("crash")
-    (record,) = [item for item in caplog.records if item.levelno >= logging.ERROR]
+    (record,) = caplog.records
     assert record.name == "mcp_trio"
 
 
