@@ -141,6 +141,7 @@ class ServedSession:
             Exception: The handler failed.
         """
         request = handling.request
+        # Also a first request, without answers: a resumable handler needs a state from the start.
         if request.peer.protocol_version.is_stateless and request.has_rounds:
             return self.rounds.answer_round(handling, self)
         return self._handle_in_session(handling)

@@ -181,6 +181,7 @@ class Dispatcher:
         handling = self._handlings[request.id]
         rounds = self._rounds_of(handling)
         if rounds is not None and request in rounds.duplicates:
+            # A repeated retry waits for the response to the first one, whose handler goes on.
             rounds.duplicates.remove(request)
             self._admission.release(request)
             self._finish_request(request, None, None)

@@ -442,6 +442,7 @@ class _PoolTask:
             except Exception as error:
                 self._fail(error)
             if not has_ended:
+                # The scope has closed; if the job was cancelled, the scope has caught `Cancelled`.
                 self._end_work()
                 await _outlive_nurseries()
                 self.work = await self.pool.next_work()
@@ -459,6 +460,7 @@ class _PoolTask:
                     await self._poll(self.work)
                 else:
                     await self.work.run(scope)
+                # If the leader or the poller has given this task to a job, `work` is that job now.
                 is_cancelled = not isinstance(self.work, Poller) and self.work.is_cancelled
                 if is_cancelled or self._is_left_open():
                     self._was_left_open = self._is_left_open()

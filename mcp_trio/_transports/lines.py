@@ -2,7 +2,8 @@
 
 This is the framing of stdio, for every transport that is a reliable stream of bytes. Sources and
 sinks never wait by themselves: they raise `BlockingIOError`, and the channel waits if it may. That
-is how `send` and `send_nowait` share their code.
+is how `send` and `send_nowait` share their code. Over stdio, both are a `Descriptor`
+(`descriptors.py`).
 """
 
 from collections.abc import Sequence
