@@ -215,6 +215,10 @@ class ToolError(MCPError):
         self.result = result
 
 
+class ResultTypeError(MCPError, TypeError):
+    """The valid result of a tool is no value of the type that the caller asked for."""
+
+
 class SchemaError(MCPError, ValueError):
     """A JSON Schema is invalid, is too large, or refers to another document."""
 

@@ -17,7 +17,7 @@ The specification: https://modelcontextprotocol.io/specification/2026-07-28 and 
 it. The envelope of messages (`jsonrpc`, `id`, `method`) is not part of these types.
 """
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -855,6 +855,23 @@ class CallToolResult(Result, kw_only=True):
     content: list[Content]
     structured_content: Any | msgspec.UnsetType = msgspec.UNSET
     is_error: bool | None = None
+
+    @property
+    def data(self) -> Any:
+        """The structured content as Python objects; None if there is none.
+
+        A value that is the only member `result` of an object is returned without the object, in
+        which servers wrap it for protocol versions that demand an object.
+        """
+        content = self.structured_content
+        if content is msgspec.UNSET:
+            return None
+        if isinstance(content, msgspec.Raw):
+            content = msgspec.json.decode(content)
+        if isinstance(content, dict):
+            members = cast("dict[str, Any]", content)
+            return members["result"] if members.keys() == {"result"} else members
+        return content
 
 
 # Sampling: https://modelcontextprotocol.io/specification/2025-11-25/client/sampling

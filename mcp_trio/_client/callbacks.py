@@ -1,6 +1,7 @@
 """Callbacks of a client: the answers to its server's requests, and received notifications."""
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from inspect import isawaitable, signature
 from os import PathLike
@@ -40,6 +41,7 @@ from mcp_trio.types import (
     Root,
     RootsCapability,
     SamplingCapability,
+    TextContent,
 )
 
 logger = logging.getLogger("mcp_trio")
@@ -70,12 +72,17 @@ class ReportProgress(Protocol):
         ...
 
 
-SamplingResult: TypeAlias = CreateMessageResult | Awaitable[CreateMessageResult]
+SamplingResult: TypeAlias = (
+    CreateMessageResult | str | Awaitable[CreateMessageResult] | Awaitable[str]
+)
 SamplingCallback: TypeAlias = (
     Callable[[CreateMessageParams], SamplingResult]
     | Callable[[CreateMessageParams, ReportProgress], SamplingResult]
 )
-"""Asks a model; a second parameter gets a function that reports progress."""
+"""Asks a model; a second parameter gets a function that reports progress.
+
+A string is the text of a message whose model is called "unknown".
+"""
 
 ElicitationCallback: TypeAlias = Callable[[ElicitParams], Any]
 """Asks the user, by a form or by a URL, and returns the answer; see `elicit_result`.
@@ -89,6 +96,7 @@ ElicitationCompleteCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
 """Called with the id of a URL elicitation that is complete."""
 
 _ROOT_SCHEME: Final = "file://"
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # "C:" is a drive
 _MODES: Final = frozenset({"form", "url"})
 _LISTS: Final = ("tools", "resources", "prompts")
 
@@ -106,8 +114,8 @@ def wire_roots(roots: object) -> list[Root]:
         raise TypeError(f"roots must be a list, or a function that returns one, not {roots!r}")
     checked: list[Root] = []
     for root in cast("Sequence[object]", roots):
-        if isinstance(root, PathLike):
-            root = Path(cast("PathLike[str]", root)).resolve().as_uri()
+        if isinstance(root, PathLike) or (isinstance(root, str) and not _SCHEME.match(root)):
+            root = Path(cast("str | PathLike[str]", root)).resolve().as_uri()
         if isinstance(root, str):
             root = Root(uri=root)
         if not isinstance(root, Root):
@@ -126,26 +134,30 @@ def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
     """Return the answer to an elicitation, from the value that the callback returned.
 
     True accepts and False declines. A mapping, or an object with fields, is the content of the
-    form, and accepts. An `ElicitResult` is taken as it is. Missing members get the defaults of the
-    form.
+    form, and accepts; so is the bare value of a form with a single field. An `ElicitResult` is
+    taken as it is. Missing members get the defaults of the form.
 
     Raises:
         TypeError: The callback returned another value.
         ValueError: The content does not match the form, or is given for a URL.
     """
+    fields: dict[str, Any] = (params.requested_schema or {}).get("properties", {})
+    is_one_flag = [each.get("type") for each in fields.values()] == ["boolean"]
     if isinstance(returned, ElicitResult):
         result = returned
-    elif isinstance(returned, bool):
+    elif isinstance(returned, bool) and not (returned and is_one_flag):
         result = ElicitResult(action="accept" if returned else "decline")
     else:
         try:
             plain: object = msgspec.to_builtins(returned, str_keys=True)
         except TypeError:
             plain = None
+        if not isinstance(plain, Mapping) and plain is not None and len(fields) == 1:
+            plain = dict.fromkeys(fields, plain)
         if not isinstance(plain, Mapping):
             raise TypeError(
-                "an elicitation callback must return an ElicitResult, True, False, or the content"
-                f" of the form, not {returned!r}"
+                "an elicitation callback must return an ElicitResult, True, False, the content of"
+                f" the form, or the value of its only field, not {returned!r}"
             )
         members = cast("Mapping[str, Any]", plain)
         form = {name: value for name, value in members.items() if value is not None}
@@ -296,7 +308,7 @@ class ClientApplication:
         Raises:
             RequestError: The request has tools, which were not announced, or its tool results do
                 not match the model's tool uses.
-            TypeError: The callback did not return a `CreateMessageResult`.
+            TypeError: The callback returned neither a `CreateMessageResult` nor a string.
             ValueError: The model's tool uses do not match the request.
         """
         has_tools = params.tools is not None or params.tool_choice is not None
@@ -314,9 +326,12 @@ class ClientApplication:
         else:
             del arguments[1]
         result: Any = await _awaited(sampling(*arguments))
+        if isinstance(result, str):
+            content = TextContent(text=result)
+            result = CreateMessageResult(role="assistant", content=content, model="unknown")
         if not isinstance(result, CreateMessageResult):
             raise TypeError(
-                f"a sampling callback must return a CreateMessageResult, not {result!r}"
+                f"a sampling callback must return a CreateMessageResult or a str, not {result!r}"
             )
         misuse = forbidden_tool_use(params, result)
         if misuse is not None:

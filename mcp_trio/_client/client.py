@@ -61,6 +61,7 @@ from mcp_trio._client.connect import (
     supports_stateless,
     url_of,
     version_memory_of_this_run,
+    with_script_as_command,
 )
 from mcp_trio._client.input_required import RequestRetries
 from mcp_trio._client.results import (
@@ -236,8 +237,8 @@ class Client:
 
     Args:
         target: The server: a URL (`http`, `https`, `ws`, `wss`, `unix:` or `tcp://`), a command
-            such as `["python", "server.py"]`, a `ServerConfig` of a configuration file, a `Server`
-            object, or a channel.
+            such as `["python", "server.py"]`, the path of a Python or Node script, a
+            `ServerConfig` of a configuration file, a `Server` object, or a channel.
         name: The name of the client in `clientInfo`.
         version: The version of the client in `clientInfo`.
         protocol_versions: The supported protocol versions; stateless ones are tried first.
@@ -293,7 +294,7 @@ class Client:
             given for a channel, which cannot be opened again.
     """
 
-    target: Target
+    target: Target = attrs.field(converter=with_script_as_command)
     name: str = attrs.field(default="mcp_trio", kw_only=True)
     version: str = attrs.field(default=__version__, kw_only=True)
     protocol_versions: Sequence[str] = attrs.field(
@@ -647,8 +648,10 @@ class Client:
             name: The name of the tool.
             arguments: Its arguments: any values that msgspec can encode as JSON.
             raise_tool_errors: Overrides the client's option.
-            result_type: Return a value of this type, made from the structured content. If the
-                result has none, it is made from the only text: parsed as JSON, but for `str`.
+            result_type: Return a value of this type, made from the structured content: any type
+                that msgspec decodes, or a pydantic model. If the result has no structured content,
+                the value is made from the only text: parsed as JSON, but for `str`. Without this,
+                `result.data` is the value as plain Python objects.
             **options: Timeouts and progress callback; see `request`.
 
         Raises:
@@ -656,7 +659,8 @@ class Client:
             ToolError: The tool failed; `error.result` is its result. With
                 `raise_tool_errors=False` and without `result_type` the result is returned.
             RemoteProtocolError: The result does not match the tool's output schema (checked if
-                the tool was listed), or cannot be converted to `result_type`.
+                the tool was listed).
+            ResultTypeError: The result is valid, but no value of `result_type`.
             MCPError: As `request`.
         """
         options.setdefault("progress", self.progress)

@@ -15,6 +15,7 @@ Specification: 2026-07-28, pages basic/versioning and server/discover.
 
 import logging
 import os
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -78,8 +79,33 @@ class SupportsServe(Protocol):
         ...
 
 
-Target: TypeAlias = str | Command | ServerConfig | SupportsServe | Channel
-"""A URL, a command (a program and its arguments), a `ServerConfig`, a server object, a channel."""
+Target: TypeAlias = str | os.PathLike[str] | Command | ServerConfig | SupportsServe | Channel
+"""A URL, a script, a command (program and arguments), a `ServerConfig`, a server, or a channel."""
+
+
+def with_script_as_command(target: Target) -> Target:
+    """Return the command that runs a target which is the path of a Python or Node script.
+
+    Other targets are returned as they are.
+
+    Raises:
+        ValueError: There is no such script, or it is of another kind.
+    """
+    if isinstance(target, os.PathLike):
+        path = os.fspath(target)
+    elif isinstance(target, str) and target.endswith((".py", ".js")) and ":" not in target[2:]:
+        path = target
+    else:
+        return target
+    if not os.path.isfile(path):  # noqa: PTH113 - the path stays as the user wrote it
+        raise ValueError(
+            f"there is no script {path!r}; a command is a list: the program and its arguments"
+        )
+    if path.endswith(".py"):
+        return [sys.executable, path]
+    if path.endswith(".js"):
+        return ["node", path]
+    raise ValueError(f"a script is a .py or .js file, unlike {path!r}; a command is a list")
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +200,7 @@ async def open_target(
     if all(hasattr(target, name) for name in ("send", "receive", "aclose")):
         return Connected(cast("Channel", target), "the server")
     raise TypeError(
-        "a client connects to a URL, a command (a list: the program and its arguments),"
+        "a client connects to a URL, a script, a command (a list: the program and its arguments),"
         f" a ServerConfig, a server object or a channel, not {target!r}"
     )
 
@@ -193,7 +219,8 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
     if not url.lower().startswith(("http://", "https://")):
         raise ValueError(
             "the URL of a server begins with http:// or https:// and its host, or with ws://,"
-            " wss://, unix: or tcp://; a command is a list: the program and its arguments"
+            " wss://, unix: or tcp://; a script is a .py or .js file, and a command is a list: the"
+            " program and its arguments"
         )
     if web.ssl_context is not None:
         raise TypeError("ssl_context is for wss:// only: for https:// use http=")

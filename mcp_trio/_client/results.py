@@ -14,6 +14,7 @@ from mcp_trio.errors import (
     RESOURCE_NOT_FOUND,
     RemoteProtocolError,
     RequestError,
+    ResultTypeError,
     SchemaError,
     Unencodable,
 )
@@ -202,20 +203,20 @@ def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
     text: that is decoded as JSON, or returned as it is if `result_type` is `str`.
 
     Raises:
-        RemoteProtocolError: The result cannot be converted to `result_type`.
+        ResultTypeError: The result cannot be converted to `result_type`.
     """
     try:
         if result.structured_content is not msgspec.UNSET:
             content: Any = result.structured_content
             try:
-                return msgspec.convert(content, result_type)
+                return msgspec.convert(content, result_type, dec_hook=_pydantic_model)
             except msgspec.ValidationError:
                 # A server may have wrapped the value in a member `result`.
                 if not isinstance(content, dict) or [*cast("dict[str, Any]", content)] != [
                     "result"
                 ]:
                     raise
-                return msgspec.convert(content["result"], result_type)
+                return msgspec.convert(content["result"], result_type, dec_hook=_pydantic_model)
         texts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         if len(texts) != 1:
             raise msgspec.ValidationError(
@@ -223,9 +224,16 @@ def decode_as(name: str, result: CallToolResult, result_type: type[T]) -> T:
             )
         if result_type is str:
             return msgspec.convert(texts[0], result_type)
-        return msgspec.json.decode(texts[0], type=result_type)
+        return msgspec.json.decode(texts[0], type=result_type, dec_hook=_pydantic_model)
     except (msgspec.MsgspecError, RecursionError) as error:
         type_name = getattr(result_type, "__name__", result_type)
-        raise RemoteProtocolError(
-            f"the result of the tool {name} is no {type_name}: {error}"
+        raise ResultTypeError(
+            f"the result of the tool {name} does not fit result_type={type_name}: {error}"
         ) from error
+
+
+def _pydantic_model(kind: Any, value: Any) -> Any:
+    """Return an instance of a pydantic model, a type that msgspec does not know."""
+    if not hasattr(kind, "model_validate"):
+        raise msgspec.ValidationError(f"values of {kind!r} cannot be made from JSON")
+    return kind.model_validate(value)  # pydantic's error is a ValueError, which msgspec converts

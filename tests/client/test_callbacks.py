@@ -258,8 +258,13 @@ async def test_an_invalid_root_is_never_sent(curious, caplog, root, complaint):
 
 
 def test_an_invalid_root_is_rejected_by_the_constructor():
-    with pytest.raises(ValueError, match="must start with file://, unlike '/sea'"):
-        Client((), roots=["/sea"])
+    with pytest.raises(ValueError, match="must start with file://, unlike 'https://sea'"):
+        Client((), roots=["https://sea"])
+
+
+async def test_a_root_may_be_the_text_of_a_path(curious, tmp_path):
+    async with Client(curious, roots=[str(tmp_path)]) as client:
+        assert tmp_path.as_uri() in str(await answer_to_roots(client))
 
 
 async def test_a_function_that_returns_a_single_root_is_an_error(curious, caplog):
@@ -393,13 +398,24 @@ async def test_user_rejected_is_sent_as_code_minus_one(scripted, nursery, reject
 @pytest.mark.requirement("SAMP-10")
 async def test_a_callback_that_returns_another_type_is_an_internal_error(asking, caplog):
     async def sampling(params):
-        return "hm"
+        return 7
 
     async with Client(asking, sampling=sampling) as client:
         with pytest.raises(RequestError, match="internal error"):
             await client.call_tool("sample")
         await client.ping()
-    assert "must return a CreateMessageResult, not 'hm'" in caplog.text
+    assert "must return a CreateMessageResult or a str, not 7" in caplog.text
+
+
+async def test_a_sampling_callback_may_return_the_text_of_the_message(scripted, nursery):
+    client, server = await connected(scripted, nursery, sampling=lambda _: "High tide.")
+    await server.send_request("sampling/createMessage", ASKED, id="s")
+    assert (await server.receive())["result"] == {
+        "role": "assistant",
+        "content": {"type": "text", "text": "High tide."},
+        "model": "unknown",
+    }
+    await client.aclose()
 
 
 @pytest.mark.requirement("SAMP-29")
@@ -739,6 +755,19 @@ async def test_accepting_a_form_sends_its_defaults(answer):
     form = {"type": "object", "properties": {"nights": {"type": "integer", "default": 2}}}
     asked = {"message": "Moor?", "requestedSchema": form}
     assert await answer(asked, True) == {"action": "accept", "content": {"nights": 2}}
+
+
+@pytest.mark.parametrize(("kind", "value"), [("integer", 3), ("string", "x"), ("boolean", True)])
+async def test_the_bare_value_answers_a_form_with_one_field(answer, kind, value):
+    form = {"type": "object", "properties": {"it": {"type": kind}}, "required": ["it"]}
+    asked = {"message": "Moor?", "requestedSchema": form}
+    assert await answer(asked, value) == {"action": "accept", "content": {"it": value}}
+
+
+async def test_false_declines_also_a_form_with_one_flag(answer):
+    form = {"type": "object", "properties": {"it": {"type": "boolean"}}, "required": ["it"]}
+    asked = {"message": "Moor?", "requestedSchema": form}
+    assert await answer(asked, False) == {"action": "decline"}
 
 
 @pytest.mark.requirement("ELIC-14", "ELIC-18")

@@ -10,6 +10,7 @@ import typing
 
 import attrs
 import msgspec
+import pydantic
 import pytest
 import trio
 import trio.testing
@@ -24,7 +25,7 @@ from mcp_trio import (
     UserRejected,
 )
 from mcp_trio import types as t
-from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, ResultTypeError, Unencodable
 from mcp_trio.hosts import ToolHints, display_name, tool_hints
 from mcp_trio.limits import RequestLimits
 from mcp_trio.testing import WirePeer
@@ -649,11 +650,50 @@ async def test_result_type_parses_text_without_structured_content(
         (gives(content=[TEXT, TEXT]), "it has no structured content, and \\d text contents"),
     ],
 )
-async def test_a_result_that_does_not_fit_result_type_is_a_protocol_error(nursery, result, why):
+async def test_a_result_that_does_not_fit_result_type_is_an_error_of_the_caller(
+    nursery, result, why
+):
     client, _ = await stateless_client(nursery, answers={"tools/call": result})
-    with pytest.raises(RemoteProtocolError, match=f"the tool tide is no Tide: {why}"):
+    text = f"the result of the tool tide does not fit result_type=Tide: {why}"
+    with pytest.raises(ResultTypeError, match=text):
         await client.call_tool("tide", result_type=Tide)
     await client.aclose()
+
+
+class PydanticTide(pydantic.BaseModel):
+    metres: float
+
+
+@pytest.mark.parametrize("content", [{"metres": 1.5}, {"result": {"metres": 1.5}}])
+async def test_result_type_may_be_a_pydantic_model(nursery, content):
+    client, _ = await stateless_client(nursery, answers={"tools/call": gives(content)})
+    assert await client.call_tool("tide", result_type=PydanticTide) == PydanticTide(metres=1.5)
+    with pytest.raises(ResultTypeError, match="does not fit result_type=str"):
+        await client.call_tool("tide", result_type=str)
+    await client.aclose()
+
+
+async def test_a_value_that_a_pydantic_model_rejects_is_no_such_result(nursery):
+    client, _ = await stateless_client(nursery, answers={"tools/call": gives({"metres": "low"})})
+    with pytest.raises(ResultTypeError, match="result_type=PydanticTide: 1 validation error"):
+        await client.call_tool("tide", result_type=PydanticTide)
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("structured", "data"),
+    [
+        (msgspec.UNSET, None),
+        (None, None),
+        ({"result": [1]}, [1]),
+        ({"result": 1, "more": 2}, {"result": 1, "more": 2}),
+        ({"metres": 1.5}, {"metres": 1.5}),
+        ([1], [1]),
+        (msgspec.Raw(b'{"result":3}'), 3),
+    ],
+)
+def test_the_data_of_a_result_are_its_structured_content_without_a_wrapper(structured, data):
+    assert t.CallToolResult(content=[], structured_content=structured).data == data
 
 
 async def test_result_type_always_raises_tool_errors(nursery):

@@ -277,7 +277,7 @@ async def test_handlers_of_a_server_object_run_in_the_callers_context(bench):
         assert text_of_result(await client.call_tool("ask")) == "cheerful"
 
 
-@pytest.mark.parametrize("target", ["python server.py", "server.py", "ftp://example.org", ""])
+@pytest.mark.parametrize("target", ["python server", "server.rb", "ftp://example.org", ""])
 async def test_an_invalid_url_is_rejected(target):
     with pytest.raises(ValueError, match="begins with http:// or https://"):
         await Client(target).__aenter__()
@@ -786,11 +786,37 @@ async def test_the_error_explains_why_a_target_cannot_be_reached(url):
             pass
 
 
-@pytest.mark.parametrize("target", ["python server.py", "localhost:8000"])
+@pytest.mark.parametrize("target", ["python server", "localhost:8000"])
 async def test_the_error_for_an_invalid_string_names_the_accepted_targets(target):
     with pytest.raises(ValueError, match=r"ws://.*unix:.*tcp://.*a command is a list"):
         async with Client(target):
             pass
+
+
+@pytest.mark.parametrize("as_path", [str, Path])
+async def test_a_script_is_run_by_this_interpreter(tmp_path, as_path):
+    script = tmp_path / "server.py"
+    script.write_text(
+        "from mcp_trio import Server\n"
+        "server = Server('scripted')\n"
+        "if __name__ == '__main__':\n"
+        "    server.run()\n"
+    )
+    async with Client(as_path(script)) as client:
+        assert client.server_info.name == "scripted"
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("python server.py", "there is no script 'python server.py'; a command is a list"),
+        (Path("server.py"), "there is no script 'server.py'"),
+        (Path(__file__).with_name("__init__.py").parent / "missing.js", "there is no script"),
+    ],
+)
+def test_a_script_that_is_missing_is_rejected_at_once(target, text):
+    with pytest.raises(ValueError, match=text):
+        Client(target)
 
 
 async def test_a_group_with_restart_may_have_a_server_at_a_url():
