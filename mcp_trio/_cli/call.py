@@ -195,6 +195,7 @@ def recorded_results(file: Path) -> list[msgspec.Raw]:
         raise RecordingError(f"no disk space for the results in {file.parent}")
     received = [body_bytes(record) or b"" for record in records if record.kind == "in"]
     messages = [message for raw in received for message in decoder.messages(raw)]
+    # The first result is that of `initialize`, or of `server/discover`.
     _, *results = [message.result for message in messages if isinstance(message, Response)]
     return results
 
@@ -533,7 +534,11 @@ def call_command(
 
 
 def _has_more_than_texts(result: "CallToolResult") -> bool:
-    """Return whether there is structured content that no text repeats as JSON, or wrapped."""
+    """Return whether there is structured content that no text repeats.
+
+    A text repeats it as JSON. A value that is not an object is wrapped in structured content: the
+    text `5` repeats `{"result": 5}`.
+    """
     structured = result.structured_content
     if structured is msgspec.UNSET:
         return False
@@ -553,9 +558,14 @@ _ARGUMENTS_COLUMNS_MAX: Final = 40  # leaves room for the descriptions
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One of a server's lists: how to request it, and which of its items' facts to print.
+    """One of a server's lists: how to request it, and how to print it as a table.
 
-    `capability` is the capability that announces the list, `member` its name in the result.
+    Attributes:
+        capability: The capability that announces the list.
+        member: The name of the list in the result.
+        fetch: Requests all items of the list.
+        columns: The headers of the table.
+        cells: Returns the cells of the row for an item.
     """
 
     capability: str

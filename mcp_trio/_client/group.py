@@ -37,10 +37,11 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 T = TypeVar("T")
 
+# The note that names the server in an error.
 _NOTE: Final = "this was the server {!r}"
 
-# The capability that a server needs to be asked for a list.
-_KINDS: Final[dict[Callable[..., object], str]] = {
+# The capability with which a server announces a list, by the method that reads the list.
+_CAPABILITIES: Final[dict[Callable[..., object], str]] = {
     Client.list_tools: "tools",
     Client.list_prompts: "prompts",
     Client.list_resources: "resources",
@@ -74,7 +75,7 @@ class ClientGroup:
     separator: str
     _options: GroupOptions
     _clients: dict[str, Client]
-    _leaving: set[Client]
+    _closing: set[Client]
     _is_opened_once: bool
     _is_open: bool
 
@@ -88,7 +89,7 @@ class ClientGroup:
         self.servers = dict(servers)
         self.separator = separator
         self._options = options
-        self._clients, self._leaving = {}, set()
+        self._clients, self._closing = {}, set()
         self._is_opened_once = self._is_open = False
         names = list(servers)
         for position, name in enumerate(names):
@@ -112,8 +113,8 @@ class ClientGroup:
         """Connect to all servers at the same time.
 
         If one server cannot be reached, the other clients are closed, and its error is raised with
-        a note that names the server. Cancelled: returns at once; `aclose` waits for the commands
-        that were started.
+        a note that names the server. A cancellation takes effect at once; `aclose` waits for
+        the commands that were started.
 
         Raises:
             MCPError: As entering a `Client`.
@@ -141,13 +142,13 @@ class ClientGroup:
         """Close all clients at the same time; see `Client.aclose`."""
         self._is_open = False
         with trio.CancelScope(shield=True):
-            await together([*self._clients.values(), *self._leaving], Client.aclose, note=_NOTE)
+            await together([*self._clients.values(), *self._closing], Client.aclose, note=_NOTE)
 
     async def add(self, name: str, target: Target) -> Client:
         """Connect to one more server and return its client.
 
-        Failed or cancelled: the group is unchanged. Cancelled: returns at once; `aclose` waits for
-        a command that was started.
+        If this fails or is cancelled, the group is unchanged. A cancellation takes effect at once;
+        `aclose` waits for a command that was started.
 
         Raises:
             ValueError: The name is empty or taken, or its prefix is ambiguous.
@@ -165,7 +166,7 @@ class ClientGroup:
         except BaseException:
             if self._clients.get(name) is client:
                 del self._clients[name]
-            self._leaving.add(client)
+            self._closing.add(client)
             spawn_in_system_task(partial(self._close_client, client))
             raise
 
@@ -176,7 +177,7 @@ class ClientGroup:
             LookupError: The group has no server with this name.
         """
         client = self._clients.pop(self._known(name))
-        self._leaving.add(client)
+        self._closing.add(client)
         await self._close_client(client)
 
     def __repr__(self) -> str:
@@ -198,21 +199,21 @@ class ClientGroup:
 
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
         """Return the tools of all servers, with the names that `call_tool` takes."""
-        return self._renamed(await self._lists(Client.list_tools, options))
+        return self._renamed(await self._read_lists(Client.list_tools, options))
 
     async def list_prompts(self, **options: Unpack[CallOptions]) -> list[types.Prompt]:
         """Return the prompts of all servers, with the names that `get_prompt` takes."""
-        return self._renamed(await self._lists(Client.list_prompts, options))
+        return self._renamed(await self._read_lists(Client.list_prompts, options))
 
     async def list_resources(self, **options: Unpack[CallOptions]) -> list[types.Resource]:
         """Return the resources of all servers."""
-        return _joined(await self._lists(Client.list_resources, options))
+        return _joined(await self._read_lists(Client.list_resources, options))
 
     async def list_resource_templates(
         self, **options: Unpack[CallOptions]
     ) -> list[types.ResourceTemplate]:
         """Return the resource templates of all servers."""
-        return _joined(await self._lists(Client.list_resource_templates, options))
+        return _joined(await self._read_lists(Client.list_resource_templates, options))
 
     @overload
     async def call_tool(
@@ -264,8 +265,8 @@ class ClientGroup:
             LookupError: No server lists the resource, or a matching template.
             ValueError: Several servers list the resource: pass `server`.
         """
-        return await self._first(
-            await self._holders(uri, server, options),
+        return await self._first_result(
+            await self._servers_that_may_have(uri, server, options),
             lambda client: client.read_resource(uri, **options),
         )
 
@@ -288,8 +289,8 @@ class ClientGroup:
             client, own_name = self._owner(ref.name)
             own_ref = types.PromptReference(name=own_name)
             return await client.complete(own_ref, argument, value, **options)
-        return await self._first(
-            await self._holders(ref.uri, server, options),
+        return await self._first_result(
+            await self._servers_that_may_have(ref.uri, server, options),
             lambda client: client.complete(ref, argument, value, **options),
         )
 
@@ -314,10 +315,11 @@ class ClientGroup:
             raise LocalProtocolError("the group is not open: use `async with`")
 
     def _known(self, name: str) -> str:
+        """Return the name, after a check that the group has a server with it."""
         self._check_opened()
         if name not in self._clients:
             raise LookupError(
-                f"the group has no server {name!r}; its servers: {_listed(self._clients)}"
+                f"the group has no server {name!r}; its servers: {_comma_separated(self._clients)}"
             )
         return name
 
@@ -327,7 +329,7 @@ class ClientGroup:
         for server, client in self._clients.items():
             if name.startswith(self._prefix(server)):
                 return client, name.removeprefix(self._prefix(server))
-        prefixes = _listed(map(self._prefix, self._clients))
+        prefixes = _comma_separated(map(self._prefix, self._clients))
         raise LookupError(
             f"{name!r} begins with the prefix of no server in the group; the prefixes: {prefixes}"
         )
@@ -339,13 +341,19 @@ class ClientGroup:
             for item in items
         ]
 
-    async def _lists(
+    async def _read_lists(
         self, read: Callable[..., Awaitable[list[Item]]], options: CallOptions
     ) -> dict[str, list[Item]]:
         """Read a list from all servers that announce it, at the same time."""
         self._check_opened()
+        capability = _CAPABILITIES[read]
+        asked: dict[str, Client] = {}
+        for name, client in self._clients.items():
+            with suppress(LocalProtocolError):  # raised before the handshake
+                if client.server_can(capability):
+                    asked[name] = client
 
-        async def ask(name: str) -> list[Item]:
+        async def read_from(name: str) -> list[Item]:
             try:
                 return await read(asked[name], **options)
             except ConnectionLost as error:
@@ -354,20 +362,16 @@ class ClientGroup:
                 logger.warning("the list lacks the server %r: %s", name, error.reason)
                 return []
 
-        kind = _KINDS[read]
-        asked: dict[str, Client] = {}
-        for name, client in self._clients.items():
-            with suppress(LocalProtocolError):  # raised before the handshake
-                if client.server_can(kind):
-                    asked[name] = client
-        return await together(asked, ask, note=_NOTE)
+        return await together(asked, read_from, note=_NOTE)
 
-    async def _holders(self, uri: str, server: str | None, options: CallOptions) -> list[str]:
-        """Return the servers that may have a resource or template, the best match first."""
+    async def _servers_that_may_have(
+        self, uri: str, server: str | None, options: CallOptions
+    ) -> list[str]:
+        """Return the names of the servers that may have a resource or template, the best first."""
         if server is not None:
             return [self._known(server)]
-        resources = await self._lists(Client.list_resources, options)
-        templates = await self._lists(Client.list_resource_templates, options)
+        resources = await self._read_lists(Client.list_resources, options)
+        templates = await self._read_lists(Client.list_resource_templates, options)
         uri_templates = [
             (template.uri_template, name) for name, items in templates.items() for template in items
         ]
@@ -380,19 +384,23 @@ class ClientGroup:
         names = list(exact)
         if not names:
             # The servers whose templates begin like the URI, the longest common part first.
-            prefixes = [(text.partition("{")[0], name) for text, name in uri_templates]
-            matching = sorted((-len(text), name) for text, name in prefixes if uri.startswith(text))
+            prefixes = [(template.partition("{")[0], name) for template, name in uri_templates]
+            matching = sorted(
+                (-len(prefix), name) for prefix, name in prefixes if uri.startswith(prefix)
+            )
             names = list(dict.fromkeys(name for _, name in matching))
         if not names:
             lost = [name for name, client in self._clients.items() if not client.is_open]
             raise LookupError(
                 f"no server of the group lists {uri!r}, or a template that begins like it"
-                + (f"; not connected: {_listed(lost)}" if lost else "")
+                + (f"; not connected: {_comma_separated(lost)}" if lost else "")
             )
         return names
 
-    async def _first(self, names: list[str], ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
-        """Return the first response that is no error; raise the last error if there is none."""
+    async def _first_result(
+        self, names: list[str], ask: Callable[[Client], Awaitable[Answer]]
+    ) -> Answer:
+        """Ask servers one after the other; return the first result, or raise the last error."""
         *others, last = names
         for name in others:
             try:
@@ -415,7 +423,7 @@ class ClientGroup:
         try:
             await client.aclose()
         finally:
-            self._leaving.discard(client)
+            self._closing.discard(client)
 
     def _begin_close(self) -> None:
         self._is_open = False
@@ -428,5 +436,5 @@ def _joined(lists: Mapping[str, list[Item]]) -> list[Item]:
     return [item for items in lists.values() for item in items]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _comma_separated(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"

@@ -68,6 +68,7 @@ def shaped(text: str) -> Iterator[tuple[str, int, int]]:
 # Secrets in texts ---------------------------------------------------------------------------------
 
 
+# A function that returns the replacement of a secret.
 Hide = Callable[[str], str]
 _Span = tuple[int, int]
 
@@ -156,6 +157,7 @@ _NAME_PATTERNS: Final[Mapping[str, tuple[_NamePattern, ...]]] = {
     "-": (_FLAG, _FIELD),
     "</": (_ELEMENT,),
 }
+# Without the first letter, which may be a capital.
 _OTHER_PATTERNS: Final = {"earer ": _CREDENTIALS, "asic ": _CREDENTIALS, "://": _ADDRESS}
 
 
@@ -167,7 +169,8 @@ def may_hold_named_secret(text: str, names: SecretNames) -> bool:
 def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
     """Return the text with each secret in it replaced by `hide`.
 
-    Secrets that overlap are replaced as one, but `hide` is called for each.
+    Secrets that overlap are replaced as one. `hide` is called for each of them as well, so that it
+    learns them all: each may occur alone elsewhere.
     """
     pieces: list[str] = []
     copied = 0
@@ -180,10 +183,10 @@ def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
 
 
 def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
-    for sign, ways in _NAME_PATTERNS.items():
+    for sign, patterns in _NAME_PATTERNS.items():
         if sign in text:
-            for way in ways:
-                yield from way.spans(text, names)
+            for name_pattern in patterns:
+                yield from name_pattern.spans(text, names)
     for sign, pattern in _OTHER_PATTERNS.items():
         if sign in text:
             yield from (match.span("secret") for match in pattern.finditer(text))
@@ -300,8 +303,9 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": 
 _LETTERS: Final = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _REMEMBERED_MAX: Final = 1024
 
-# The last of several backslashes matches all others, except the one of an escape. So there is only
-# one way to divide them, and a long row does not cause backtracking.
+# A text may have more backslashes than the value, because each is escaped. The last one of a row in
+# the value matches all that remain in the text, except one that begins the escape of the next
+# character. So there is only one way to divide the row, and a long row causes no backtracking.
 _BACKSLASH: Final = r"\\"
 _LAST_BACKSLASH: Final = r"\\+(?:(?!\\)|(?=\\[bfnrtu]))"
 
@@ -326,6 +330,7 @@ def respelled(match: re.Match[str], value: str, token: str) -> list[tuple[str, s
 
 @functools.lru_cache(_REMEMBERED_MAX)
 def _spellings(character: str, is_repeated: bool) -> str:  # noqa: FBT001  the cache's key
+    """Return a pattern for all spellings of a character, which may follow once more."""
     if _NEVER_ESCAPED.fullmatch(character):
         return re.escape(character)
     percent = "".join(rf"%(?:25)*{byte:02x}" for byte in character.encode())
@@ -366,16 +371,20 @@ def _spelled_like(character: str, model: str) -> str:
 
 # A shorter plain word or number is found only as a word: "test" is not found in "latest".
 _PLAIN_CHARS_MIN: Final = 8
+# A shorter part of a value, at the end or the beginning of a text, is not replaced.
 _PART_CHARS_MIN: Final = 8
 # Longer values are divided into pieces of this length.
 _PIECE_CHARS_MAX: Final = 1024
 _BASE64_BYTES_MIN: Final = 6
+# A probe is a part of a secret that no escape changes. Secrets are searched for by pattern only in
+# texts that contain one of their probes, since that is found much faster.
 _PROBE_CHARS_MIN: Final = 3
 
 # Characters that no escape and no text encoding changes.
 _STEADY: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
-# Escapes in JSON of characters that need none, and the same in JSON within a string.
+# Escapes in JSON of characters that need none, which would hide a probe; and the same in JSON
+# within a string, where any secret may be hidden.
 _NEEDLESS: Final = re.compile(rb"\\(?:u00(?P<code>[2-7][0-9A-Fa-f])|(?P<itself>.))", re.DOTALL)
 _NEEDLESS_INSIDE: Final = re.compile(rb"\\\\+(?:u00[2-7]|/)")
 
@@ -390,12 +399,20 @@ _FROM_URL_SAFE: Final = str.maketrans("-_", "+/")
 # How many characters around base64 decide which alphabet it uses.
 _AROUND_CHARS: Final = 64
 
-# By the number of bytes before a secret: its first base64 character without bits of these bytes.
+# The index of the first base64 character that depends on a secret alone, by the number of bytes
+# before the secret in a group of three.
 _FIRST_OWN: Final = {0: 0, 1: 2, 2: 3}
 
 
 class _Encoded(msgspec.Struct, frozen=True):
-    """Secret bytes in base64 after `offset` other bytes; `own` are the characters of them alone."""
+    """A secret in base64, after some other bytes.
+
+    Attributes:
+        own: The base64 characters that depend on the secret alone, not on the bytes around it.
+        secret: The bytes of the secret.
+        token: The bytes that replace it.
+        offset: The number of bytes before the secret in a group of three.
+    """
 
     own: str
     secret: bytes
@@ -405,7 +422,14 @@ class _Encoded(msgspec.Struct, frozen=True):
 
 @attrs.define(eq=False, repr=False)
 class KnownSecret:
-    """A known secret, or a piece of a long one, and its token."""
+    """A known secret, or a piece of a long one, and its token.
+
+    Attributes:
+        value: The secret.
+        token: The text that replaces the secret.
+        is_word: Whether the secret is found only as a separate word.
+        encoded: The secret in base64.
+    """
 
     value: str
     token: str
@@ -444,18 +468,18 @@ class KnownSecrets:
         is_plain = value.isalpha() or value.isdigit()
         is_word = is_plain and len(value) < _PLAIN_CHARS_MIN and not is_certain
         for piece, its_token in _pieces(value, token):
-            followed = KnownSecret(piece, its_token, is_word, _encoded(piece, its_token))
-            self._all.append(followed)
+            known = KnownSecret(piece, its_token, is_word, _encoded(piece, its_token))
+            self._all.append(known)
             # A text that has the secret has one of its probes, unless they are too short.
             ends = {piece[:_PART_CHARS_MIN], piece[-_PART_CHARS_MIN:]}
             probes = {max(_STEADY.findall(end), key=len, default="") for end in ends}
             if min(map(len, probes)) < min(_PROBE_CHARS_MIN, len(piece)):
-                self._without_probe.append(followed)
+                self._without_probe.append(known)
                 continue
             for probe in probes:
-                self._by_probe.setdefault(probe.encode(), []).append(followed)
-            for encoded in followed.encoded:
-                self._by_base64.setdefault(encoded.own.encode(), []).append(followed)
+                self._by_probe.setdefault(probe.encode(), []).append(known)
+            for encoded in known.encoded:
+                self._by_base64.setdefault(encoded.own.encode(), []).append(known)
                 self._base64_chars_min = min(self._base64_chars_min, len(encoded.own))
 
     def token_of(self, value: str) -> str | None:
@@ -480,40 +504,39 @@ class KnownSecrets:
             found += [each for probe, each in self._by_base64.items() if probe in body]
         if not found:
             return self._without_probe
-        return dict.fromkeys(
-            followed for each in (*found, self._without_probe) for followed in each
-        )
+        return dict.fromkeys(known for each in (*found, self._without_probe) for known in each)
 
     def replaced(self, text: str, found: Collection[KnownSecret]) -> str:
         """Return the text with the token of each of these secrets in its place."""
-        # Longer ones come first. Tokens are among them, so that no shorter secret is replaced
-        # within one.
+        # The longest are replaced first. Tokens that are in the text already take part, and stay as
+        # they are, so that no shorter secret is replaced within a token.
         rows = [(len(each.value), each, False) for each in found]
         rows += [(len(each.token), each, True) for each in self._all if each.token in text]
         edits: list[_Edit] = []
-        for _, followed, is_token in sorted(rows, key=lambda row: row[0], reverse=True):
+        for _, known, is_token in sorted(rows, key=lambda row: row[0], reverse=True):
             if is_token:
-                matches = re.finditer(re.escape(followed.token), text)
+                matches = re.finditer(re.escape(known.token), text)
                 edits += [(*match.span(), match[0]) for match in matches]
             else:
-                edits += _edits(text, followed, edits)
+                edits += _edits(text, known, edits)
         if edits:
             pieces: list[str] = []
             copied = 0
-            for begin, end, again in sorted(edits):
-                pieces += (text[copied:begin], again)
+            for begin, end, replacement in sorted(edits):
+                pieces += (text[copied:begin], replacement)
                 copied = max(copied, end)
             text = "".join((*pieces, text[copied:]))
-        for followed in found:
-            if _PART_CHARS_MIN < len(followed.value) == len(followed.token):
-                text = _without_parts(text, followed.value, followed.token)
-        for followed in found:
-            for encoded in followed.encoded:
+        for known in found:
+            if _PART_CHARS_MIN < len(known.value) == len(known.token):
+                text = _without_parts(text, known.value, known.token)
+        for known in found:
+            for encoded in known.encoded:
                 if encoded.own in text:
                     text = _recoded(text, encoded)
         return text
 
 
+# The begin and the end of a part of a text, and its replacement.
 _Edit = tuple[int, int, str]
 
 
@@ -541,8 +564,8 @@ def _encoded(value: str, token: str) -> list[_Encoded]:
     for secret, its_token in zip(_as_bytes(value), _as_bytes(token), strict=True):
         token_bytes = its_token.ljust(len(secret), b"0")[: len(secret)]
         for offset, begin in _FIRST_OWN.items() if len(secret) >= _BASE64_BYTES_MIN else ():
-            shown = b64encode(bytes(offset) + secret + bytes(2)).decode()
-            own = shown[begin : (offset + len(secret)) * 8 // 6]
+            base64 = b64encode(bytes(offset) + secret + bytes(2)).decode()
+            own = base64[begin : (offset + len(secret)) * 8 // 6]
             for each in (own, own.translate(_TO_URL_SAFE)):
                 found.setdefault(each, _Encoded(each, secret, token_bytes, offset))
     return list(found.values())
@@ -553,23 +576,24 @@ def _as_bytes(text: str) -> tuple[bytes, bytes, bytes]:
     return text.encode(), msgspec.json.encode(text)[1:-1], json.dumps(text)[1:-1].encode()
 
 
-def _edits(text: str, followed: KnownSecret, others: Collection[_Edit]) -> list[_Edit]:
-    """Return the edits that replace a secret, except within the other edits."""
+def _edits(text: str, known: KnownSecret, others: Collection[_Edit]) -> list[_Edit]:
+    """Return the edits that replace a secret, except where it overlaps other edits."""
     edits: list[_Edit] = []
-    for match in followed.pattern.finditer(text):
+    for match in known.pattern.finditer(text):
         begin, end = match.span()
         is_in_word = text[begin - 1 : begin].isalnum() or text[end : end + 1].isalnum()
+        # The scheme of a URL is no secret, even if a known secret is the same word.
         is_scheme = begin == 0 and text.startswith("://", end)
-        if is_scheme or (followed.is_word and is_in_word):
+        if is_scheme or (known.is_word and is_in_word):
             continue
-        pieces = respelled(match, followed.value, followed.token)
+        pieces = respelled(match, known.value, known.token)
         if any(_overlap((begin, end), other) for other in others):
-            for written, again in pieces:
+            for written, replacement in pieces:
                 span = (begin, begin := begin + len(written))
                 if written and not any(_overlap(span, other) for other in others):
-                    edits.append((*span, again))
+                    edits.append((*span, replacement))
         else:
-            edits.append((begin, end, "".join(again for _, again in pieces)))
+            edits.append((begin, end, "".join(replacement for _, replacement in pieces)))
     return edits
 
 
@@ -618,13 +642,13 @@ def _recoded_group(text: str, begin: int, encoded: _Encoded) -> str:
     run = _BASE64.match(text, begin, begin - (-end // 3) * 4)
     group = run[0] if run else ""
     try:
-        shown = b64decode(group.translate(_FROM_URL_SAFE) + "=" * (-len(group) % 4))
+        decoded = b64decode(group.translate(_FROM_URL_SAFE) + "=" * (-len(group) % 4))
     except ValueError:
         return ""
-    if shown[encoded.offset : end] != encoded.secret:
+    if decoded[encoded.offset : end] != encoded.secret:
         return ""
-    changed = shown[: encoded.offset] + encoded.token + shown[end:]
-    again = b64encode(changed).decode()[: len(group)]
+    changed = decoded[: encoded.offset] + encoded.token + decoded[end:]
+    base64 = b64encode(changed).decode()[: len(group)]
     around = text[max(begin - _AROUND_CHARS, 0) : begin + len(group) + _AROUND_CHARS]
     is_url_safe = ("-" in around or "_" in around) and not ("+" in around or "/" in around)
-    return again.translate(_TO_URL_SAFE) if is_url_safe else again
+    return base64.translate(_TO_URL_SAFE) if is_url_safe else base64

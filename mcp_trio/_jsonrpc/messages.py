@@ -169,8 +169,8 @@ def _params(envelope: _Envelope) -> Raw | None:
     return envelope.params
 
 
-# By the presence of `id`, `method`, `result` and `error`: the message. A combination without a row
-# is not a message.
+# The function that builds a message, by the presence of `id`, `method`, `result` and `error`. An
+# envelope with another combination of these members is not a message.
 _SHAPES: Final[Mapping[tuple[bool, bool, bool, bool], Callable[[_Envelope], Message]]] = {
     (True, True, False, False): _request,
     (False, True, False, False): _notification,
@@ -183,7 +183,9 @@ _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _decode_array: Final = msgspec.json.Decoder(list[Raw]).decode
 
 # msgspec reports an incomplete surrogate pair with the same text as data that ends too early.
-_CLEARER: Final = {"Input data was truncated": "incomplete text, or an incomplete surrogate pair"}
+_CLEARER_TEXTS: Final = {
+    "Input data was truncated": "incomplete text, or an incomplete surrogate pair"
+}
 
 
 class Decoder:
@@ -207,7 +209,7 @@ class Decoder:
         self._json_depth_max = json_depth_max
         self._batch_messages_max = batch_messages_max
         self._long_exponents_max = long_exponents_max
-        # Shorter data cannot have more of them, each with a comma.
+        # Data of at most this length cannot have more than `long_exponents_max` long exponents.
         self._short_bytes = long_exponents_max * len("1e100,")
 
     def messages(self, data: bytes) -> Sequence[Message]:
@@ -240,13 +242,13 @@ class Decoder:
             message = build(envelope)
             if len(data) <= self._short_bytes:
                 return message
-            return self._slow_to_read(data, message) or message
+            return self._error_if_slow_to_read(data, message) or message
         except UnicodeDecodeError as error:
             return malformed(data, PARSE_ERROR, f"not UTF-8: {error.reason}")
         except msgspec.ValidationError as error:
             if not data.lstrip().startswith(_BRACKET):
                 return _invalid(data, str(error))
-            return self._slow_to_read(data) or self._batch(data)
+            return self._error_if_slow_to_read(data) or self._batch(data)
         except msgspec.DecodeError as error:
             return _not_json(data, error)
         except RecursionError:
@@ -274,7 +276,9 @@ class Decoder:
             messages.append(decoded)
         return Batch(messages)
 
-    def _slow_to_read(self, data: bytes, message: Message | None = None) -> Malformed | None:
+    def _error_if_slow_to_read(
+        self, data: bytes, message: Message | None = None
+    ) -> Malformed | None:
         """Return the error for a message, or batch, that would take too long to read."""
         most = self._long_exponents_max
         if len(data) <= self._short_bytes or not has_more_long_exponents(most, data):
@@ -299,7 +303,7 @@ def malformed(data: bytes, code: int, message: str) -> Malformed:
 
 
 def _not_json(data: bytes, error: msgspec.DecodeError) -> Malformed:
-    return malformed(data, PARSE_ERROR, f"not JSON: {_CLEARER.get(str(error), error)}")
+    return malformed(data, PARSE_ERROR, f"not JSON: {_CLEARER_TEXTS.get(str(error), error)}")
 
 
 def _not_a_message(reason: str) -> Malformed:
@@ -378,7 +382,7 @@ def recover(text: bytes) -> Recovered:
             depth += 1
     last = found[-1]
     if last and not is_complete and not last[-1].endswith(b'"'):
-        last[2:] = [b""]  # the value may be incomplete
+        last[2:] = [b""]  # the value may be incomplete: keep the name only
     members: dict[bytes, bytes] = {}
     for tokens in found:
         match tokens:
@@ -411,7 +415,7 @@ _NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS +
 # Each round of removing innermost pairs removes one level or two; few messages have more levels.
 _ROUNDS: Final = 8
 
-# The next round is not worth its time if a round removes less than 1/8 of the brackets.
+# The next round is not worth its time if a round removes less than 1/8 (`_SHARE`) of the brackets.
 _SHARE: Final = 8
 
 
@@ -424,8 +428,8 @@ def is_deeper_than(depth_max: int, text: bytes) -> bool:
     if _has_at_most(depth_max // 2, b"{", text) and _has_at_most(depth_max // 2, b"[", text):
         return False
     marks = _without_escapes(text).translate(None, _NOT_MARKS)
-    # A string without brackets has become two adjacent quotes. Before a bracket inside a string
-    # there is an odd number of quotes, so at least one of them remains.
+    # A string without brackets is now two adjacent quotes, which are removed. If quotes remain,
+    # strings contain brackets: only every second part between quotes is outside of strings.
     brackets = marks.replace(b'""', b"")
     if b'"' in brackets:
         brackets = b"".join(marks.split(b'"')[::2])
@@ -487,7 +491,9 @@ def has_more_long_exponents(count_max: int, text: bytes) -> bool:
     """
     if text.translate(_NUMBER_MARKS, _SIGNS).count(_LONG_EXPONENT) <= count_max:
         return False
-    # Some may be in strings. Windows, because splitting the whole text would take much memory.
+    # Some of these may be in strings, so count again outside of strings. The text is split into
+    # windows, because splitting the whole text at its quotes would take much memory. Each window
+    # ends a little later than the next one begins, so that no exponent is cut.
     marks = _without_escapes(text).translate(_NUMBER_MARKS, _SIGNS)
     count = is_in_string = 0
     for start in range(0, len(marks), _WINDOW_BYTES):

@@ -108,7 +108,7 @@ def check_form(schema: Schema) -> None:
             raise ValueError(
                 f"{name}: a field of type {kind} in a form cannot have {', '.join(unknown)}"
             )
-        if str(member.get("format", "uri")) not in FORMATS:
+        if "format" in member and str(member["format"]) not in FORMATS:
             formats = ", ".join(FORMATS)
             raise ValueError(f"{name}: a form has no format {member['format']!r}, only {formats}")
         if kind == "array" and choices_of(member.get("items")) is None:
@@ -203,7 +203,7 @@ def _error_in_value(value: Any, member: Schema) -> str | None:
                 return "not a list of strings"
             choices = choices_of(member.get("items"))
             if choices is not None and any(it not in choices for it in value):
-                return "not only choices"
+                return "contains a value that is none of the choices"
             error = _check_size(len(value), member, "minItems", "maxItems")
             return None if error is None else f"{error} items"
         case _:
@@ -242,6 +242,7 @@ def unbalanced_tool_use(messages: Sequence[types.SamplingMessage]) -> str | None
     The message after one with tool uses must have a result for each of them, and a message with
     tool results must contain nothing else.
     """
+    # An empty message before the first and after the last lets the loop check these two as well.
     nothing = types.SamplingMessage(role="user", content=[])
     for before, message in pairwise([nothing, *messages, nothing]):
         used = {it.id for it in _blocks(before) if isinstance(it, types.ToolUseContent)}

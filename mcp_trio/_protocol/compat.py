@@ -69,11 +69,13 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 def _since(name: str, otherwise: _Change = _remove) -> _Rule:
+    """Return the rule that changes a feature for the versions before the one that added it."""
     first = PROTOCOL_VERSIONS[name].index
     return _Rule(lambda protocol_version: protocol_version.index < first, otherwise)
 
 
 def _until(name: str) -> _Rule:
+    """Return the rule that removes a member for the versions after the last one that has it."""
     last = PROTOCOL_VERSIONS[name].index
     return _Rule(lambda protocol_version: protocol_version.index > last, _remove)
 
@@ -140,6 +142,7 @@ def _plain_form(form: dict[str, Any], protocol_version: ProtocolVersion) -> dict
             kind = member.get("type")
             if kind == "array":
                 raise _unsupported("multiple choice in a form", protocol_version)
+            # The keywords that the older version does not have.
             unknown = {"oneOf"} if kind == "boolean" else {"oneOf", "default"}
             if unknown.isdisjoint(member):
                 plain[name] = member
@@ -218,6 +221,8 @@ def _always(_protocol_version: ProtocolVersion) -> bool:
     return True
 
 
+# For `resultType` in the client's answers to questions: older versions do not have it at all, and
+# in 2026-07-28 these answers are input responses, which the schema defines without it.
 _NEVER_SENT: Final = _Rule(_always, _remove)
 
 _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
@@ -393,11 +398,11 @@ def _downgraded_member(member: Any, protocol_version: ProtocolVersion) -> Any:
     """Downgrade an object, the items of a list, or the values of a mapping."""
     kind: type[Any] = member.__class__
     if issubclass(kind, list):
-        for each in member:
-            if _change_for(each.__class__, protocol_version) is not None:
-                changed = [downgraded(every, protocol_version) for every in member]
-                return member if _is_same(member, changed) else changed
-        return member
+        # Most lists have no item that could change, and are not copied.
+        if all(_change_for(item.__class__, protocol_version) is None for item in member):
+            return member
+        changed = [downgraded(item, protocol_version) for item in member]
+        return member if _is_same(member, changed) else changed
     if issubclass(kind, dict):
         after = {name: downgraded(each, protocol_version) for name, each in member.items()}
         return member if _is_same(member.values(), after.values()) else after

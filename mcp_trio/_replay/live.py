@@ -7,10 +7,11 @@ concurrent.
 
 Every wait is bounded. An answer may take `limits.requests.idle_seconds`. A request or notification
 of the server may take as long while a request is open, and otherwise
-`limits.replay.unrequested_seconds`, once for each kind: a server that no longer sends a kind of
-message delays the others only once. If the live server makes its requests in another order than the
-recorded one, and therefore nothing happens any more, the driver sends the recorded answers to them
-early.
+`limits.replay.unrequested_seconds`. If it does not come in time, the driver does not wait for later
+messages of the same kind (`notification_key`). The live server may make its requests in another
+order than the recorded one, and wait for an answer that the client sent later. So if an expected
+message does not come soon, the driver sends the recorded answers to all open requests of the
+server.
 
 Over HTTP, the answer to one request can be lost while others still come; then the driver waits for
 that answer no longer. A server that cannot be reached any more is lost as a whole.
@@ -70,7 +71,8 @@ from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, NothingCompared, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-_FINAL_PING: Final = "the last ping"
+# The id of a request that follows the recorded ones.
+_FINAL_REQUEST_ID: Final = "the last ping"
 
 # A server that leaves so many requests in a row unanswered, and sends nothing else, is lost.
 _SILENT_REQUESTS_MAX: Final = 2
@@ -101,9 +103,9 @@ class RequestDriver:
     _peer: MessageChannel = attrs.field(init=False)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _received_count: int = attrs.field(default=0, init=False)
-    _has_final_pong: bool = attrs.field(default=False, init=False)
+    _has_final_answer: bool = attrs.field(default=False, init=False)
     _silent_requests: int = attrs.field(default=0, init=False)
-    _discontinued: set[NotificationKey] = attrs.field(factory=set[NotificationKey], init=False)
+    _kinds_given_up: set[NotificationKey] = attrs.field(factory=set[NotificationKey], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._peer = MessageChannel(self.channel, self.limits)
@@ -136,15 +138,18 @@ class RequestDriver:
             else:
                 await self._wait_for(message)
                 self._put(self.matcher.due_answers(before=message.index))
-        # Messages that the server sends before it answers a last request belong to the recorded
-        # requests. Every server answers this one at once: `ping`, or stateless, discovery.
-        final = encode_request(_FINAL_PING, PING)
+        # The server may still send notifications for the recorded requests. Wait for them until it
+        # has answered one more request, which every server answers at once: `ping`, or
+        # `server/discover` in the stateless protocol versions.
+        final = encode_request(_FINAL_REQUEST_ID, PING)
         if (stateless := recorded.stateless_request) is not None:
             meta: dict[str, Any] = members(stateless.body)["_meta"]
             meta.pop("progressToken", None)
-            final = encode_request(_FINAL_PING, DISCOVER, {"_meta": meta})
+            final = encode_request(_FINAL_REQUEST_ID, DISCOVER, {"_meta": meta})
         self._put([final])
-        await self._wait_until(lambda: self._has_final_pong, self.limits.replay.unrequested_seconds)
+        await self._wait_until(
+            lambda: self._has_final_answer, self.limits.replay.unrequested_seconds
+        )
 
     def _put(self, messages: Iterable[bytes | None]) -> None:
         for message in messages:
@@ -156,8 +161,8 @@ class RequestDriver:
             return
         if not message.is_answer:
             key = notification_key(message)
-            if key not in self._discontinued and not await self._arrives_in_time(message):
-                self._discontinued.add(key)
+            if key not in self._kinds_given_up and not await self._arrives_in_time(message):
+                self._kinds_given_up.add(key)
             return
         received_before = self._received_count
         if await self._arrives_in_time(message):
@@ -170,17 +175,18 @@ class RequestDriver:
                 self._lose(f"it left {_SILENT_REQUESTS_MAX} requests unanswered and sent nothing")
 
     async def _arrives_in_time(self, message: RecordedMessage) -> bool:
-        """Return whether the live server sends a recorded message in time."""
+        """Wait for the live server's counterpart of a recorded message; return whether it came."""
         matcher, limits = self.matcher, self.limits
         seconds = min(limits.replay.unrequested_seconds, limits.requests.idle_seconds)
         await self._wait_until(lambda: matcher.has_arrived(message), seconds)
         if not matcher.has_arrived(message) and matcher.may_arrive(message):
             # The server may be waiting for an answer that the client sent later in the recording.
-            def has_settled() -> bool:
+            # Send it now, and again after each message, which may be a further request.
+            def answer_and_check() -> bool:
                 self._put(matcher.due_answers())
                 return matcher.has_arrived(message) or not matcher.may_arrive(message)
 
-            await self._wait_until(has_settled, limits.requests.idle_seconds - seconds)
+            await self._wait_until(answer_and_check, limits.requests.idle_seconds - seconds)
         return matcher.has_arrived(message)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
@@ -198,8 +204,8 @@ class RequestDriver:
             self._lose(str(error))
 
     def _receive(self, message: Message | Lost) -> None:
-        if isinstance(message, Response | ErrorResponse | Lost) and message.id == _FINAL_PING:
-            self._has_final_pong = True
+        if isinstance(message, Response | ErrorResponse | Lost) and message.id == _FINAL_REQUEST_ID:
+            self._has_final_answer = True
         elif isinstance(message, Lost):
             error = message.error
             if isinstance(error, ConnectionLost) and not isinstance(error, OutcomeUnknown):
@@ -531,7 +537,7 @@ class _Comparison:
 
 
 def _outcomes(recorded: RecordedMessage, live: Response | ErrorResponse) -> tuple[bytes, bytes]:
-    """Return the recorded answer and the live one, without what is not compared."""
+    """Return the recorded answer and the live one as JSON, without what is not compared."""
     recorded_body: Any = recorded.body
     if recorded.kind == "result":
         recorded_body = _compared_result(recorded.body, recorded.method)
@@ -599,7 +605,7 @@ def drive(
         target: The server: anything that `Client` connects to.
         ignore: JSON paths at which differences are ignored, such as `$.result.content[*].text`.
             Times and cursors are always ignored.
-        channel: The session in a recording of several.
+        channel: The number of the session, if the recording holds several.
         protocol_version: Another protocol version for the requests: one with a handshake if the
             client made a handshake, a stateless one if it made stateless requests.
         limits: The limits of the live session and its waits.

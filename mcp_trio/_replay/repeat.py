@@ -162,7 +162,8 @@ def replay_repeatedly(
     return [outcome for worker in workers for outcome in worker.outcomes]
 
 
-_calls: Final = threading.Lock()
+# Held during a call of `on_outcome`.
+_outcome_lock: Final = threading.Lock()
 
 
 class _Worker:
@@ -195,11 +196,12 @@ class _Worker:
 
     def _run(self) -> None:
         try:
-            self._read()
+            self._work()
         except Exception as error:  # `replay_repeatedly` raises it
             self.error = error
 
-    def _read(self) -> None:
+    def _work(self) -> None:
+        """Send the job to the process, read the outcomes, and check the exit status."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -212,7 +214,7 @@ class _Worker:
                     raise TargetError(str(read[_TARGET_ERROR]))
                 outcome = msgspec.json.decode(line, type=Outcome)
                 self.outcomes.append(outcome)
-                with _calls:
+                with _outcome_lock:
                     self._on_outcome(outcome)
         if status := self._process.wait():
             self._stderr.seek(0)

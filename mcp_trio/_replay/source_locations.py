@@ -1,6 +1,6 @@
 """Source locations of users' code for reports: file name and line, such as `at prices.py:16`.
 
-Each function returns an empty text if no code of a user is involved.
+If no code of a user is involved, locations are empty texts, and lists of frames are empty.
 """
 
 import functools
@@ -33,7 +33,10 @@ _OWN_MODULES: Final = "mcp_trio._"
 
 
 def current_location() -> str:
-    """Return the location of the user's code that runs in this task, or in a thread for it."""
+    """Return the location of the user's code that runs in this task, or in a thread for it.
+
+    Frames outside of the task do not count, such as those of a program that calls `trio.run`.
+    """
     thread = CALLING_THREAD.get()
     if thread is not None:
         return _thread_location(thread)
@@ -42,7 +45,7 @@ def current_location() -> str:
 
 
 def caller_location() -> str:
-    """Return the location of the user's code that called, in a task or in a thread."""
+    """Return the location of the innermost user's code on the stack of this thread."""
     return _innermost_location(inspect.currentframe(), None)
 
 
@@ -62,9 +65,10 @@ def task_location(task: trio.lowlevel.Task) -> str:
 
 
 def user_frames(task: trio.lowlevel.Task) -> list[tuple[FrameType, int]]:
-    """Return the frames of the user's code of a task that waits, or of the thread that it acts for.
+    """Return the frames of the user's code of a waiting task, or of the thread that it acts for.
 
-    Frames of libraries between them are among these; the outermost is the first.
+    The list begins with the outermost frame. Frames of libraries between two of the user's frames
+    are included.
     """
     thread = task.context.get(CALLING_THREAD)
     if thread is not None:
@@ -125,7 +129,8 @@ def _frame_of_thread(thread: int) -> FrameType | None:
 
 def _innermost_location(frame: FrameType | None, outermost: object) -> str:
     while frame is not None and frame is not outermost:
-        # Each use of `f_code` is an audit event; most frames are our own.
+        # Each use of `f_code` raises an audit event. Most frames are this package's, and the
+        # module's name is enough to pass over them.
         if not module_of(frame).startswith(_OWN_MODULES) and _is_user_code(frame.f_code):
             return _location(frame.f_code, frame.f_lineno)
         frame = frame.f_back
@@ -202,9 +207,10 @@ def _handler_of(application: Application, message: bytes) -> Registered | None:
     registry = application.registry
     try:
         call = msgspec.json.decode(message, type=_Message)
-        own = registry.methods.get(call.method)
-        if own is not None or call.method not in _FINDERS:
-            return own
+        # A handler that the user registered for the method itself comes first.
+        of_method = registry.methods.get(call.method)
+        if of_method is not None or call.method not in _FINDERS:
+            return of_method
         params_type, find = _FINDERS[call.method]
         return find(registry, msgspec.json.decode(call.params, type=params_type))
     except (ValueError, MCPError):  # an invalid message, or an unknown URI
@@ -226,6 +232,7 @@ def _find_resource(registry: Registry, params: _TargetParams) -> Registered | No
     return None if found is None else found[0]
 
 
+# By the method of the protocol: the type of its params, and a function that finds the handler.
 _FINDERS: Final[dict[str, tuple[Any, Callable[[Registry, Any], Registered | None]]]] = {
     "tools/call": (_TargetParams, lambda registry, params: registry.tools.get(params.name)),
     "prompts/get": (_TargetParams, lambda registry, params: registry.prompts.get(params.name)),

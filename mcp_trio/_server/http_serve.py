@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcp_trio")
 
 _SERVING: Final = b"serving"
-_SIGNALS_MAX: Final = 64
-_WAITING_MAX: Final = 0xFFFF  # The operating system caps the backlog at its own, lower maximum.
+_SIGNALS_MAX: Final = 64  # read at once
+_BACKLOG: Final = 0xFFFF  # The operating system caps the backlog at its own, lower maximum.
 
 
 class WorkerFailedError(Exception):
@@ -69,7 +69,16 @@ class WorkerFailedError(Exception):
 
 @attrs.define(eq=False, repr=False)
 class _WorkerSlot:
-    """One of the workers, which is a new process after each restart."""
+    """One of the workers, which is a new process after each restart.
+
+    Attributes:
+        restarts: The pauses before restarts.
+        process: The process; None before the first start and in the pause before a restart.
+        report_pipe: The pipe on which the worker reports that it serves.
+        changed_at: The time at which the process was started; without a process, the time of the
+            next start.
+        is_serving: True if the worker has reported that it serves.
+    """
 
     restarts: Restarts
     process: ForkProcess | None = None
@@ -111,16 +120,17 @@ class Workers:
         """
         with _signals() as signals:
             try:
-                return self._hold(signals)
+                return self._supervise(signals)
             finally:
                 self._stop(signals)
 
-    def _hold(self, signals: socket.socket) -> int:
+    def _supervise(self, signals: socket.socket) -> int:
+        """Start and replace workers until a signal arrives that stops the server; return it."""
         while True:
             for slot in self._slots:
                 if slot.process is None:
                     if time.monotonic() >= slot.changed_at:
-                        self._begin(slot)
+                        self._start(slot)
                 elif slot.process.exitcode is not None:
                     self._replace(slot, slot.process)
                 elif slot.report_pipe is not None and not slot.is_serving:
@@ -139,10 +149,10 @@ class Workers:
                 next_start = min(slot.changed_at for slot in self._slots if slot.process is None)
                 seconds = max(0.0, next_start - time.monotonic())
             happened = wait([signals, *(each.sentinel for each in running), *reports], seconds)
-            if signals in happened and (number := _number(signals)) is not None:
+            if signals in happened and (number := _received_signal(signals)) is not None:
                 return number
 
-    def _begin(self, slot: _WorkerSlot) -> None:
+    def _start(self, slot: _WorkerSlot) -> None:
         slot.report_pipe, pipe = get_context("fork").Pipe(duplex=False)
         slot.process = get_context("fork").Process(target=self._work, args=(pipe,))
         # A signal between the fork and the worker's own handlers would be lost.
@@ -194,7 +204,7 @@ class Workers:
         while (alive := self._alive()) and time.monotonic() < stopped_at:
             seconds = max(0.0, stopped_at - time.monotonic())
             happened = wait([signals, *(each.sentinel for each in alive)], seconds)
-            if signals in happened and _number(signals) is not None:
+            if signals in happened and _received_signal(signals) is not None:
                 break
         for process in self._alive():
             logger.error("worker %s did not stop in time and is killed", process.pid)
@@ -211,7 +221,7 @@ class Workers:
 
 @contextmanager
 def _signals() -> Generator[socket.socket]:
-    """Give a socket that becomes readable when a signal arrives; signals have no other effect."""
+    """Yield a socket that becomes readable when a signal arrives; signals have no other effect."""
     reader, writer = socket.socketpair()
     with reader, writer:
         reader.settimeout(0)
@@ -226,7 +236,7 @@ def _signals() -> Generator[socket.socket]:
                 signal.signal(number, handler)
 
 
-def _number(signals: socket.socket) -> int | None:
+def _received_signal(signals: socket.socket) -> int | None:
     """Return the first signal received that stops the server; None for any other signal."""
     numbers = signals.recv(_SIGNALS_MAX)
     return next((number for number in numbers if number in SIGNALS), None)
@@ -234,7 +244,7 @@ def _number(signals: socket.socket) -> int | None:
 
 @contextmanager
 def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
-    """Give the sockets, shared by all workers, that listen at an address; close them at the end.
+    """Yield the sockets, shared by all workers, that listen at an address; close them at the end.
 
     Raises:
         OSError: The address cannot be bound.
@@ -243,9 +253,7 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
     found = socket.getaddrinfo(host, port, type=kind, flags=flags)
     with ExitStack() as stack:
         yield [
-            stack.enter_context(
-                socket.create_server(where[:2], family=family, backlog=_WAITING_MAX)
-            )
+            stack.enter_context(socket.create_server(where[:2], family=family, backlog=_BACKLOG))
             for family, *_, where in found
         ]
 
@@ -385,7 +393,9 @@ async def serve_bound(
             with trio.CancelScope() as closing:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(app.runtime.run)
-                    closing.shield = True  # Before this, no session exists that has to be closed.
+                    # From now on, sessions may exist. A cancellation only sets `stopping`, so that
+                    # they are closed before the tasks are cancelled.
+                    closing.shield = True
                     await nursery.start(partial(_accept_connections, app, listeners, address, tls))
                     task_status.started(url)
                     await stopping.wait()

@@ -56,6 +56,11 @@ class Locks:
 
         If this is cancelled, the lock is not held.
 
+        Args:
+            handling: The handler that takes the lock, and records this as its effect.
+            name: The name of the lock.
+            holder: The task, or the bridge of the thread, that holds the lock.
+
         Raises:
             RuntimeError: `holder` holds the lock already.
         """
@@ -70,7 +75,8 @@ class Locks:
             )
 
         async def acquire_again() -> None:
-            # A replay takes the lock without a checkpoint, unless a handler has not released it.
+            # A replay runs this where the recorded task got the lock. The lock is then free, and is
+            # taken without a checkpoint, unless a handler has not released it yet.
             try:
                 limiter.acquire_on_behalf_of_nowait(holder)
             except trio.WouldBlock:
@@ -95,6 +101,7 @@ class Locks:
         self._leave(name).limiter.release_on_behalf_of(holder)
 
     def _leave(self, name: str) -> _Lock:
+        """Return a lock after the removal of one user; the last user removes the lock too."""
         key = (trio.lowlevel.current_trio_token(), name)
         lock = self._locks[key]
         lock.users -= 1
@@ -122,7 +129,8 @@ class TaskLock:
 class ThreadLock:
     """The context manager `ctx.lock(name)` of a handler in a thread.
 
-    The lock is released although the request may be over; `ThreadBridge.release` decides when.
+    The lock is released even if the request is over. If the request was cancelled,
+    `ThreadBridge.release` postpones this until the handler's task has noticed the cancellation.
     """
 
     _handling: Handling

@@ -4,6 +4,7 @@ The table `OPERATORS` is the RFC's own (appendix A), with two columns added for 
 
 The RFC does not define matching, and a template may be ambiguous. These rules make it unambiguous:
 
+- A sign is the character with which the expansion of an operator begins, such as the `/` of `{/a}`.
 - A value ends where the text or sign that follows it *first* occurs; the value of `{+path}`, which
   may span such text, ends where it *last* occurs. No text begins or ends within a percent-encoded
   character.
@@ -44,7 +45,17 @@ class TraversalError(UriError):
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules by which the expressions of an operator expand and match."""
+    """The rules by which the expressions of an operator expand and match.
+
+    Attributes:
+        first: The sign that begins an expansion ("first" in the RFC).
+        separator: The text between two values ("sep").
+        is_named: Whether each value follows its name and `=` ("named").
+        if_empty: The text after the name of an empty value ("ifemp").
+        keeps_reserved: Whether reserved characters stay as they are ("allow").
+        excludes: For matching, the characters that a value cannot contain.
+        may_hold_slash: For matching, whether a decoded value may contain a slash.
+    """
 
     first: str = ""
     separator: str = ","
@@ -111,6 +122,8 @@ class Expression(msgspec.Struct, frozen=True):
         # matches a whole run.
         excluded = "%" + operator.excludes + "".join(end for end in ends if len(end) == 1)
         texts = "".join(f"(?!{re.escape(end)})" for end in ends if len(end) > 1)
+        # A run of characters is matched possessively, unless a longer text may end the value within
+        # the run, or the value has to give characters back to end where the text *last* occurs.
         run = "" if texts or operator.keeps_reserved else "++"
         character = f"(?:[^{re.escape(excluded)}]{run}|{_TRIPLET.pattern})"
         group = f"((?:{texts}{character}){'*' if operator.keeps_reserved else '++'})"
@@ -255,10 +268,10 @@ class UriTemplate:
             raise UriError(
                 f"the URI is longer than limits.messages.uri_chars_max ({uri_chars_max})"
             )
-        plain = quote(uri, safe=_ASCII)
-        if not plain.endswith(self.tail) or _BROKEN_TRIPLET.search(plain):
+        ascii_uri = quote(uri, safe=_ASCII)
+        if not ascii_uri.endswith(self.tail) or _BROKEN_TRIPLET.search(ascii_uri):
             return None
-        found = self._pattern.fullmatch(plain.removesuffix(self.tail))
+        found = self._pattern.fullmatch(ascii_uri.removesuffix(self.tail))
         if found is None:
             return None
         values: dict[str, str] = {}

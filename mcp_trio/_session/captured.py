@@ -1,10 +1,10 @@
-"""Clocks and chance that a handler reads without its context, captured in the journal.
+"""Clocks and random numbers that a handler reads without its context, captured in the journal.
 
 The functions of `time`, `random` and `uuid` in the tables of this module, and `datetime.now`, are
-replaced. A call in a lane is a value of the journal, as that of `ctx.now` is: a live session
-records it, and a replay returns the recorded value. The functions of `random` draw from the
-generator of the lane, which `ctx.random` uses too, and so need no record. Outside of a lane, which
-includes effects, a call costs one look at a context variable more than before.
+replaced. A call in a lane is recorded as a call of `ctx.now` is: a live session records the value
+that the call returns, and a replay returns the recorded value. The functions of `random` draw from
+the generator of the lane, which `ctx.random` uses too, and so need no record. Outside of a lane,
+which includes effects, a call costs one look at a context variable more than before.
 
 Clocks that logging, the import system, Trio, this package or a library reads for a time limit are
 not captured, because the number of these calls is not the same in a replay. Neither are those of
@@ -48,17 +48,21 @@ _Function: TypeAlias = Callable[..., Any]
 
 
 class ImportNotes(msgspec.Struct, frozen=True, eq=False):
-    """The `order` of the lane in which a module is imported: `note` gets what it reads."""
+    """The owner of the lane in which a module is imported; `note` is called for each read."""
 
     note: Callable[[str, FrameType], None]
 
 
-class _CallsOfThread(msgspec.Struct, frozen=True):
+class _HandlerThread(msgspec.Struct, frozen=True):
+    """The thread of a handler, and the function with which it runs a function in the event loop."""
+
     thread: int
     call: Callable[[Callable[[], Awaitable[Any]]], Any]
 
 
-_CALLS: Final[ContextVar[_CallsOfThread | None]] = ContextVar("mcp_trio_calls", default=None)
+_HANDLER_THREAD: Final[ContextVar[_HandlerThread | None]] = ContextVar(
+    "mcp_trio_calls", default=None
+)
 
 
 @contextmanager
@@ -66,37 +70,42 @@ def capturing_in_thread(
     call: Callable[[Callable[[], Awaitable[Any]]], Any],
 ) -> Generator[None, None, None]:
     """Capture what the calling thread of a handler reads; `call` runs a function in the loop."""
-    token = _CALLS.set(_CallsOfThread(threading.get_ident(), call))
+    token = _HANDLER_THREAD.set(_HandlerThread(threading.get_ident(), call))
     try:
         yield
     finally:
-        _CALLS.reset(token)
+        _HANDLER_THREAD.reset(token)
 
 
 def _innermost(lane: Lane | None) -> Lane | None:
-    """Return the lane of a session that the calling task acts in; None if none is recorded."""
+    """Return the innermost lane of a session, from `lane` on outwards; None if there is none.
+
+    The lane of a resumable handler's memory is skipped: it is inside the lane of the session.
+    """
     while lane is not None and isinstance(lane.owner, Memory):
         lane = lane.outer
     return None if lane is None or lane.owner is None else lane
 
 
-def _calling_thread() -> _CallsOfThread | None:
-    calls = _CALLS.get()
+def _calling_thread() -> _HandlerThread | None:
+    calls = _HANDLER_THREAD.get()
     return calls if calls is not None and calls.thread == threading.get_ident() else None
 
 
 # Values -------------------------------------------------------------------------------------------
 
 
-class _Form(msgspec.Struct, frozen=True):
-    """The conversion of a value to JSON and back."""
+class _Conversion(msgspec.Struct, frozen=True):
+    """How a value is converted to JSON and back."""
 
     to_json: Callable[[Any], Any] = lambda value: value
     from_json: Callable[[Any], Any] = lambda value: value
 
 
-_PLAIN: Final = _Form()
-_PARTS: Final = _Form(lambda value: [*value, value.tm_zone, value.tm_gmtoff], time.struct_time)
+_PLAIN: Final = _Conversion()
+_PARTS: Final = _Conversion(
+    lambda value: [*value, value.tm_zone, value.tm_gmtoff], time.struct_time
+)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -107,11 +116,16 @@ def _uuid(text: str) -> uuid.UUID:
         return uuid.uuid5(uuid.NAMESPACE_OID, text)
 
 
-_UUID: Final = _Form(str, _uuid)
+_UUID: Final = _Conversion(str, _uuid)
 
 
 def _captured(
-    name: str, lane: Lane | None, frame: FrameType, form: _Form, arguments: Any, read: _Function
+    name: str,
+    lane: Lane | None,
+    frame: FrameType,
+    conversion: _Conversion,
+    arguments: Any,
+    read: _Function,
 ) -> Any:
     """Return what `read` returns, or the recorded value if this is a replay."""
     lane = _innermost(lane)
@@ -123,34 +137,38 @@ def _captured(
     named = {str(position): value for position, value in enumerate(arguments)}
     body = encode_body(named) if named else None
     if trio.lowlevel.in_trio_task():
-        return _journaled(name, lane, form, body, read)
+        return _journaled(name, lane, conversion, body, read)
     thread = _calling_thread()
     if thread is None:
         return read()
 
     async def perform() -> Any:
-        return _journaled(name, lane, form, body, read)
+        return _journaled(name, lane, conversion, body, read)
 
     try:
         return thread.call(perform)
-    except RequestAbandoned:
+    except RequestAbandoned:  # the request has ended, and its thread is recorded no longer
         return read()
 
 
-def _journaled(name: str, lane: Lane, form: _Form, arguments: bytes | None, read: _Function) -> Any:
-    """Return what a lane reads, journaled by its session and by those that it runs in."""
+def _journaled(
+    name: str, lane: Lane, conversion: _Conversion, arguments: bytes | None, read: _Function
+) -> Any:
+    """Return what a lane reads, recorded by its session and by the outer sessions around it."""
     values: list[Any] = []
     errors: list[Exception] = []
 
     def read_live() -> Outcome:
         outer = _innermost(lane.outer)
         try:
-            value = read() if outer is None else _journaled(name, outer, form, arguments, read)
+            value = (
+                read() if outer is None else _journaled(name, outer, conversion, arguments, read)
+            )
         except Exception as error:
             errors.append(error)
             return Outcome("err", encoded_error(error, bytes_max=_ERROR_BYTES_MAX))
         values.append(value)
-        return Outcome("res", encode_body(form.to_json(value)))
+        return Outcome("res", encode_body(conversion.to_json(value)))
 
     sequencer = cast("Sequencer", lane.owner)
     outcome = sequencer.read_value(lane, name, arguments, read_live)
@@ -160,7 +178,7 @@ def _journaled(name: str, lane: Lane, form: _Form, arguments: bytes | None, read
         return values[0]
     if outcome.kind == "err":
         raise rebuilt_error(outcome.body)
-    return form.from_json(msgspec.json.decode(outcome.body))
+    return conversion.from_json(msgspec.json.decode(outcome.body))
 
 
 # Clocks -------------------------------------------------------------------------------------------
@@ -171,9 +189,9 @@ _CLOCKS: Final = (
     *("time.process_time_ns", "time.thread_time_ns"),
 )
 
-# Other functions: the form of their value, and the number of arguments from which on they read no
-# clock.
-_FUNCTIONS: Final[dict[str, tuple[_Form, float]]] = {
+# Other functions: how their value is converted, and the number of arguments with which they read no
+# clock, as `time.gmtime(0)` with one.
+_FUNCTIONS: Final[dict[str, tuple[_Conversion, float]]] = {
     "time.localtime": (_PARTS, 1),
     "time.gmtime": (_PARTS, 1),
     "time.ctime": (_PLAIN, 1),
@@ -197,14 +215,14 @@ def _clock(name: str, original: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _function(name: str, original: _Function) -> _Function:
-    form, arguments_max = _FUNCTIONS[name]
+    conversion, arguments_max = _FUNCTIONS[name]
 
     def read(*args: Any, **keywords: Any) -> Any:
         lane = LANE.get()
         if lane is None or len(args) + len(keywords) >= arguments_max:
             return original(*args, **keywords)
         call = partial(original, *args, **keywords)
-        return _captured(name, lane, sys._getframe(1), form, args, call)  # noqa: SLF001
+        return _captured(name, lane, sys._getframe(1), conversion, args, call)  # noqa: SLF001
 
     return read
 
@@ -220,13 +238,14 @@ def _moment(name: str, original: _Function) -> _Function:
         is_invalid = zone is not None and not isinstance(zone, tzinfo)
         if lane is None or is_invalid or len(args) + len(keywords) > 1:
             return original(class_, *args, **keywords)
+        # A value in a time zone is recorded in UTC, since ISO 8601 keeps only an offset.
         in_utc = () if zone is None else (UTC,)
-        form = _Form(lambda moment: moment.isoformat(), class_.fromisoformat)
+        conversion = _Conversion(lambda moment: moment.isoformat(), class_.fromisoformat)
         moment = _captured(
             name,
             lane,
             sys._getframe(1),  # noqa: SLF001
-            form,
+            conversion,
             (),
             partial(original, class_, *in_utc),
         )
@@ -235,7 +254,7 @@ def _moment(name: str, original: _Function) -> _Function:
     return read
 
 
-# Chance -------------------------------------------------------------------------------------------
+# Random numbers -----------------------------------------------------------------------------------
 
 
 def _generator(name: str, lane: Lane | None, frame: FrameType) -> random.Random | None:
@@ -276,6 +295,7 @@ def _seed(original: _Function) -> _Function:
     def seed(self: random.Random, a: Any = None, *args: Any, **keywords: Any) -> None:
         lane = LANE.get()
         if a is None and lane is not None:
+            # The caller of `random.Random(…)`, not the constructor, which calls this method.
             frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
             while frame is not None and module_of(frame) in {random.__name__, __name__}:
                 frame = frame.f_back
@@ -288,7 +308,7 @@ def _seed(original: _Function) -> _Function:
 
 
 def capture() -> None:
-    """Replace the functions of the tables."""
+    """Replace the functions of the tables, and the functions of `random`."""
     for name in _CLOCKS:
         replace_function(name, partial(_clock, name))
     for name in _FUNCTIONS:

@@ -62,7 +62,7 @@ class EffectCaller(Protocol):
     """Code that calls effects: the handler of a request, or the lifespan of a server.
 
     Attributes:
-        memory: The steps of a resumable handler.
+        memory: The operations of a resumable handler in all its rounds; None for other code.
         random: The random number generator of code that is not recorded, made on first use.
     """
 
@@ -104,13 +104,13 @@ def lane_of_caller(caller: EffectCaller) -> Lane | None:
     """Return the lane of the calling task, which descends from `caller`.
 
     Raises:
-        LocalProtocolError: It does not descend from it, so that a replay could not order its
-            operations; or it runs an effect, which a replay does not run.
+        LocalProtocolError: The task does not descend from `caller`, so that a replay could not
+            order its operations; or it runs an effect, which a replay does not run.
     """
-    inside = RUNNING_EFFECT.get()
-    if inside is not None and inside.caller is caller:
+    running = RUNNING_EFFECT.get()
+    if running is not None and running.caller is caller:
         raise LocalProtocolError(
-            f"the context cannot be used inside the effect {inside.effect!r}, because a replay"
+            f"the context cannot be used inside the effect {running.effect!r}, because a replay"
             " does not run effects: return a value and use the context in the handler"
         )
     if not caller.sequencer.has_lanes:
@@ -134,11 +134,11 @@ class Handling(msgspec.Struct, eq=False):
         request: The request; a retry replaces it when the handler asks in rounds.
         lane: The lane of the handler; None if the session is not recorded.
         is_cancelled: True if the peer, or the end of the session, has cancelled the request.
-        is_started: True if the handler has started; before, a cancellation drops it.
+        is_started: True if the handler has started; after an earlier cancellation it never starts.
         random: The random number generator of an unrecorded handler, made on first use.
         request_state: The state in a retry, as the handler returned it.
         input_responses: The client's answers in a retry, by key.
-        memory: The steps of a resumable handler.
+        memory: The operations of a resumable handler in all its rounds; None for other handlers.
         ask_in_rounds: The function that sends questions in rounds; None if they are sent as
             requests.
         rounds: The rounds of a handler that has asked and is suspended between them.
@@ -178,7 +178,7 @@ class Handling(msgspec.Struct, eq=False):
 
     @property
     def scope(self) -> trio.CancelScope:
-        """Return the cancel scope of the handler; other handlers may use it before and after."""
+        """Return the cancel scope of the handler, which the task pool reuses for other handlers."""
         assert self._scope is not None
         return self._scope
 
@@ -271,12 +271,12 @@ class Handling(msgspec.Struct, eq=False):
         """
         lane, send_queue = lane_of_caller(self), self.session.send_queue
         self._notifications += 1
-        is_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
-        if is_due:
+        is_checkpoint_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
+        if is_checkpoint_due:
             send_queue.flush()
-        await send_queue.ready(lane, checkpoint=is_due)
+        await send_queue.ready(lane, checkpoint=is_checkpoint_due)
         if self.rounds is not None:
-            await self._between_rounds(self.rounds, lane)
+            await self._wait_for_request(self.rounds, lane)
         try:
             # A resumable handler that repeats an earlier round has sent this before.
             is_repeated = self.memory is not None and self.memory.is_recalling
@@ -290,8 +290,8 @@ class Handling(msgspec.Struct, eq=False):
         else:
             send_queue.post(message, lane, about=self.request.id)
 
-    async def _between_rounds(self, rounds: "Rounds", lane: Lane | None) -> None:
-        """Wait until the handler has an open request; in a replay it has one in its turn."""
+    async def _wait_for_request(self, rounds: "Rounds", lane: Lane | None) -> None:
+        """Wait until the handler has an unanswered request, and until it is the lane's turn."""
         while not (rounds.is_open or self.is_cancelled):
             try:
                 with operation(lane):

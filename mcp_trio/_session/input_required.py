@@ -79,11 +79,11 @@ async def run_resumably(
     """
     watch_lanes()
     memory.has_changed = functools.partial(_has_changed, handling)
-    handling.memory, suspended = memory, handling.ask_in_rounds
-    handling.ask_in_rounds = functools.partial(_ask_all, memory)
+    handling.memory, ask_suspended = memory, handling.ask_in_rounds
+    handling.ask_in_rounds = functools.partial(_ask_resumably, memory)
     result, failure = None, None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_round, handling, memory)
+        nursery.start_soon(_end_round_when_asked, handling, memory)
         enter_lane(memory.lane)
         try:
             with memory.scope:
@@ -92,7 +92,7 @@ async def run_resumably(
             failure = error
         finally:
             LANE.set(memory.lane.outer)
-            handling.memory, handling.ask_in_rounds = None, suspended
+            handling.memory, handling.ask_in_rounds = None, ask_suspended
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -100,12 +100,13 @@ async def run_resumably(
 
 
 def _has_changed(handling: Handling) -> bool:
-    # A live session has no other explanation; a replay follows the recording.
+    # In a live session, only a change of the handler's code explains a different operation. In a
+    # replay, redaction may have changed the arguments, so the mark in the recording decides.
     lane = handling.current_lane()
     return lane is None or handling.session.sequencer.patched(lane, CHANGED)
 
 
-async def _end_round(handling: Handling, memory: Memory) -> None:
+async def _end_round_when_asked(handling: Handling, memory: Memory) -> None:
     """End the round when a task has asked and all tasks that could run have run."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
     while True:
@@ -118,7 +119,10 @@ async def _end_round(handling: Handling, memory: Memory) -> None:
     memory.scope.cancel()
 
 
-async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Question]) -> list[Any]:
+async def _ask_resumably(
+    memory: Memory, handling: Handling, asked: Sequence[Question]
+) -> list[Any]:
+    """Return the answers from earlier rounds; end the round if one is missing."""
     begun = [memory.begin_operation(each.method, _params_of(each)) for each in asked]
     unanswered = {
         operation_id: each
@@ -126,7 +130,7 @@ async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Question]
         if earlier is None
     }
     if unanswered:
-        await _end_round_with(handling, memory, unanswered)
+        await _wait_for_end_of_round(handling, memory, unanswered)
     bodies = [bytes(earlier.body) for _, earlier in begun if earlier is not None]
     return [
         await perform_once(handling, _question(each, body))
@@ -134,7 +138,7 @@ async def _ask_all(memory: Memory, handling: Handling, asked: Sequence[Question]
     ]
 
 
-async def _end_round_with(
+async def _wait_for_end_of_round(
     handling: Handling, memory: Memory, asked: Mapping[OperationId, Question]
 ) -> NoReturn:
     """Add questions to the round, and wait for its end, which cancels the caller."""
@@ -188,7 +192,7 @@ async def _begin_asking(handling: Handling, asked: Sequence[Question], lane: Lan
 
 
 def asking(asked: Sequence[Question]) -> Effect[None]:
-    """Return the effect in whose form unanswered questions are recorded."""
+    """Return the effect as which questions are recorded; it has the command, but no answers."""
     if len(asked) == 1:
         return _question(asked[0])
     questions = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in asked]
@@ -201,7 +205,7 @@ def _question(asked: Question, body: bytes = b"") -> Effect[Any]:
         name=asked.method,
         arguments=functools.partial(_params_of, asked),
         run=_nothing,
-        codec=_Answer(asked, body),
+        codec=_AnswerCodec(asked, body),
     )
 
 
@@ -213,7 +217,7 @@ def _params_of(asked: Question) -> bytes:
     return encode_body(EmptyParams() if asked.params is None else asked.params)
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _AnswerCodec(msgspec.Struct, frozen=True):
     """A codec with the raw answer of the client, which is decoded and checked in each round."""
 
     asked: Question
@@ -269,7 +273,7 @@ class _OpenQuestion:
     Attributes:
         asked: The question.
         request: Its form in the `InputRequiredResult`.
-        settled: An event, set when all questions asked together are answered or given up.
+        settled: An event of all questions asked together, set when they are answered or given up.
         result: The decoded answer; or the exception of the question's own check, which is raised in
             the handler and not in the session.
         is_answered: True if the answer has arrived.
@@ -317,13 +321,21 @@ class Rounds:
     retry: IncomingRequest | None = attrs.field(default=None, init=False)
     duplicates: list[IncomingRequest] = attrs.field(factory=list[IncomingRequest], init=False)
     binding: tuple[bytes, str | None] = attrs.field(init=False)
+    # The last answer to a retry, for a repetition of this retry: the state with which the retry
+    # came, and the encoded answer.
     _last_reply: tuple[str, bytes] | None = attrs.field(default=None, init=False)
-    _open: dict[str, _OpenQuestion] = attrs.field(factory=dict[str, _OpenQuestion], init=False)
+    # The questions of the next round, or of the round that waits for a retry, by key.
+    _pending: dict[str, _OpenQuestion] = attrs.field(factory=dict[str, _OpenQuestion], init=False)
+    # The questions of the last round that was sent, by key.
     _sent: dict[str, _OpenQuestion] = attrs.field(factory=dict[str, _OpenQuestion], init=False)
+    # The number of questions so far.
     _asked: int = attrs.field(default=0, init=False)
+    # The time at which the keeper stops waiting for a retry, or drops the last reply.
     _deadline: float = attrs.field(default=math.inf, init=False)
     _keeper_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    # Set when the handler has a request again, or is cancelled.
     _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Set when the keeper has to look at the handler again.
     _change: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -345,7 +357,7 @@ class Rounds:
     @property
     def is_waiting(self) -> bool:
         """True if the handler waits for its client, or will once its questions are sent."""
-        return self.stage in {Stage.SUSPENDED, Stage.QUEUED} or bool(self._open)
+        return self.stage in {Stage.SUSPENDED, Stage.QUEUED} or bool(self._pending)
 
     @property
     def states(self) -> list[str]:
@@ -360,8 +372,9 @@ class Rounds:
 
     def reply_to(self, state: str) -> bytes | None:
         """Return the reply to an earlier retry with this state; None if there was none."""
-        is_kept = self._last_reply is not None and self._last_reply[0] == state
-        return self._last_reply[1] if self._last_reply is not None and is_kept else None
+        if self._last_reply is None or self._last_reply[0] != state:
+            return None
+        return self._last_reply[1]
 
     # The handler's side.
 
@@ -387,7 +400,7 @@ class Rounds:
         questions, size_bytes = self._questions(asked)
         await _begin_asking(self.handling, asked, lane)
         try:
-            self._enter(questions, size_bytes)
+            self._add_to_round(questions, size_bytes)
         except MCPError:
             if lane is not None:
                 self.handling.session.sequencer.resumed(lane, "err")
@@ -411,19 +424,19 @@ class Rounds:
         ]
         wanted = {str(number): question for number, question in enumerate(questions)}
         reply = self.handling.session.connection.response(
-            request, _wanted(wanted, SUSPENDED_PREFIX)
+            request, _input_required(wanted, SUSPENDED_PREFIX)
         )
         for question in questions:  # The handler may modify its params later, so they are encoded.
             params = downgraded(question.request.params, request.peer.protocol_version)
             question.request.params = msgspec.Raw(msgspec.json.encode(params))
         return questions, len(reply)
 
-    def _enter(self, questions: Sequence[_OpenQuestion], size_bytes: int) -> None:
+    def _add_to_round(self, questions: Sequence[_OpenQuestion], size_bytes: int) -> None:
         """Add questions to the next round."""
         if self.handling.is_cancelled:
             raise _cannot_be_asked()
         bytes_max = self.handling.session.connection.limits.messages.bytes_max
-        size_bytes += sum(len(question.request.params) for question in self._open.values())
+        size_bytes += sum(len(question.request.params) for question in self._pending.values())
         if size_bytes > bytes_max:
             raise LocalProtocolError(
                 f"the open input requests have {size_bytes} bytes,"
@@ -438,7 +451,7 @@ class Rounds:
             start(keeper) if lane is None else start(drive_in, lane, keeper)
         for question in questions:
             self._asked += 1
-            self._open[f"q{self._asked}"] = question
+            self._pending[f"q{self._asked}"] = question
         self.dispatcher.suspended_handlers.update(self)
         self._change.set()
 
@@ -446,15 +459,16 @@ class Rounds:
         sequencer = self.handling.session.sequencer
         kind = "cxl"
         try:
-            if not questions[0].settled.is_set():  # Without the check, a cancellation could win.
+            # `wait` would raise a pending cancellation although the answers are there already.
+            if not questions[0].settled.is_set():
                 await questions[0].settled.wait()
             kind = "res" if questions[0].is_taken else "err"
         finally:
             if lane is not None:
                 sequencer.resumed(lane, kind)
-            withdrawn = [key for key, question in self._open.items() if question in questions]
+            withdrawn = [key for key, question in self._pending.items() if question in questions]
             for key in withdrawn:
-                del self._open[key]
+                del self._pending[key]
             self.dispatcher.suspended_handlers.update(self)
         if kind == "err":
             raise _cannot_be_asked()
@@ -466,7 +480,7 @@ class Rounds:
         with self._keeper_scope:
             while True:
                 await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
-                has_to_ask = self.is_open and self._open and not self.handling.is_cancelled
+                has_to_ask = self.is_open and self._pending and not self.handling.is_cancelled
                 if not (has_to_ask or trio.current_time() >= self._deadline):
                     self._change = trio.Event()
                     with trio.move_on_at(self._deadline):
@@ -483,9 +497,9 @@ class Rounds:
 
     def _suspend(self, state: str) -> None:
         """Answer the request with the questions; the handler waits for a retry."""
-        handling, self._sent = self.handling, dict(self._open)
+        handling, self._sent = self.handling, dict(self._pending)
         connection = handling.session.connection
-        reply = connection.response(handling.request, _wanted(self._sent, state))
+        reply = connection.response(handling.request, _input_required(self._sent, state))
         self._last_reply = None if self.state is None else (self.state, reply)
         self.state, self.stage = state, Stage.SUSPENDED
         self._deadline = trio.current_time() + connection.limits.requests.suspended_seconds
@@ -512,9 +526,9 @@ class Rounds:
             RequestError: An answer is invalid; none of the answers was accepted.
         """
         responses: Mapping[str, msgspec.Raw] = retry.params.input_responses or {}
-        asked = {key: question for key, question in self._sent.items() if key in self._open}
+        asked = {key: question for key, question in self._sent.items() if key in self._pending}
         results = {
-            key: _result(key, question, responses[key])
+            key: _decoded_answer(key, question, responses[key])
             for key, question in asked.items()
             if key in responses
         }
@@ -524,7 +538,9 @@ class Rounds:
         if not missing:
             return None
         assert self.state is not None
-        return self.handling.session.connection.response(retry, _wanted(missing, self.state))
+        return self.handling.session.connection.response(
+            retry, _input_required(missing, self.state)
+        )
 
     def queue_retry(self, retry: IncomingRequest) -> None:
         """Let a complete retry wait to be admitted."""
@@ -536,7 +552,7 @@ class Rounds:
         self.handling.request, self._last_reply = retry, None
         retry.move(IncomingTrigger.START)
         for key in self._sent:
-            question = self._open.pop(key, None)
+            question = self._pending.pop(key, None)
             if question is not None:
                 question.is_taken = True
                 question.settled.set()
@@ -547,14 +563,14 @@ class Rounds:
     def cancel_handler(self) -> None:
         """Cancel the handler; a question in a shielded scope raises `ConnectionLost`."""
         self.handling.cancel()
-        for question in self._open.values():
+        for question in self._pending.values():
             question.settled.set()
         self._opened.set()
 
     def end(self, reply: bytes | None) -> None:
         """Note the end of the handler; keep its reply for a while if it answers a retry."""
         self.stage = Stage.OVER
-        self._open = {}
+        self._pending = {}
         if reply is None or self.state is None:
             self.state = None
             self.drop_reply()
@@ -581,12 +597,14 @@ def _cannot_be_asked() -> ConnectionLost:
     return ConnectionLost("the request is cancelled: its client cannot be asked any more")
 
 
-def _wanted(questions: Mapping[str, _OpenQuestion], state: str) -> types.InputRequiredResult:
+def _input_required(
+    questions: Mapping[str, _OpenQuestion], state: str
+) -> types.InputRequiredResult:
     requests = {key: question.request for key, question in questions.items()}
     return types.InputRequiredResult(input_requests=requests, request_state=state)
 
 
-def _result(key: str, question: _OpenQuestion, response: msgspec.Raw) -> Any:
+def _decoded_answer(key: str, question: _OpenQuestion, response: msgspec.Raw) -> Any:
     try:
         result = METHODS[question.asked.method].decode_result(response)
         question.asked.check(result)
@@ -620,11 +638,12 @@ class SuspendedHandlers:
     limits: Limits
     is_closed: bool = attrs.field(default=False, init=False)
     _rounds: dict[Handling, Rounds] = attrs.field(factory=dict[Handling, Rounds], init=False)
-    # The handlers that wait, or will soon, with the clients in whose places they do.
+    # The handlers that wait, or will soon, each with the client in whose share it takes a place.
     _waiting: dict[Rounds, str | int] = attrs.field(factory=dict[Rounds, str | int], init=False)
     _places: Shares = attrs.field(init=False)
     _states: dict[str, Rounds] = attrs.field(factory=dict[str, Rounds], init=False)
-    _known: dict[Rounds, list[str]] = attrs.field(factory=dict[Rounds, list[str]], init=False)
+    # The states of each handler's rounds that are in `_states`.
+    _indexed: dict[Rounds, list[str]] = attrs.field(factory=dict[Rounds, list[str]], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = request_shares("suspended_max", self.limits)
@@ -637,7 +656,7 @@ class SuspendedHandlers:
     @property
     def is_empty(self) -> bool:
         """True if no handler is suspended and no reply is kept."""
-        return not (self._rounds or self._known)
+        return not (self._rounds or self._indexed)
 
     @property
     def handlings(self) -> list[Handling]:
@@ -647,7 +666,7 @@ class SuspendedHandlers:
     def close(self) -> None:
         """Accept no more retries: cancel the suspended handlers and drop the kept replies."""
         self.is_closed = True
-        for rounds in [*self._known]:
+        for rounds in [*self._indexed]:
             rounds.drop_reply()
             self._index(rounds)
         for rounds in self._waiting:
@@ -669,7 +688,7 @@ class SuspendedHandlers:
         self.update(rounds)
 
     def rejection(self, rounds: Rounds) -> str | None:
-        """Return the reason why a handler cannot ask, with the setting; None if it can."""
+        """Return the reason why a handler cannot ask, with the limit; None if it can ask."""
         exceeded = self._places.exceeded(rounds.handling.request.client)
         if rounds in self._waiting or exceeded is None:
             return None
@@ -699,16 +718,17 @@ class SuspendedHandlers:
         self._drop_excess_replies(rounds.handling.request.client)
 
     def _index(self, rounds: Rounds) -> None:
-        for state in self._known.pop(rounds, ()):
+        """Let retries find the rounds by their present states, and by no earlier ones."""
+        for state in self._indexed.pop(rounds, ()):
             del self._states[state]
         if rounds.states:
-            self._known[rounds] = rounds.states
+            self._indexed[rounds] = rounds.states
             self._states.update(dict.fromkeys(rounds.states, rounds))
 
     def _drop_excess_replies(self, client: str | int) -> None:
         """Drop kept replies of a client, the oldest first, until the limits are met."""
         limits = self.limits.requests
-        keeping = [rounds for rounds in self._known if rounds.reply_bytes]
+        keeping = [rounds for rounds in self._indexed if rounds.reply_bytes]
         of_client = [rounds for rounds in keeping if rounds.handling.request.client == client]
         total_bytes_max = limits.replies_kept_bytes_max * limits.all_clients_factor
         excess = max(

@@ -119,6 +119,7 @@ class RoutedChannel(ABC):
         transport: The name of the transport in recordings and logs.
     """
 
+    # All messages to send are `RelatedMessage`s; see `Channel`.
     is_addressed: ClassVar[bool] = True
 
     limits: Limits
@@ -271,7 +272,7 @@ class SessionChannel(RoutedChannel):
         if stream is None:
             return
         if not self._of_request:
-            self._of_request.clear()  # an emptied one keeps its size
+            self._of_request.clear()  # `pop` does not release the memory of an emptied dict
         stream.answered(request_id)
         if stream.is_ended and stream.number is not None:
             self._kept.close_stream(stream.number)
@@ -280,6 +281,7 @@ class SessionChannel(RoutedChannel):
     # Sent messages
 
     def _route(self, frame: bytes) -> None:
+        """Send a message to the stream of its request, or else to the stream of the GET."""
         assert isinstance(frame, RelatedMessage)
         request_id = frame.related_request_id
         stream = None if request_id is None else self._of_request.get(request_id)
@@ -314,7 +316,10 @@ class SessionChannel(RoutedChannel):
         return first_id
 
     def begin_unseen(self, stream: ResponseStream) -> None:
-        """Do as `begin`, without a first event: some clients fail on one without a message."""
+        """Give the stream's events ids, as `begin` does, but return no id of a first event.
+
+        Some clients fail on an event without a message.
+        """
         self.begin(stream)
 
     def _number(self, stream: ResponseStream) -> int:

@@ -85,7 +85,15 @@ async def serve_hypercorn(
 
 @attrs.define(eq=False, repr=False)
 class _Host:
-    """An application whose calls can be cancelled, and the sockets on which hypercorn serves it."""
+    """An application whose calls can be cancelled, and the sockets on which hypercorn serves it.
+
+    Attributes:
+        app: The application.
+        listeners: The sockets.
+        places: The number of calls at the same time, in all and for each client's network.
+        is_stopping: An event that is set by `stop`.
+        log: The log of rejected requests.
+    """
 
     app: Application
     listeners: Sequence[trio.SocketListener]
@@ -100,7 +108,7 @@ class _Host:
         """Run hypercorn until `stop` is called, also after errors of hypercorn."""
         has_ever_started = has_started = False
 
-        async def wait_for_stop() -> None:  # hypercorn calls this when it listens
+        async def wait_for_stop() -> None:  # hypercorn calls this when it listens, at each start
             nonlocal has_started, has_ever_started
             has_started = True
             if not has_ever_started:

@@ -43,10 +43,10 @@ class NamedPipes:
 async def open_named_pipes(folder: Path, *, is_server: bool) -> NamedPipes:
     """Open one end of the pipes `to-server` and `to-client` in a folder; wait for the other end."""
     fds: dict[bool, int] = {}
-    with ExitStack() as opened:
+    with ExitStack() as opened:  # both ends open the pipes in the same order, or each would wait
         for name, reads in (("to-server", is_server), ("to-client", not is_server)):
-            mode = os.O_RDONLY if reads else os.O_WRONLY
-            fd = await trio.to_thread.run_sync(os.open, folder / name, mode, abandon_on_cancel=True)
-            opened.callback(os.close, fds.setdefault(reads, fd))
-        opened.pop_all()
+            path, mode = folder / name, os.O_RDONLY if reads else os.O_WRONLY
+            fds[reads] = await trio.to_thread.run_sync(os.open, path, mode, abandon_on_cancel=True)
+            opened.callback(os.close, fds[reads])
+        opened.pop_all()  # both are open and stay so
     return NamedPipes(fd_in=fds[True], fd_out=fds[False])

@@ -1,8 +1,8 @@
 """A SQLite database that can run untrusted statements.
 
-`Database` does all external I/O of the explorer. Two settings make it read-only: the mode in which
-the file is opened, and a pragma of the connection. Statements that reach outside of the file are
-rejected.
+`Database` does all external I/O of the example `sqlite_explorer`. Two settings make it read-only:
+the mode in which the file is opened, and a pragma of the connection. Statements that reach outside
+of the file are rejected.
 """
 
 import functools

@@ -68,13 +68,13 @@ SOME_TITLED = {"type": "array", "items": {"anyOf": [{"const": "r", "title": "Red
         (TITLED, "r", None),
         (TITLED, "Red", "none of the choices"),
         (SOME, ["red", "blue"], None),
-        (SOME, ["green"], "not only choices"),
+        (SOME, ["green"], "contains a value that is none of the choices"),
         (SOME, "red", "not a list of strings"),
         (SOME, [1], "not a list of strings"),
         ({**SOME, "minItems": 1}, [], "less than 1 items"),
         ({**SOME, "maxItems": 1}, ["red", "red"], "more than 1 items"),
         (SOME_TITLED, ["r"], None),
-        (SOME_TITLED, ["Red"], "not only choices"),
+        (SOME_TITLED, ["Red"], "contains a value that is none of the choices"),
     ],
 )
 def test_each_invalid_value_of_a_form_is_reported_in_one_line(member, value, fault):
