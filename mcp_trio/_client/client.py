@@ -409,8 +409,13 @@ class Client:
             RequestError: The server rejected the handshake.
             RemoteProtocolError: Client and server have no protocol version in common.
             RecordingError: The recording cannot be created.
+            RuntimeError: The calling code does not run in Trio.
             ValueError: The redaction rules of the recording are invalid.
         """
+        if not trio.lowlevel.in_trio_run():
+            raise RuntimeError(
+                "a Client needs Trio: write trio.run(main) in place of asyncio.run(main())"
+            )
         await self._connect(spawn_in_system_task)
         return self
 

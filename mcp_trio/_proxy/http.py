@@ -75,7 +75,7 @@ from mcp_trio._transports.http_client_requests import (
 )
 from mcp_trio._transports.http_response import BodyTooLargeError, Exchange, until_gone
 from mcp_trio._transports.http_server import serve_native
-from mcp_trio._transports.sockets import netloc
+from mcp_trio._transports.sockets import netloc, open_tcp_listeners
 from mcp_trio.errors import SERVER_BUSY
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -699,7 +699,7 @@ async def serve_http_proxy(
         OSError: The address cannot be bound.
         ValueError: An option for the host check or the token is invalid.
     """
-    listeners = await trio.open_tcp_listeners(listen.port, host=listen.host)
+    listeners = await open_tcp_listeners(listen.host, listen.port)
     try:
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
         host_check = host_check_for(

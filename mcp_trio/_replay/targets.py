@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from mcp_trio._server.server import Server
+from mcp_trio._server.server import IMPORTED_TARGET, Server
 from mcp_trio.errors import MCPError
 
 # Like multiprocessing, which imports a main module a second time under such a name: code under
@@ -63,6 +63,7 @@ def _import(source: str) -> ModuleType:
     if path is None and not all(map(str.isidentifier, source.split("."))):
         raise TargetError(f"{source!r} is not a module name; a file name must end with .py")
     sys.path.insert(0, str(Path.cwd() if path is None else path.resolve().parent))
+    imported = IMPORTED_TARGET.set(source)
     try:
         if path is None:
             return importlib.import_module(source)
@@ -91,6 +92,8 @@ def _import(source: str) -> ModuleType:
         raise TargetError(
             f"{path or source} cannot be imported:\n{''.join(lines).rstrip()}"
         ) from error
+    finally:
+        IMPORTED_TARGET.reset(imported)
     return module
 
 

@@ -49,7 +49,7 @@ from mcp_trio._server.stdio import SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import exception_to_raise, sole_exception
 from mcp_trio._transports.concurrency import call_when_cancelled
-from mcp_trio._transports.sockets import netloc
+from mcp_trio._transports.sockets import explaining_bind_errors, netloc, open_tcp_listeners
 from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio.limits import Limits
 
@@ -246,16 +246,19 @@ def _received_signal(signals: socket.socket) -> int | None:
 def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
     """Yield the sockets, shared by all workers, that listen at an address; close them at the end.
 
-    Raises:
-        OSError: The address cannot be bound.
+    The errors are those of `explaining_bind_errors`.
     """
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
-    found = socket.getaddrinfo(host, port, type=kind, flags=flags)
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(socket.create_server(where[:2], family=family, backlog=_BACKLOG))
-            for family, *_, where in found
-        ]
+        with explaining_bind_errors(host, port):
+            found = socket.getaddrinfo(host, port, type=kind, flags=flags)
+            sockets = [
+                stack.enter_context(
+                    socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+                )
+                for family, *_, where in found
+            ]
+        yield sockets
 
 
 # In the caller's nursery ------------------------------------------------------------------------
@@ -361,7 +364,7 @@ async def serve_http(
         OSError: The address cannot be bound, or the certificate cannot be read.
         Exception: The error that the lifespan raised, not in an exception group.
     """
-    listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    listeners = await open_tcp_listeners(address.host, address.port)
     await serve_bound(server, listeners, address, options, task_status=task_status)
 
 

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from functools import partial
 from inspect import isasyncgenfunction
 from operator import attrgetter
@@ -88,6 +89,9 @@ def _run_until_signal(
 
     run_until_signal(serve_of(server), exit_seconds=server.limits.shutdown.exit_seconds, **options)
 
+
+IMPORTED_TARGET: Final[ContextVar[str | None]] = ContextVar("mcp_trio_target", default=None)
+"""The file or module of a server that a command, or a fixture, imports now."""
 
 # The names of transports in other SDKs.
 _OTHER_NAMES: Final = {"streamable-http": "http", "streamable_http": "http", "ws": "websocket"}
@@ -689,9 +693,15 @@ class Server:
                 is `resumable`.
 
         Raises:
+            RuntimeError: A command or a fixture imports the module that calls this.
             ValueError: The transport is unknown, or options contradict each other.
             SystemExit: After SIGINT or SIGTERM, with status 128 plus the number of the signal.
         """
+        if IMPORTED_TARGET.get() is not None:
+            raise RuntimeError(
+                f"server.run() is called while {IMPORTED_TARGET.get()} is imported: put it under"
+                ' `if __name__ == "__main__":`'
+            )
         transport = _OTHER_NAMES.get(transport, transport)
         if transport == "sse":
             raise ValueError(

@@ -42,6 +42,7 @@ from mcp_trio._transports.sockets import (
     SocketHost,
     SocketPath,
     netloc,
+    open_tcp_listeners,
     serve_sockets,
     unix_listener,
 )
@@ -272,7 +273,7 @@ async def bound_websocket(
 ) -> AsyncGenerator[BoundWebSocket, None]:
     """Bind an address for WebSockets within the block; errors are those of `serve_websocket`."""
     tls = tls_context(options.get("certfile"), options.get("keyfile"))
-    bound = await trio.open_tcp_listeners(port, host=host)
+    bound = await open_tcp_listeners(host, port)
     with _closing(bound):
         handshake_check = handshake_check_for(
             options, [each.socket.getsockname()[:2] for each in bound]
@@ -358,7 +359,7 @@ async def serve_tcp(
             f"TCP does not authenticate: every client that reaches {host} could use this server."
             " Pass authorize=, or is_open=True to accept all clients"
         )
-    bound = await trio.open_tcp_listeners(port, host=host)
+    bound = await open_tcp_listeners(host, port)
     with _closing(bound):
         url = _url("tcp", host, bound, "")
         listen = _listening(bound, "tcp", url, authorize, server.limits)

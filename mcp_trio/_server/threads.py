@@ -246,8 +246,8 @@ def _call(
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError(
-            "a `def` handler returned a coroutine: if a decorator wraps an `async def` function in"
-            " a `def` function, it must use functools.wraps"
+            "a `def` handler returned a coroutine: make it `async def`, and `await` the coroutine;"
+            " a decorator that wraps an `async def` function must use functools.wraps"
         )
     return result
 

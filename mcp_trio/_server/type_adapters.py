@@ -410,6 +410,8 @@ def _hold(holds: Callable[[Any], Any], text: str, value: Any) -> None:
 
 def no_json_form(kind: Any) -> TypeError:
     """Return the error about a type that has no JSON form."""
+    if kind in (types.CoroutineType, types.AsyncGeneratorType):
+        return TypeError(f"a {kind.__name__} has no JSON form: `await` may be missing before it")
     return TypeError(
         f"the type {kind!r} has no JSON form: a cattrs Converter with hooks for it, "
         "Server(converter=...), would give it one"

@@ -76,6 +76,13 @@ def from_users_code(
     return type(error), error, traceback
 
 
+# What to do about an error of another library, by the beginning of its text.
+_HINTS: Final = {
+    "no running event loop": " (asyncio does not run here: use trio, such as trio.sleep)",
+    "asyncio.run() cannot be called": " (asyncio does not run here: `await` the function)",
+}
+
+
 def one_line_about(error: BaseException) -> str:
     """Return class, text, notes and place of an exception: "KeyError: 'a' at desk.py:12".
 
@@ -91,8 +98,9 @@ def one_line_about(error: BaseException) -> str:
         if owner_of(file) == "user":
             place = f" at {Path(file).name}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
+    hint = next((hint for start, hint in _HINTS.items() if text.startswith(start)), "")
     members = "; ".join(map(one_line_about, _members(error)))
-    return f"{type(error).__name__}{text and ': '}{text}{members and f' [{members}]'}{place}"
+    return f"{type(error).__name__}{text and ': '}{text}{members and f' [{members}]'}{place}{hint}"
 
 
 def exception_to_raise(group: BaseExceptionGroup) -> BaseException:

@@ -256,6 +256,37 @@ def _bind_privately(unbound: socket.socket, path: str) -> None:
         os.umask(umask)
 
 
+_PORT_MAX: Final = 65_535
+
+
+async def open_tcp_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """Bind a TCP address, and listen; the errors are those of `explaining_bind_errors`."""
+    with explaining_bind_errors(host, port):
+        return await trio.open_tcp_listeners(port, host=host)
+
+
+@contextlib.contextmanager
+def explaining_bind_errors(host: str, port: int) -> Generator[None]:
+    """Enter a block that binds a TCP address.
+
+    Raises:
+        OSError: The address cannot be bound; the text says why, and what to do.
+        ValueError: The number of the port is out of range.
+    """
+    if not 0 <= port <= _PORT_MAX:  # The system would take the remainder.
+        raise ValueError(f"port={port} is no TCP port: choose one up to {_PORT_MAX}")
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            text = "the port is in use: choose another one, or 0 for any free one"
+        elif error.errno == errno.EACCES:
+            text = "the port needs privileges: choose one from 1024 on"
+        else:
+            raise
+        raise OSError(error.errno, text, f"{host}:{port}") from None
+
+
 def _remove_stale(path: str) -> None:
     try:
         mode = os.lstat(path).st_mode

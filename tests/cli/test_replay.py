@@ -333,6 +333,15 @@ def test_a_target_that_cannot_be_imported_is_named(invoke, counting, tmp_path, o
     assert "ZeroDivisionError" in shown.stderr
 
 
+def test_a_target_that_serves_when_it_is_imported_is_rejected(invoke, counting, tmp_path):
+    path = counting("count", "a.mcprec.jsonl")
+    target = tmp_path / "eager.py"
+    target.write_text("from mcp_trio import Server\nserver = Server('eager')\nserver.run()\n")
+    shown = invoke("replay", path, target)
+    assert shown.exit_code == 2
+    assert f"server.run() is called while {target} is imported: put it under" in shown.stderr
+
+
 # `sweep`.
 
 
@@ -752,7 +761,8 @@ def test_a_port_in_use_is_reported_in_one_line(invoke):
         port = str(taken.getsockname()[1])
         shown = invoke("mock", WEATHER_RECORDING, "--transport", "http", "--port", port)
     assert shown.exit_code == 2
-    assert shown.stderr == f"cannot listen at 127.0.0.1:{port}: Address already in use\n"
+    advice = "the port is in use: choose another one, or 0 for any free one"
+    assert shown.stderr == f"cannot listen at 127.0.0.1:{port}: {advice}\n"
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_a_port_in_use_is_named_in_the_error(way, rejected):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         text = rejected("plain.py", *TAKEN[way], "--port", str(port))
-    assert text.startswith(f"cannot listen at 127.0.0.1:{port}: Address already in use")
+    assert text.startswith(f"cannot listen at 127.0.0.1:{port}: the port is in use: choose another")
 
 
 def test_an_os_error_of_a_lifespan_keeps_its_traceback(rejected, invoke):

@@ -1,5 +1,6 @@
 """Connecting a client: targets, the handshake, and failed attempts."""
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -791,6 +792,15 @@ async def test_the_error_for_an_invalid_string_names_the_accepted_targets(target
     with pytest.raises(ValueError, match=r"ws://.*unix:.*tcp://.*a command is a list"):
         async with Client(target):
             pass
+
+
+def test_a_client_outside_of_trio_names_what_to_write():
+    async def main():
+        async with Client(Server("here")):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"write trio.run\(main\) in place of asyncio"):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("as_path", [str, Path])

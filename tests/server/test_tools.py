@@ -1,5 +1,6 @@
 """Tools: registration, arguments, results, errors and security."""
 
+import asyncio
 import functools
 import json
 import logging
@@ -323,6 +324,30 @@ async def test_a_server_may_send_the_texts_of_unexpected_errors(serve, error, te
     assert await asker.failure("crash") == text
     failed = await asker.error("resources/read", {"uri": "sea://crash"})
     assert failed["message"] == text.replace("crash", "sea://crash")
+
+
+async def test_asyncio_in_a_handler_is_named_as_the_mistake(server, serve, caplog):
+    @server.tool
+    async def doze():
+        await asyncio.sleep(0.01)
+
+    asker = await serve(server)
+    await asker.failure("doze")
+    assert "(asyncio does not run here: use trio, such as trio.sleep)" in caplog.text
+
+
+async def test_a_missing_await_is_named_as_the_mistake(server, serve, caplog):
+    coroutines = []
+
+    @server.tool
+    async def fetch():
+        coroutines.append(serve(server))
+        return coroutines[0]
+
+    asker = await serve(server)
+    await asker.failure("fetch")
+    assert "a coroutine has no JSON form: `await` may be missing before it" in caplog.text
+    coroutines[0].close()
 
 
 def test_an_unknown_choice_of_error_texts_is_rejected():

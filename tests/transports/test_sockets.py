@@ -13,7 +13,12 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._transports import sockets
-from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
+from mcp_trio._transports.sockets import (
+    SocketHost,
+    open_tcp_listeners,
+    serve_sockets,
+    unix_listener,
+)
 from mcp_trio.limits import MIB, HttpLimits, MessageLimits, ShutdownLimits
 from mcp_trio.transports import PeerCredentials, open_tcp_channel, open_unix_channel
 
@@ -319,3 +324,17 @@ async def test_a_message_sent_in_part_is_dropped_with_a_lost_peer(pairs):
     messages = [*await theirs.receive(), *await theirs.receive()]
     assert messages == [b'{"jsonrpc":']  # it is no JSON, which the decoder reports
     assert await theirs.receive() == []
+
+
+async def test_a_port_in_use_is_named_with_what_to_do():
+    (listener,) = await open_tcp_listeners("127.0.0.1", 0)
+    port = listener.socket.getsockname()[1]
+    with pytest.raises(OSError, match=f"the port is in use: choose .* one: '127.0.0.1:{port}'"):
+        await open_tcp_listeners("127.0.0.1", port)
+    await listener.aclose()
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+async def test_a_number_that_is_no_port_is_rejected(port):
+    with pytest.raises(ValueError, match=f"port={port} is no TCP port"):
+        await open_tcp_listeners("127.0.0.1", port)
