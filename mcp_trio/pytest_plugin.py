@@ -1,7 +1,7 @@
 """The pytest plugin: recordings as regression tests, and fixtures to test servers and clients.
 
     @pytest.mark.mcp_recording("trip.mcprec.jsonl")
-    def test_the_trip_still_goes_the_same_way(mcp_replay):
+    def test_trip(mcp_replay):
         mcp_replay(server)
 
 pytest loads the plugin automatically. All fixtures are synchronous, so they work under pytest-trio,
@@ -43,11 +43,12 @@ _MODES: Final[tuple[Mode, ...]] = ("strict", "outbound", "inputs")
 _RECORD_MODES: Final[tuple[RecordMode, ...]] = ("none", "once", "new", "all")
 _MARK_HELP: Final = (
     f"{_MARK}(path, mode='strict', ignore=()): the recording that the fixtures mcp_replay, mcp_mock"
-    " and mcp_recorder use, relative to the test's file. mode: 'strict', 'outbound' (what was sent"
-    " only), or 'inputs' (send the recorded requests to a live server, and compare the answers"
-    " except at the JSON paths in ignore)."
+    " and mcp_recorder use, relative to the test's file. mode: 'strict', 'outbound' (compare only"
+    " sent messages), or 'inputs' (send the recorded requests to a live server, and compare the"
+    " answers except at the JSON paths in ignore)."
 )
-# File names of recordings: characters that are replaced, and test names that need no digest.
+# File names of recordings. Characters that a file name may not have everywhere are replaced. A test
+# name needs no digest if no other test name can result in the same file name.
 _REPLACED_CHARACTER: Final = re.compile(r"[^\w.-]", re.ASCII)
 _UNIQUE_NAME: Final = re.compile(r"[\w.-]*(\[[\w.-]*\])?[\w.-]*", re.ASCII)
 _NAME_CHARACTERS_MAX: Final = 120
@@ -83,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test whose marker is invalid, or has no effect because no fixture uses it.
 
-    A test with the fixture `request` may request another fixture later.
+    A test with the fixture `request` is accepted, because it may request another fixture later.
     """
     marker = item.get_closest_marker(_MARK)
     if marker is None:
@@ -117,6 +118,7 @@ def _marker_arguments(marker: pytest.Mark) -> _MarkerArguments:
     try:
         return _MarkerArguments(*marker.args, **marker.kwargs)
     except (TypeError, ValueError) as error:
+        # A wrong argument raises TypeError with the name of `__init__`, which users do not know.
         text = str(error).replace("_MarkerArguments.__init__()", _MARK)
         pytest.fail(f"{_MARK}: {text}", pytrace=False)
 
@@ -133,7 +135,7 @@ class _RecordingPaths:
         self.mode: Mode = "strict" if self._arguments is None else self._arguments.mode
         self.ignore: Sequence[str] = () if self._arguments is None else self._arguments.ignore
 
-    def path_or_marker(self, path: str | os.PathLike[str] | None) -> Path:
+    def given_or_marked_path(self, path: str | os.PathLike[str] | None) -> Path:
         """Return `path`, or else the path from the marker, in the folder of the test's file."""
         __tracebackhide__ = True
         if path is not None:
@@ -249,14 +251,15 @@ class Replay:
     ) -> "ReplayReport | InputsReport":
         """Replay the marker's recording, or the one at `path`, against `server`.
 
-        `server` is a server, or names one: `desk.py`, relative to the test's file, or
-        `package.module`, either with `:object`. A server that is a variable of a module, and is as
-        its module made it, is imported anew with the other modules of its folder or package, so
-        that replays do not disturb each other; afterwards, all modules are those from before.
+        `server` is a server, or the name of one: `desk.py`, relative to the test's file, or
+        `package.module`; both may end in `:object`. If a server is a variable of a module, and was
+        not changed after its module made it, the replay imports it anew together with the other
+        modules of its folder or package, so that replays do not share state. After the replay,
+        `sys.modules` has the earlier modules again.
 
-        With `repeat`, the recording is then replayed under so many seeds of the scheduler, each
-        with two seeds of Python's hashes, in two processes; the server must be such a variable.
-        `allow_damaged` and `all_divergences` are those of `mcp_trio.recording.replay`; mode
+        With `repeat`, the recording is then replayed with that many seeds of the scheduler, each
+        with two seeds of Python's hashes, in two processes. The server must then be a variable of a
+        module. `allow_damaged` and `all_divergences` are those of `mcp_trio.recording.replay`; mode
         "inputs" always finds all differences.
 
         The call returns when the replays have finished, also inside a Trio program. Calls that a
@@ -264,7 +267,7 @@ class Replay:
         be any target of a client, such as a command or the URL of another process.
         """
         __tracebackhide__ = True
-        file, mode = self._paths.path_or_marker(path), self._paths.mode
+        file, mode = self._paths.given_or_marked_path(path), self._paths.mode
         if mode == "inputs":
             if repeat:
                 raise AssertionError('repeat is not for mode="inputs"')
@@ -286,16 +289,16 @@ class Replay:
         __tracebackhide__ = True
         from mcp_trio._recorder.files import recordings_in
 
-        path = self._paths.path_or_marker(folder)
+        path = self._paths.given_or_marked_path(folder)
         files = recordings_in(path, role="server")
         if not files:
             raise AssertionError(f"nothing was compared: {path} holds no recording of a server")
         return [self(server, file, repeat=repeat) for file in files]
 
     def _target(self, text: str) -> str:
-        """Return a target whose file is found from any folder."""
+        """Return the target `text` with the path of its file, if it has one, made absolute."""
         is_file = text.partition(":")[0].endswith(".py")
-        return os.fspath(self._paths.path_or_marker(text)) if is_file else text
+        return os.fspath(self._paths.given_or_marked_path(text)) if is_file else text
 
 
 class Mock:
@@ -317,7 +320,7 @@ class Mock:
         __tracebackhide__ = True
         from mcp_trio.testing import mock_server
 
-        mock = _or_fail(partial(mock_server, self._paths.path_or_marker(path)))
+        mock = _or_fail(partial(mock_server, self._paths.given_or_marked_path(path)))
         if strict:
             self._strict.append(mock)
         return mock
@@ -343,16 +346,17 @@ class Recorder:
 
         The path of the recording is the marker's, or in `recordings/` beside the test's file, named
         after the test and, for a second client of one test, `label`. `--mcp-record` decides when
-        the recording is made; it is kept only if the block ends without an exception. A server
-        object records its own side, and is replayed strictly before the client gets the recorded
-        answers; with any other target the client records. A request that is not recorded fails the
+        the recording is made; it is kept only if the block ends without an exception. If the target
+        is a server object, the server makes the recording; later, the recording is first replayed
+        against the server in the strict mode, and then the client gets the recorded answers. With
+        any other target, the client makes the recording. A request that is not recorded fails the
         test.
         """
         __tracebackhide__ = True
         path = self._paths.path_for_test(label)
         if path in self._used:
             raise AssertionError(
-                f"{path.name} is used already: pass a label= for the second client"
+                f"{path.name} has another client already: pass a label= for the second client"
             )
         self._used.add(path)
         return RecordedClient(target, path, self._mode, {**options})
@@ -381,7 +385,7 @@ class RecordedClient:
         from mcp_trio.recording import RecordOptions
         from mcp_trio.testing import mock_server
 
-        if not await self._is_to_be_recorded():
+        if not await self._must_record():
             self._mock = _or_fail(partial(mock_server, self._path))
             self._client = Client(self._mock, **self._options)
         else:
@@ -420,7 +424,7 @@ class RecordedClient:
                 f"{_RECORD_AGAIN}"
             )
 
-    async def _is_to_be_recorded(self) -> bool:
+    async def _must_record(self) -> bool:
         __tracebackhide__ = True
         from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
         from mcp_trio.recording import replay_async, run_inputs
@@ -495,7 +499,11 @@ def _replay(
 
 
 def _with_fresh_server(server: "Server | str", work: "Callable[[Server], Result]") -> Result:
-    """Call `work` with a server that is imported anew, or with the given one if it differs."""
+    """Call `work` with a server that is imported anew; with the given one if that is not possible.
+
+    The given server is used if it is no variable of a module that can be imported, or if it lists
+    other tools, prompts or resources than the new one: a test may have changed it.
+    """
     from mcp_trio._replay.targets import TargetError, fresh_server, target_of
     from mcp_trio._server.sessions import sessions_of
 
@@ -508,10 +516,10 @@ def _with_fresh_server(server: "Server | str", work: "Callable[[Server], Result]
         file = getattr(sys.modules[module], "__file__", None)
         with suppress(TargetError), fresh_server(target) as fresh:
             is_same_file = getattr(sys.modules[module], "__file__", None) == file
-            listed = (sessions_of(each).registry.listed() for each in (fresh, server))
-            # A test may have changed the server since it was imported.
-            if is_same_file and next(listed) == next(listed):
-                return work(fresh)
+            if is_same_file:
+                registry, given = sessions_of(fresh).registry, sessions_of(server).registry
+                if registry.listed() == given.listed():
+                    return work(fresh)
     return work(server)
 
 
@@ -531,7 +539,7 @@ def _replay_repeatedly(
     if target is None:
         raise AssertionError(
             "repeat needs a server that other processes can import: pass 'file.py:server', or a"
-            " server that is a variable of a module that is no test"
+            " server that is a variable of a module other than the test's"
         )
     job = ReplayJob(
         files=[os.fspath(path)],
@@ -564,7 +572,10 @@ def _drive(
 
 
 def _or_fail(work: Callable[[], Result]) -> Result:
-    """Return the result of `work`; an `MCPError` fails the test with its text, no traceback."""
+    """Return the result of `work`; fail the test with the text of an `MCPError` that it raises.
+
+    The failure is raised after the `except` block, so that pytest shows no chained traceback.
+    """
     __tracebackhide__ = True
     from mcp_trio import MCPError
 
@@ -576,7 +587,7 @@ def _or_fail(work: Callable[[], Result]) -> Result:
 
 
 def _outside_trio(work: Callable[[], Result]) -> Result:
-    """Call `work`, which calls `trio.run`; inside a Trio run, call it in a thread."""
+    """Call `work`, which calls `trio.run`; within a Trio run, call it in a thread, and wait."""
     import trio
 
     if not trio.lowlevel.in_trio_run():

@@ -1,4 +1,4 @@
-"""The configuration file of hosts: `mcpServers` and its variables."""
+"""Reading of the JSON file in which an MCP host configures its servers (`mcpServers`)."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class ServerConfig:
         disabled: Whether `ClientGroup.from_config` skips the server.
     """
 
-    # Arguments, variables, URLs and headers may hold secrets, so that repr leaves them out.
+    # Arguments, variables, URLs and headers may hold secrets, so `repr` leaves them out.
     command: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     args: list[str] = attrs.field(factory=list[str], repr=False)
     env: dict[str, str] = attrs.field(factory=dict[str, str], repr=False)
@@ -39,9 +39,10 @@ class ServerConfig:
     disabled: bool = False
 
 
+# The members of the file that may contain the servers. Hosts use one or the other.
 _GROUPS: Final = ("mcpServers", "servers")
-_FIELDS: Final = frozenset(field.name for field in attrs.fields(ServerConfig))
-_LOCAL: Final = "stdio"
+_MEMBERS: Final = frozenset(field.name for field in attrs.fields(ServerConfig))
+_STDIO: Final = "stdio"
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE: Final = re.compile(r"(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?", re.DOTALL)
 
@@ -117,15 +118,15 @@ def _server(entry: object, variables: Mapping[str, str]) -> ServerConfig:
         raise TypeError("must be an object")
     entry = cast("Mapping[str, Any]", entry)
     if entry.get("type") is not None:
-        is_local = entry["type"] == _LOCAL
+        is_stdio = entry["type"] == _STDIO
     elif entry.get("command") is not None and entry.get("url") is not None:
         raise ValueError("type: missing, although there are both a command and a url")
     else:
-        is_local = entry.get("url") is None
-    needed, other = ("command", "url") if is_local else ("url", "command")
+        is_stdio = entry.get("url") is None
+    needed, other = ("command", "url") if is_stdio else ("url", "command")
     if entry.get(needed) is None:
         raise ValueError(f"{needed}: missing")
-    given = {key: entry[key] for key in _FIELDS - {other} if entry.get(key) is not None}
+    given = {key: entry[key] for key in _MEMBERS - {other} if entry.get(key) is not None}
     if given.get("disabled") is not True:
         given = {key: _expanded(value, key, variables) for key, value in given.items()}
     return msgspec.convert(given, ServerConfig)

@@ -18,10 +18,10 @@ _MESSAGE_FIELD: Final = f"event: {_MESSAGE}\n"
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
-# Bytes of an oversized event's data that are kept, so that the id of its message can be recovered.
+# The bytes of an oversized event's data that are kept, to find the id of its message in them.
 _PREFIX_BYTES_MAX: Final = 4096
 
-# Bytes of a line that are not data of the event, but are counted until the line is complete.
+# A line may be longer than the limit on data by these bytes, which are not part of the data.
 _MARGIN_BYTES: Final = len(_BYTE_ORDER_MARK) + len(b"data: ")
 
 # More digits than any useful time has; `int` raises for thousands of digits.
@@ -79,6 +79,8 @@ def _with_lf(text: bytes) -> bytes:
 
 @attrs.define(kw_only=True)
 class _IncompleteEvent:
+    """The fields of an event whose empty line has not arrived."""
+
     data: bytes | bytearray | None = None
     name: str = ""
     id: str | None = None
@@ -141,24 +143,26 @@ class EventParser:
         # A CRLF may be in two chunks; its CR has then ended the line.
         lines = chunk.removeprefix(b"\n") if self._is_after_cr else chunk
         self._is_after_cr = chunk.endswith(b"\r")
-        *ends, rest = _with_lf(lines).split(b"\n")
+        *completed, rest = _with_lf(lines).split(b"\n")
         found: list[Event | Oversized] = []
-        for end in ends:
+        for end in completed:
             found += self._end_line(end)
         self._line += rest
         if len(self._line) > self._line_bytes_max:
-            found += self._oversized(self._without_mark(bytes(self._line)))
+            found += self._oversized(self._without_byte_order_mark(bytes(self._line)))
             self._line[:] = b":"  # the remainder of the line is parsed as a comment
         return found
 
     def _end_line(self, end: bytes) -> list[Event | Oversized]:
+        """Parse the line whose last bytes are `end`; return the event that it completes."""
+        whole = end
         if self._line:
             self._line += end
-            end = bytes(self._line)
+            whole = bytes(self._line)
             self._line.clear()
-        line = self._without_mark(end)
+        line = self._without_byte_order_mark(whole)
         self._is_first_line = False
-        if len(end) > self._line_bytes_max:
+        if len(whole) > self._line_bytes_max:
             return self._oversized(line)
         if not line:
             ended, self._event = self._event, _IncompleteEvent()
@@ -181,10 +185,11 @@ class EventParser:
                 pass
         return []
 
-    def _without_mark(self, line: bytes) -> bytes:
+    def _without_byte_order_mark(self, line: bytes) -> bytes:
         return line.removeprefix(_BYTE_ORDER_MARK) if self._is_first_line else line
 
     def _oversized(self, line: bytes) -> list[Event | Oversized]:
+        """Report the event as oversized because of `line`, and drop its data; only once."""
         if self._event.is_oversized or line.startswith(b":"):
             return []
         name, value = _field(line)

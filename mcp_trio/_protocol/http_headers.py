@@ -65,7 +65,7 @@ class HttpRequest:
         return cls(method, path, query, *decoded_headers(headers), **rest)
 
     def with_header(self, name: str, value: str) -> "HttpRequest":
-        """Return a copy with one other header."""
+        """Return a copy in which one header has another value, or is added."""
         # `attrs.evolve` takes ten times as long.
         return HttpRequest(
             self.method,
@@ -146,7 +146,7 @@ def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 @functools.lru_cache(maxsize=1)
 def date_at(second: int) -> bytes:
-    """Return the value of `Date` for a Unix time; made once a second."""
+    """Return the value of `Date` for a Unix time; cached, so that it is formatted once a second."""
     return email.utils.formatdate(second, usegmt=True).encode("ascii")
 
 
@@ -154,6 +154,7 @@ def date_at(second: int) -> bytes:
 
 # The elements of a list, in which a comma between quotes is no separator (RFC 9110, section 5.6.1).
 _ELEMENT: Final = re.compile(r'(?:[^,"]+|"(?:[^"\\]|\\.)*"?)+')
+# A weight of zero means that the media type is not accepted (RFC 9110, section 12.4.2).
 _ZERO_WEIGHT: Final = re.compile(r";[ \t]*q=0(?:\.0*)?[ \t]*(?=;|\Z)", re.IGNORECASE)
 _CACHED_CHARS_MAX: Final = 256
 
@@ -171,7 +172,7 @@ def accepts(accept: str | None, media_type: str) -> bool:
 
 
 def _accepts(accept: str, media_type: str) -> bool:
-    ranges: dict[str, bool] = {}  # whether the weight of a range is not zero
+    ranges: dict[str, bool] = {}  # for each range: is its weight not zero?
     for element in _ELEMENT.findall(accept):
         name = media_type_of(element)
         if name:
@@ -186,7 +187,7 @@ _cached_accepts: Final = functools.lru_cache(maxsize=128)(_accepts)
 
 def media_type_of(content_type: str | None) -> str:
     """Return the media type in lower case, without parameters; empty if there is none."""
-    return "" if content_type is None else content_type.partition(";")[0].strip(" \t").lower()
+    return "" if content_type is None else content_type.partition(";")[0].strip(OUTER_SPACE).lower()
 
 
 # Headers that repeat what the body of a stateless request says.
@@ -210,7 +211,7 @@ NAME_MEMBERS: Final[Mapping[str, str]] = {
 """By method, the member of its params that `Mcp-Name` repeats."""
 
 Paths: TypeAlias = Mapping[str, tuple[str, ...]]
-"""The parameter headers of a tool: the name after `Mcp-Param-`, and the path of the argument."""
+"""The parameter headers of a tool: by the name after `Mcp-Param-`, the path of the argument."""
 
 _SHOWN_CHARS_MAX: Final = 100
 
@@ -260,6 +261,7 @@ def decoded_value(text: str) -> str:
         return text
     try:
         value = base64.b64decode(inner, validate=True)
+        # Python also decodes Base64 that is not canonical, such as with unused bits that are set.
         if base64.b64encode(value).decode() == inner:
             return value.decode()
     except (binascii.Error, UnicodeDecodeError):
@@ -318,9 +320,10 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
 
 
 def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[_Path, Mapping[str, Any]]]:
-    """Yield every schema with its path of `properties`; None if other keywords lead to it.
+    """Yield each schema with the names of the properties that lead to it from the root.
 
-    Values that are not schemas, such as defaults, are skipped, and references are not followed.
+    The path is None if another keyword, such as `anyOf`, leads to the schema. Values that are not
+    schemas, such as defaults, are skipped, and references are not followed.
     """
     found: list[tuple[_Path, Any]] = [((), root)]
     for path, schema in found:
@@ -345,6 +348,8 @@ def _items(value: Any) -> Iterable[tuple[str, Any]]:
 # The values in the body.
 
 _EXACT_INTEGER_MAX: Final = 2**53 - 1
+
+# An integer up to 2^53 - 1, which has 16 digits; an equal number such as `42.0` may be sent, too.
 _INTEGER: Final = re.compile(r"(-?[0-9]{1,16})(?:\.0{1,16})?")
 
 
@@ -439,7 +444,7 @@ def check_headers_match(
         sent, expected = _decoded_header(request, header), _header_text(argument, header)
         is_number = isinstance(argument, int | float) and not isinstance(argument, bool)
         number = _INTEGER.fullmatch(sent) if sent is not None and is_number else None
-        if number is None or int(number[1]) != argument:  # 42.0 equals 42
+        if number is None or int(number[1]) != argument:
             _check_same(header, sent, expected)
 
 

@@ -1,14 +1,17 @@
-"""Open requests in both directions: their ids, states, places, time limits and progress.
+"""Open requests in both directions: their ids, states, queue, time limits and progress.
 
 Both sides number their requests independently, so there are two tables of requests. Ids keep their
 JSON type: `1` and `"1"` are different requests.
 
-A received request ends exactly once. RECEIVED means that it waits for a free slot, RUNNING that its
-handler has started. CANCELLED discards the response of a handler that finishes anyway; ANSWERED
-ignores a cancellation that arrives too late. There is no row for a second response.
+The state of a received request changes as `INCOMING_TRANSITIONS` says. RECEIVED means that the
+request waits until a handler may start, RUNNING that its handler has started. If a handler finishes
+after its request was cancelled, the request stays CANCELLED and the response is discarded. If a
+cancellation arrives after the response was sent, the request stays ANSWERED. The table has no
+transition for a second response, so a request is answered at most once.
 
-A sent request also ends exactly once. ABANDONED means that nothing waits for the response, because
-the caller was cancelled or a time limit was exceeded; a late response is then only counted.
+The state of a sent request changes as `OUTGOING_TRANSITIONS` says. ABANDONED means that no task
+waits for the response, because the caller was cancelled or a time limit was exceeded; a response
+that arrives later is only counted.
 """
 
 import enum
@@ -27,6 +30,8 @@ from mcp_trio._protocol.shares import Queue, Shares, request_shares
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
+
+_INFINITY: Final = float("inf")
 
 
 class IncomingState(FastEnum):
@@ -113,14 +118,14 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
 
     Attributes:
         id: The id that the peer chose.
-        method: The row of its method.
+        method: The entry of its method in `METHODS`.
         params: The typed params.
         size_bytes: The size of the message.
         progress_token: The token for progress notifications; None if the peer wants none.
         peer: The sender.
         client: The key by which clients that share a session are told apart: the principal, or a
             number that the channel gives to each address. See `shares.py`.
-        progress_last: The progress reported last; it must increase.
+        progress_last: The last progress that was reported; the next one must be greater.
         state: The state.
     """
 
@@ -136,9 +141,10 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
 
     @property
     def has_rounds(self) -> bool:
-        """True if a retry of the request can be recognised, so that its result may ask for input.
+        """True if the result of the request may ask for input, which a retry of it then contains.
 
-        The params of a user's own method need the members `inputResponses` and `requestState`.
+        A method of the user's own has such retries only if its params have the members
+        `inputResponses` and `requestState`.
         """
         method = self.method
         if not method.has_rounds:
@@ -154,7 +160,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         """Change the state as the table says, and return it.
 
         Raises:
-            LocalProtocolError: The table has no such row; it has none for a second response.
+            LocalProtocolError: The table has no such transition, for example for a second response.
         """
         after = INCOMING_TRANSITIONS[self.state].get(trigger)
         if after is None:
@@ -177,6 +183,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         Raises:
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
+        # A comparison also works for integers for which `math.isfinite` raises OverflowError.
         for number in (progress, total):
             if number is not None and not -_INFINITY < number < _INFINITY:
                 raise LocalProtocolError(f"progress must be a finite number, not {number}")
@@ -190,12 +197,9 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         )
 
 
-_INFINITY: Final = float("inf")
-
-
 @attrs.define(eq=False, repr=False)
-class _Waiting:
-    """The queue of requests, with its bounds."""
+class _WaitingRequests:
+    """The queue of requests that wait for a place, and the shares that bound it."""
 
     queue: Queue[IncomingRequest]
     queued: Shares
@@ -204,15 +208,15 @@ class _Waiting:
 
 @attrs.define(eq=False, repr=False)
 class Admission:
-    """The places of running handlers, and the queue of requests that wait for one.
+    """The limit on running handlers, and the queue of requests that wait for a handler to start.
 
-    The queue is bounded by count and by bytes, for each client and for all of them. No method
-    waits.
+    A running handler has one of `limits.requests.in_flight_max` places. The queue is bounded by
+    count and by bytes, for each client and for all of them. No method blocks.
     """
 
     limits: Limits
     _places: Shares = attrs.field(init=False)
-    _waiting: _Waiting | None = attrs.field(default=None, init=False)  # most sessions need none
+    _waiting: _WaitingRequests | None = attrs.field(default=None, init=False)  # None: no queue
 
     def __attrs_post_init__(self) -> None:
         self._places = request_shares("in_flight_max", self.limits)
@@ -245,32 +249,32 @@ class Admission:
 
     def rejection(self, request: IncomingRequest) -> str | None:
         """Return why a request cannot be queued, with the setting; None if there is room."""
-        waiting = self._waiting or self._nothing_waiting()
+        waiting = self._waiting or self._empty_queue()
         exceeded = waiting.queued.exceeded(request.client)
         if exceeded is not None:
             return f"too many requests wait{exceeded}"
         exceeded = waiting.queued_bytes.exceeded(request.client, request.size_bytes)
         return None if exceeded is None else f"the requests that wait are too large{exceeded}"
 
-    def _nothing_waiting(self) -> _Waiting:
-        return _Waiting(
+    def _empty_queue(self) -> _WaitingRequests:
+        return _WaitingRequests(
             Queue(self._places),
             request_shares("queued_max", self.limits),
             request_shares("queued_bytes_max", self.limits),
         )
 
-    def wait(self, request: IncomingRequest) -> None:
+    def enqueue(self, request: IncomingRequest) -> None:
         """Add a request to the queue; the caller has checked `rejection`."""
         self.hold(request)
         assert self._waiting is not None
         self._waiting.queue.wait(request.client, request)
 
     def hold(self, request: IncomingRequest) -> None:
-        """Count a request as queued, although it waits for a response instead of a place.
+        """Count a request as queued, although it waits for a response of the peer, not for a place.
 
         The caller has checked `rejection`, and calls `release` when the wait is over.
         """
-        waiting = self._waiting = self._waiting or self._nothing_waiting()
+        waiting = self._waiting = self._waiting or self._empty_queue()
         waiting.queued.take(request.client)
         waiting.queued_bytes.take(request.client, request.size_bytes)
 
@@ -318,7 +322,7 @@ class Admission:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class Budget:
-    """The time limits of a request, in seconds on any clock. Either may be infinite.
+    """The time limits of a sent request, in seconds on any clock. Either may be infinite.
 
     Attributes:
         started: The time at which the request was sent.
@@ -341,7 +345,7 @@ class Budget:
         return min(self.last_activity + self.idle_seconds, self.started + self.total_seconds)
 
     def record_activity(self, now: float) -> None:
-        """Start the idle time again, because the peer has reported progress."""
+        """Start the idle time again, at a progress notification of the peer."""
         self.last_activity = now
 
     def expired(self, now: float) -> str | None:
@@ -367,7 +371,7 @@ class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
         """Change the state as the table says, and return it.
 
         Raises:
-            LocalProtocolError: The table has no such row, which would be an error of this package.
+            LocalProtocolError: The table has no such transition, which is a bug of this package.
         """
         after = OUTGOING_TRANSITIONS[self.state].get(trigger)
         if after is None:
@@ -381,10 +385,10 @@ class OutgoingRequest(msgspec.Struct, gc=False, eq=False):
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class OutgoingRequests:
-    """The sent requests that are open, and those abandoned last, whose responses may be late.
+    """The sent requests that are open, and the last abandoned ones, whose responses may still come.
 
     Args:
-        remembered_max: Abandoned requests that are remembered.
+        remembered_max: The number of abandoned requests to remember.
     """
 
     remembered_max: int
@@ -403,9 +407,10 @@ class OutgoingRequests:
         return self._next_id
 
     def next_id_is(self, request_id: int) -> None:
-        """Let `next_id` return this id next, in a replay that has left out requests before it.
+        """Let `next_id` return this id next.
 
-        A request with this id that was abandoned is forgotten: it is one of those.
+        A replay that leaves out requests calls this to continue with the recorded ids. An abandoned
+        request with this id is one of those that were left out, so it is forgotten.
         """
         self._next_id = request_id - 1
         self._abandoned.pop(request_id, None)
@@ -443,7 +448,7 @@ class OutgoingRequests:
         request.move(OutgoingTrigger.ABANDON)
         if self._open.pop(request.id, None) is None:
             return False
-        request.message = b""  # it has been sent, and only the id has to be remembered
+        request.message = b""  # only the id has to be remembered; the message may be large
         self._abandoned[request.id] = request
         while len(self._abandoned) > self.remembered_max:
             del self._abandoned[next(iter(self._abandoned))]
@@ -461,8 +466,8 @@ class OutgoingRequests:
 def response_id_of(message: Malformed) -> RequestId | None:
     """Return the id of the request that a malformed message responds to, if any.
 
-    An incomplete message counts as none: it is the last message of a peer that has failed, and the
-    loss of the connection, reported next, says more.
+    Return None for an incomplete message: it is the last message of a peer that has failed, and the
+    connection loss that is reported next is the better error for the request.
     """
     return message.id if message.is_complete and not message.is_request else None
 
@@ -491,8 +496,9 @@ def oversized_response_id(beginning: Malformed, waiting: Collection[RequestId]) 
 # for an invalid one does not say what is wrong with it.
 
 SUSPENDED_PREFIX: Final = "suspended."
-"""The beginning of the state of a handler that waits in this process; other states are sealed."""
+"""The prefix of the state of a handler that waits in this process; other states are encrypted."""
 
+# The params that a client may change when it retries a request.
 _NOT_REPEATED: Final = ("_meta", "inputResponses", "requestState")
 
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
@@ -506,8 +512,8 @@ def invalid_state_error() -> RequestError:
 def request_digest(method: str, params: Any) -> bytes:
     """Return a digest of the parts of a request that its retries repeat: method and params.
 
-    It does not depend on how the params are formatted, unless they contain values that cannot be
-    decoded, such as numbers that are too large.
+    The digest does not depend on the order of members or on white space, unless the params contain
+    values that cannot be decoded, such as numbers that are too large.
     """
     text = msgspec.json.encode(params)
     try:

@@ -31,7 +31,7 @@ from mcp_trio._client.connect import ProcessOptions, WebOptions, has_url, open_t
 from mcp_trio._jsonrpc.messages import Request
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._proxy.forwarders import (
-    Clients,
+    ClientsChannel,
     ConnectionForwarder,
     HttpForwarder,
     NegotiatedVersion,
@@ -79,7 +79,7 @@ class BridgeHttpSession:
     """
 
     application: "BridgeApplication"
-    clients: Clients
+    clients: ClientsChannel
     closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     connection: NegotiatedVersion = attrs.field(factory=NegotiatedVersion, init=False)
     negotiated: LightEvent = attrs.field(init=False)

@@ -1,15 +1,14 @@
 """Forwarding messages between a client's channel and a server's, and recording them.
 
-`ConnectionForwarder` joins two channels of one session each. It forwards one message at a time and
-each direction by itself, and receives the next when the last was sent, so that a slow reader slows
-the sender down. When one side ends, the other is closed too, with the reason if its transport can
-carry one.
+`ConnectionForwarder` joins two channels of one session each. A task for each direction receives a
+message, sends it, and only then receives the next one, so that a slow reader slows the sender down.
+When one side ends, the other is closed too, with the reason if its transport can carry one.
 
-`HttpForwarder` does the same for a server at an HTTP URL. It posts each message by itself. If a
-post fails, its request is answered with an error; if the server ends the session, the forwarder
-ends. Two kinds of lines cannot be posted: a batch becomes one POST for each of its messages, which
-are answered one by one, and a line that is no message is answered with an error if it may be a
-request.
+`HttpForwarder` does the same for a server at an HTTP URL. It sends each message in a POST of its
+own. If a POST fails, its request is answered with an error; if the server ends the session, the
+forwarder ends. Two kinds of lines cannot be sent unchanged: a batch becomes one POST for each of
+its messages, which are answered one by one, and a line that is no message is answered with an error
+if it may be a request.
 
 `UpstreamConnection` joins the clients of an HTTP application to a server of one connection. The
 application has to know which request each message of the server belongs to, to choose the stream to
@@ -67,9 +66,11 @@ from mcp_trio.types import RequestId
 
 logger = logging.getLogger("mcp_trio")
 
+# Exit statuses of the proxy: the client's input ended, or one side was lost.
 ENDED: Final = 0
 LOST: Final = 1
 
+# The errors of a channel whose peer has closed the connection, or which was closed here.
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -80,22 +81,22 @@ def send_close_reason(channel: Channel, loss: ConnectionLost | None) -> None:
 
 
 async def send_if_text(channel: Channel, encoded: bytes) -> None:
-    """Send a message, unless it is not UTF-8: that is no JSON, and not every transport takes it."""
+    """Send a message, unless it is not UTF-8: then it is no JSON, and some transports reject it."""
     with suppress(UnicodeDecodeError):
         await channel.send([encoded])
 
 
 def exit_status_of(server: Channel) -> int | None:
-    """Return the exit status of a server's process; None if there is none or it runs."""
+    """Return the exit status of a server's process; None if it has no process, or that runs."""
     return server.exit_status if isinstance(server, ProcessChannel) else None
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class ConnectionForwarder:
-    """A forwarder that owns both channels until one of both sides has ended.
+    """A forwarder between two channels, which closes both when one side has ended.
 
-    The caller closes the journal. `has_begun` is set by the client's first request, `closing` when
-    the forwarder begins to end.
+    The caller closes the journal. `has_begun` is True after the client's first request; `closing`
+    is set when the forwarder starts to close the channels.
     """
 
     client: Channel
@@ -106,7 +107,9 @@ class ConnectionForwarder:
     closing: LightEvent = attrs.field(factory=LightEvent, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _open: dict[RequestId, str] = attrs.field(factory=dict[RequestId, str], init=False)
-    _settled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _open_changed: trio.lowlevel.ParkingLot = attrs.field(
+        factory=trio.lowlevel.ParkingLot, init=False
+    )
     _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
 
@@ -114,7 +117,7 @@ class ConnectionForwarder:
         """Forward both ways until one side or the parent process ends; return the exit status.
 
         After the end of the client's input, the server has `limits.shutdown.drain_seconds` to
-        answer open requests. Cancelled, it closes both channels.
+        answer open requests. If this is cancelled, it closes both channels.
         """
         status = LOST
         try:
@@ -127,7 +130,7 @@ class ConnectionForwarder:
                         status = ENDED
                         with trio.move_on_after(self.limits.shutdown.drain_seconds):
                             while self._waiting:
-                                await self._settled.park()
+                                await self._open_changed.park()
                     nursery.cancel_scope.cancel()
         finally:
             self.closing.set()
@@ -136,7 +139,7 @@ class ConnectionForwarder:
         return status
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
-        """End both sides, since one of them is lost."""
+        """Close both sides, because one of them is lost."""
         self.journal.shut("lost")
         self._scope.cancel()
 
@@ -154,7 +157,7 @@ class ConnectionForwarder:
                 nursery.start_soon(channel.aclose)
 
     def _lose(self, loss: ConnectionLost) -> None:
-        """Keep the first reason."""
+        """Keep the reason of the loss, unless an earlier loss has caused this one."""
         self._loss = self._loss or loss
 
     async def _pass_requests(self) -> bool:
@@ -188,7 +191,7 @@ class ConnectionForwarder:
         await send_if_text(self.server, item)
 
     def _note(self, message: Message) -> None:
-        """Keep track of the requests that are open."""
+        """Add a request to the open ones, or remove the request that a notification cancels."""
         self.has_begun = self.has_begun or isinstance(message, Request)
         if isinstance(message, Request) and len(self._open) < self.limits.requests.queued_max:
             self._open[message.id] = message.method
@@ -247,7 +250,7 @@ class ConnectionForwarder:
     def _forget_request(self, request_id: RequestId | None) -> None:
         if request_id is not None:
             self._open.pop(request_id, None)
-        self._settled.unpark_all()
+        self._open_changed.unpark_all()
 
     @property
     def _waiting(self) -> list[RequestId]:
@@ -291,13 +294,14 @@ class HttpForwarder(ConnectionForwarder):
                 # The response to `initialize` has the session id for the next messages.
                 with trio.move_on_after(self.limits.requests.initialize_seconds):
                     while request.id in self._open:
-                        await self._settled.park()
+                        await self._open_changed.park()
 
     async def _drop(self, item: Oversized) -> None:
-        """Do nothing: the channel reports the request as lost."""
+        """Do nothing: the HTTP channel itself reports the request as lost."""
 
 
-# Decides how streams behave if the negotiated protocol version is unknown.
+# The newest version with a handshake: streams behave as in this one if the negotiated protocol
+# version is unknown.
 _FALLBACK_VERSION: Final = next(
     PROTOCOL_VERSIONS[name]
     for name in ALL_PROTOCOL_VERSIONS
@@ -306,12 +310,17 @@ _FALLBACK_VERSION: Final = next(
 
 _CONNECTION_CLOSED: Final = "the server has closed the connection"
 
-Clients: TypeAlias = SessionChannel | StatelessChannel
+ClientsChannel: TypeAlias = SessionChannel | StatelessChannel
+"""The channel of an HTTP application: to the client of one session, or to all stateless clients."""
 
 
 @attrs.define(eq=False, repr=False)
 class NegotiatedVersion:
-    """The result of a handshake; `protocol_version` is None before it."""
+    """The result of a handshake, in place of a `Connection` of this package.
+
+    The HTTP application reads these attributes of a session's connection. `protocol_version` is
+    None before the handshake.
+    """
 
     protocol_version: ProtocolVersion | None = None
     negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
@@ -327,20 +336,20 @@ class NegotiatedVersion:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class UpstreamConnection:
-    """A connection to a server, or a process, from the first message for it to its end.
+    """A connection to a server of one session, such as a process, that serves HTTP clients.
 
     Attributes:
         clients: The channel of the application.
         server: The channel of the server; closed at the end.
-        journal: The journal of both.
+        journal: The journal of the messages of both channels.
         negotiated_version: Updated when the server answers a handshake.
-        limits: Of which `limits.messages.write_stall_seconds` ends a connection whose server does
-            not read.
-        is_stateless: Whether the clients take no requests, and choose progress tokens
-            independently of each other.
+        limits: The limits. A server that reads nothing for `limits.messages.write_stall_seconds` is
+            disconnected.
+        is_stateless: Whether the clients are stateless: they take no requests, and choose progress
+            tokens independently of each other.
     """
 
-    clients: Clients
+    clients: ClientsChannel
     server: Channel
     journal: MessageJournal
     negotiated_version: NegotiatedVersion
@@ -352,10 +361,10 @@ class UpstreamConnection:
     _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def run(self, first: Sequence[Received]) -> None:
-        """Forward both ways until the clients are done, or the server has exited.
+        """Forward `first` and all later messages, until the clients are done or the server is lost.
 
-        Requests that are open then are answered with an error. Cancelled, it does the same, and
-        closes the connection to the server in bounded time.
+        Then requests that are still open are answered with an error, and the connection to the
+        server is closed in bounded time, also if this is cancelled.
         """
         self._received.extend(first)
         try:
@@ -363,7 +372,7 @@ class UpstreamConnection:
                 for pass_all in (self._pass_responses, self._pass_requests):
                     nursery.start_soon(self._forward_until_end, pass_all, nursery.cancel_scope)
         finally:
-            while self._received:
+            while self._received:  # Requests that were not sent are answered with an error, too.
                 self._next_line()
             fail_requests(self.clients, self.journal, self._open, self._why)
             await self.server.aclose()
@@ -467,26 +476,27 @@ class UpstreamConnection:
                     self.negotiated_version.negotiated.set()
                 self.clients.send_nowait([RelatedMessage(part, message.id, is_answer=True)])
             else:
-                self.clients.send_nowait([RelatedMessage(part, self._about(message))])
+                self.clients.send_nowait([RelatedMessage(part, self._related_request(message))])
 
     def _forget(self, request_id: RequestId | None) -> Request | None:
         return None if request_id is None else self._open.pop(request_id, None)
 
-    def _about(self, message: Request | Notification) -> RequestId | None:
+    def _related_request(self, message: Request | Notification) -> RequestId | None:
+        """Return the id of the request on whose stream the message is sent; None for no request."""
         subscription = subscription_of(message.params)
         if subscription is not None:
             return subscription
         if isinstance(message, Notification) and message.method == PROGRESS:
             token = reference_of(message)
             return None if token is None else self._request_with_token(token)
-        open_ = (each.id for each in reversed(self._open.values()) if each.method != LISTEN)
-        return next(open_, None)
+        newest = (each.id for each in reversed(self._open.values()) if each.method != LISTEN)
+        return next(newest, None)
 
 
 def fail_requests(
-    clients: Clients, journal: MessageJournal, requests: Iterable[RequestId], why: str
+    clients: ClientsChannel, journal: MessageJournal, requests: Iterable[RequestId], why: str
 ) -> None:
-    """Answer requests with an error of the proxy."""
+    """Answer requests with an error of the proxy that gives the reason `why`."""
     for request_id in requests:
         answer = journal.answer(request_id, SERVER_BUSY, why)
         clients.send_nowait([RelatedMessage(answer, request_id, is_answer=True)])

@@ -1,7 +1,8 @@
 """Comparison of the tools, prompts and resources that a server lists with those recorded.
 
-The `open` record has a digest of each. A server that lists something else now may still send the
-recorded messages, if the recorded client did not ask for the list.
+The `open` record has a digest of the description of each. If an entry has changed since, a replay
+may still be the same, because the recorded client did not ask for the list. So the lists are
+compared separately.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,13 @@ from mcp_trio._server.uri_templates import UriError
 from mcp_trio.errors import ReplayDivergence
 
 Entry: TypeAlias = tuple[str, str]
-"""A kind of `LISTED_KINDS`, and a name or URI; an empty name stands for a list that is too long."""
+"""A kind of `LISTED_KINDS`, and a name or URI.
+
+The name is empty if the list was too long: the record then has one digest for the whole list.
+"""
 
 Changes: TypeAlias = Mapping[Entry, Literal["changed", "added", "removed"]]
+"""The entries that differ from the recorded ones."""
 
 _SINGULARS: Final[Mapping[str, str]] = dict(
     zip(LISTED_KINDS, ("tool", "prompt", "resource", "resource template"), strict=True)
@@ -25,9 +30,9 @@ _SINGULARS: Final[Mapping[str, str]] = dict(
 
 
 def list_changes(trace: Trace, registry: Registry) -> Changes:
-    """Return what the server now lists otherwise than when it was recorded.
+    """Return the entries that the server lists differently now than in the recording.
 
-    A recording from before there were digests has no changes.
+    A recording without digests, made by an early version of this package, has no changes.
     """
     if not trace.opening.listed:
         return {}
@@ -59,7 +64,7 @@ def _entry_text(entry: Entry) -> str:
 
 
 def used_changes(trace: Trace, registry: Registry, changes: Changes) -> Iterator[ReplayDivergence]:
-    """Yield a divergence for each change of what a recorded request used, at the first of these."""
+    """Yield a divergence for each changed entry that requests used, at the first such request."""
     seen = set[Entry]()
     for record in trace.journal if changes else ():
         messages = messages_in(body_bytes(record) or b"") if record.kind == "in" else ()
@@ -71,7 +76,7 @@ def used_changes(trace: Trace, registry: Registry, changes: Changes) -> Iterator
 
 
 def used_change(trace: Trace, registry: Registry, changes: Changes, lane: str) -> str:
-    """Return the text of the change of what the request of a lane used; empty if there is none."""
+    """Return how the entry that a lane's request used was changed; empty if it was not."""
     if not changes:
         return ""
     entry = _used_entry(message_fields(request_data(trace.journal, lane)), registry)
@@ -112,7 +117,7 @@ def _divergence(
 
 
 def _used_entry(message: MessageFields, registry: Registry) -> Entry | None:
-    """Return what a request calls, gets, reads or completes, by its name in the lists."""
+    """Return the entry that a request calls, gets, reads or completes; None if there is none."""
     params = message.params
     match message.method:
         case "tools/call":

@@ -1,4 +1,10 @@
-"""Matching of a live server's messages with the recorded ones."""
+"""Matching of a live server's messages with the recorded ones, in a live replay.
+
+A live replay sends the messages of a recorded client to a live server. `ResponseMatcher` finds the
+recorded message for each message of the live server. It also adapts what the client sends: where a
+recorded message repeats a value of the recorded server, such as a cursor, the live message has the
+live server's value.
+"""
 
 import re
 from collections import Counter
@@ -54,7 +60,7 @@ from mcp_trio.errors import METHOD_NOT_FOUND
 NEGOTIATED_VERSION_PATH: Final = "$.result.protocolVersion"
 """The JSON path of the protocol version in the answer to `initialize`."""
 
-# The last name of a JSON path to a value that a client sends back: nextCursor, uri, sessionId.
+# The end of a JSON path to a value that a client sends back later: nextCursor, uri, sessionId.
 _FORWARDED_NAME: Final = re.compile(
     r"(^|[._])(id|uri|cursor|token)$|[a-z](Id|Uri|URI|Cursor|Token)$"
 )
@@ -123,40 +129,40 @@ def retry_params(
 
 def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
     """Return a live result with its input requests under the keys of the recorded result."""
-    was, now = input_required_of(recorded), input_required_of(live)
-    if was is None or now is None:
+    recorded_input, live_input = input_required_of(recorded), input_required_of(live)
+    if recorded_input is None or live_input is None:
         return live
-    keys = live_keys(was.requests, now.requests)
-    if all(key == other for key, other in keys.items()):
+    keys = live_keys(recorded_input.requests, live_input.requests)
+    if all(recorded_key == live_key for recorded_key, live_key in keys.items()):
         return live
-    names = {other: key for key, other in keys.items()}
+    recorded_keys = {live_key: recorded_key for recorded_key, live_key in keys.items()}
     result = members(live)
     requests: dict[str, Any] = result["inputRequests"]
-    result["inputRequests"] = {names.get(key, key): each for key, each in requests.items()}
+    result["inputRequests"] = {recorded_keys.get(key, key): each for key, each in requests.items()}
     return Raw(msgspec.json.encode(result))
 
 
 def live_keys(
     recorded: Mapping[str, InputRequest], live: Mapping[str, InputRequest]
 ) -> dict[str, str]:
-    """Return the live key of each recorded input request.
+    """Return the live key for the key of each recorded input request that has a counterpart.
 
-    Equal requests match first, then the next ones of the same method.
+    Equal requests are matched first, and the remaining ones by their method, in order.
     """
     found: dict[str, str] = {}
     for is_exact in (True, False):
         for key, request in recorded.items():
             if key not in found:
                 wanted = _normalized(request)
-                alike = [
-                    it
-                    for it, other in live.items()
-                    if it not in found.values()
+                candidates = [
+                    live_key
+                    for live_key, other in live.items()
+                    if live_key not in found.values()
                     and other.method == request.method
                     and (not is_exact or _normalized(other) == wanted)
                 ]
-                if alike:
-                    found[key] = key if key in alike else alike[0]
+                if candidates:
+                    found[key] = key if key in candidates else candidates[0]
     return found
 
 
@@ -172,8 +178,8 @@ def check_protocol_version(recorded: Conversation, protocol_version: str) -> Non
     """Check that a recorded client's requests can be sent under another protocol version.
 
     Raises:
-        ValueError: The version is unknown; or it has a handshake and the client made none, or the
-            other way round.
+        ValueError: The version is unknown; or it has a handshake and the recorded client made none,
+            or the client made a handshake and the version has none.
     """
     possible = possible_protocol_versions(recorded)
     if protocol_version not in possible:
@@ -240,12 +246,13 @@ class ResponseMatcher:
     _open_requests: set[int] = attrs.field(factory=set[int], init=False)
     _expected_requests: list[RecordedMessage] = attrs.field(init=False)
     _unanswered: set[int] = attrs.field(factory=set[int], init=False)
+    # The n-th recorded notification of a key has arrived when n live ones have. This is its n.
     _notification_numbers: dict[int, int] = attrs.field(init=False)
-    _last_of_client: int = attrs.field(init=False)
+    _last_client_index: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         of_client = (each.index for each in self.recorded.messages if each.sender == "client")
-        self._last_of_client = max(of_client, default=-1)
+        self._last_client_index = max(of_client, default=-1)
         counts: Counter[NotificationKey] = Counter()
         self._expected_requests = self.recorded.of("server", "request")
         self._notification_numbers = {}
@@ -278,7 +285,7 @@ class ResponseMatcher:
         return encoded
 
     def due_answers(self, *, before: int | None = None) -> Iterator[bytes | None]:
-        """Yield the recorded answers to the live server's open requests.
+        """Yield the recorded answers to the live server's open requests, encoded to be sent.
 
         With `before`, only those that come before this index in the recording.
         """
@@ -356,7 +363,7 @@ class ResponseMatcher:
         return None
 
     def _receive_request(self, message: Request) -> bytes | None:
-        # The first expected request with the same params, or else of the same method.
+        # Take the first expected request with equal params, or else the first of the same method.
         params = _distinguishing_params(message.params)
         alike = [each for each in self._expected_requests if each.method == message.method]
         same = (each for each in alike if _distinguishing_params(each.body) == params)
@@ -369,7 +376,7 @@ class ResponseMatcher:
         if message.method == PING:
             return encode_response(message.id, {})
         self.unmatched.append(message)
-        text = f"the recorded client got no such request {message.method}, or fewer of them"
+        text = f"the recorded client received no request {message.method}, or fewer of them"
         return encode_error(message.id, METHOD_NOT_FOUND, text)
 
     def lose(self, index: int | None, reason: str) -> None:
@@ -399,13 +406,17 @@ class ResponseMatcher:
         return len(live) >= self._notification_numbers[message.index]
 
     def may_arrive(self, message: RecordedMessage) -> bool:
-        """Return whether a request is open that can result in a recorded message."""
+        """Return whether the live server may still send a recorded message.
+
+        It may send an answer unless the recorded client cancelled the request, and any other
+        message while a request is open.
+        """
         if message.is_answer:
             return message.request_index not in self.recorded.cancelled
         return bool(self._open_requests)
 
     def never_arrives(self, message: RecordedMessage) -> bool:
-        """Return whether a recorded message answers an unsent request, or is a final one."""
+        """Return whether a recorded message answers an unsent request, or is final (`is_final`)."""
         is_unrequested = (
             message.is_answer
             and message.request_index is not None
@@ -416,20 +427,21 @@ class ResponseMatcher:
     def is_final(self, message: RecordedMessage) -> bool:
         """Return whether a message ends a subscription because the client has disconnected.
 
-        The live session ends in another way.
+        The live server does not send it, because the live session is closed in another way.
         """
         if message.request_index is None:
             return False
         is_of_subscription = self.recorded.messages[message.request_index].method == LISTEN
         is_end = message.is_answer or message.method == CANCELLED
-        return is_of_subscription and is_end and message.index > self._last_of_client
+        return is_of_subscription and is_end and message.index > self._last_client_index
 
 
 def notification_key(message: RecordedMessage) -> NotificationKey:
     """Return the key of a recorded notification.
 
-    It has the request of progress and of a subscription, but not the request that is cancelled:
-    concurrent requests of a server are often the same.
+    The key has the request of a progress notification, or of a subscription. It does not have the
+    request that a cancellation names: a server often makes equal requests at the same time, so the
+    live server may cancel another one of them.
     """
     has_request = message.method == PROGRESS or subscription_of(message.body) is not None
     return message.method, message.request_index if has_request else None

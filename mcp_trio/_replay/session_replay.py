@@ -1,10 +1,15 @@
 """Sequencers of a replayed session, which compare its operations with the recording.
 
-`SessionReplay` compares every record. `OutboundReplay` compares only what is sent: it matches
-effects by lane and name, the n-th to the n-th, and likewise the values that handlers read without
-waiting. Steps keep the recorded order as far as the code still takes them; those that it does not
-take are skipped. When a message of a lane is next in the recording, the lane goes on until it sends
-one, even if it waits for an effect, and then any other lane that could let it go on.
+The `Replayer` has the position in the recording and runs all sessions. A session calls its
+sequencer for each operation, and before each step of a lane; the sequencer compares the operation
+with the record at the position, or lets the lane wait for its turn.
+
+`SessionReplay` compares every record. `OutboundReplay` compares only what is sent. It gives the
+n-th effect of a name in a lane the outcome of the n-th recorded one, and does the same for the
+values that handlers read without waiting. Steps keep the recorded order as far as the code still
+takes them; recorded steps that it does not take are skipped. When a message of a lane is next in
+the recording, the lane goes on until it sends one, even if it waits for an effect. If it cannot go
+on, other lanes go on, because it may wait for one of them.
 """
 
 import math
@@ -54,7 +59,7 @@ _LIMIT_ROUNDING_US: Final = 1
 
 @attrs.define(eq=False, repr=False)
 class SessionReplay:
-    """The `Sequencer` of one replayed session; `channel` is the session's number in the file."""
+    """The `Sequencer` of one replayed session; `channel` is its number in the recording."""
 
     replayer: Replayer
     channel: int = 0
@@ -74,7 +79,7 @@ class SessionReplay:
     # Turns.
 
     def step(self, lane: Lane) -> Awaitable[None] | None:
-        """Return the wait for the lane's turn; None if it goes on at once."""
+        """Return an awaitable that waits for the lane's turn; None if the lane goes on at once."""
         replayer, key = self.replayer, self._key(lane)
         if replayer.is_over or key in replayer.left_out:
             return None
@@ -85,9 +90,9 @@ class SessionReplay:
         return replayer.wait_for_turn(key, has_own_pace=lane.has_own_pace)
 
     async def turn(self, lane: Lane) -> None:
-        """Wait until the next record is the lane's, or is its cancellation."""
+        """Wait until the next record is the lane's; raise `Cancelled` if it is its cancellation."""
         replayer, key = self.replayer, self._key(lane)
-        await self._check_goes_on(key)
+        await self._check_not_over(key)
         trace, index = replayer.trace, replayer.position.index
         following = trace.next_record(key, index)
         if following is None:
@@ -104,7 +109,7 @@ class SessionReplay:
         replayer.restore_id(key)
 
     async def turn_to_end(self) -> None:
-        """Wait until the end of the session is next, where it has no mark of its own."""
+        """Wait until the session's `end` record is next; return at once if a mark ends it."""
         replayer = self.replayer
         record = replayer.position.record
         is_awaited = self.channel not in replayer.trace.session_ends and not replayer.is_over
@@ -120,8 +125,8 @@ class SessionReplay:
         if key in replayer.left_out:
             await replayer.wait_left_out()
 
-    async def _check_goes_on(self, key: LaneKey) -> None:
-        """Raise `Abort` if the replay is over; be cancelled if the request is left out."""
+    async def _check_not_over(self, key: LaneKey) -> None:
+        """Raise `Abort` if the replay is over; wait for the cancellation of a left-out request."""
         if self.replayer.is_over:
             await raise_abort()
         if key in self.replayer.left_out:
@@ -130,15 +135,15 @@ class SessionReplay:
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:
         """Wait for the outcome of the lane's effect, which is its next record."""
         replayer, key = self.replayer, self._key(lane)
-        await self._check_goes_on(key)
+        await self._check_not_over(key)
         record = replayer.trace.next_record(key, replayer.position.index)
         if record is None or (is_in_thread and record.kind == "cxl"):
             # The recording, or the request of the thread, ends before the effect does.
             may_lack_record = replayer.trace.may_lack_record(replayer.position.index)
-            await self._be_cancelled(key, has_turn=record is None and may_lack_record)
+            await self._wait_cancelled(key, has_turn=record is None and may_lack_record)
         elif record.kind not in OUTCOMES or (record.kind == "cxl" and record.is_step):
             # A cancellation is recorded, or the outcome is missing from the file.
-            await self._be_cancelled(key, has_turn=True)
+            await self._wait_cancelled(key, has_turn=True)
         elif record.kind == "cxl":
             await trio.lowlevel.checkpoint_if_cancelled()
         elif record.is_step:
@@ -149,8 +154,8 @@ class SessionReplay:
             await replayer.wait_left_out()
         return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
 
-    async def _be_cancelled(self, key: LaneKey, *, has_turn: bool) -> None:
-        """Wait for a cancellation, and then for the lane's turn, which a cut recording lacks."""
+    async def _wait_cancelled(self, key: LaneKey, *, has_turn: bool) -> None:
+        """Wait for a cancellation, and then for the lane's turn if the recording has one."""
         replayer = self.replayer
         try:
             await replayer.wait_for_cancellation(key)
@@ -160,7 +165,7 @@ class SessionReplay:
             raise
 
     def withdraw(self, lane: Lane) -> None:
-        """Let a call of an abandoned thread go on without its turn, as it had none."""
+        """Let a call of an abandoned thread go on without a turn: the recording has none for it."""
         gate = self.replayer.gates.pop(self._key(lane), None)
         if gate is not None:
             trio.lowlevel.reschedule(gate.task)
@@ -194,8 +199,8 @@ class SessionReplay:
     ) -> None:
         """Compare the outcome of a call, and whether the task was cancelled during an effect.
 
-        A replay does not run effects: it cannot know whether an effect would have ended before the
-        cancellation. So the cancellation itself is compared, if the clock's turns are recorded.
+        A replay does not run effects, so it cannot know whether an effect would have ended before
+        the cancellation. So the cancellation itself is compared, except under a foreign clock.
         """
         record, replayer = self.replayer.position.record, self.replayer
         may_differ = not replayer.is_over and self._key(lane) not in replayer.left_out
@@ -245,7 +250,7 @@ class SessionReplay:
         """Do nothing: nothing is written."""
 
     def close(self, counts: dict[str, int]) -> None:  # noqa: ARG002  of `Sequencer`
-        """Consume the end of the session, which takes no turn."""
+        """Consume the record of the session's end, without waiting for its turn."""
         replayer = self.replayer
         if replayer.is_over:
             return
@@ -263,7 +268,7 @@ class SessionReplay:
         arguments: bytes | None,
         read: Callable[[], Outcome],  # noqa: ARG002  of `Sequencer`
     ) -> Outcome:
-        """Return the recorded value, if it was read by the same name and arguments."""
+        """Return the recorded value; diverge unless it was read by the same name and arguments."""
         record = self.replayer.position.record
         recorded = None
         if record is not None and record.kind == "val":
@@ -335,7 +340,7 @@ class SessionReplay:
             replayer.diverge(msgspec.structs.replace(operation, has_waited=False))
         else:
             replayer.position.advance()
-        # After the last record of a lane, no report needs its last call.
+        # Reports name the last call of a lane, but only up to the lane's last record.
         if (
             lane is not None
             and kind in {"out", "cmd"}
@@ -357,7 +362,7 @@ class SessionReplay:
         key = None if lane is None else self._key(lane)
         location, session = current_location(), replayer.sessions.get(self.channel)
         if not location and key is not None and session is not None:
-            # No line of users' code runs when the result of a handler is sent.
+            # When the result of a handler is sent, no line of users' code runs that could be named.
             if key in replayer.calls:
                 location = f"after the call {replayer.calls[key]}"
             else:
@@ -367,7 +372,7 @@ class SessionReplay:
 
 
 def recorded_value(record: Record) -> Outcome:
-    """Return the value, or the error, of a value's record."""
+    """Return the value, or the error, of a `val` record."""
     body = decode_body(record, ValueBody)
     if body.error is not msgspec.UNSET:
         return Outcome("err", encode_body(body.error))
@@ -380,9 +385,10 @@ def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
 
 # Outbound mode ------------------------------------------------------------------------------------
 
+# The index of an outcome that is not recorded: its lane waits until it is cancelled.
 _NEVER: Final = math.inf
 
-# How often a lane may go on without sending the message that is next in the recording.
+# How many times lanes may go on before one of them sends the message that is next.
 _FORCED_STEPS_MAX: Final = 10_000
 
 
@@ -462,7 +468,7 @@ class OutboundReplayer(Replayer):
         trio.lowlevel.reschedule(self.gates.pop(lane).task)
 
     async def force(self, record: Record) -> None:
-        """Let lanes go on until one of them makes the record, and time pass if none can."""
+        """Let lanes go on until one of them makes the record; if none can, advance the clock."""
         index, wanted = self.position.index, key_of(record)
         for _ in range(_FORCED_STEPS_MAX):
             if self.position.index != index or self.is_over:
@@ -487,8 +493,8 @@ class OutboundReplayer(Replayer):
 class OutboundReplay(SessionReplay):
     """A `SessionReplay` that compares only what is sent.
 
-    `_performed` counts the operations of each lane by kind and name. `_awaited` has the index of
-    the outcome for which a lane's command waits.
+    `_performed` counts the operations of each lane by kind and name. `_awaited` has, for each lane
+    with an effect, the index of the outcome that the effect gets.
     """
 
     uncompared: UncomparedRecords = attrs.field(kw_only=True)
@@ -500,7 +506,7 @@ class OutboundReplay(SessionReplay):
     async def turn(self, lane: Lane) -> None:
         """Wait until the next compared record is the lane's."""
         replayer, key = self.replayer, self._key(lane)
-        await self._check_goes_on(key)
+        await self._check_not_over(key)
         with operation(lane):
             record = replayer.position.record
             if record is None or key_of(record) != key or self._is_uncompared():
@@ -522,7 +528,7 @@ class OutboundReplay(SessionReplay):
             return
         ordinal = lane.next_ordinal()
         index = self._next_named((key, "cmd", name))
-        # A lane that was cut off may have gone on to perform this effect.
+        # A cut recording, or a lane that was cancelled, may have ended before this effect.
         last = trace.last_index(key)
         is_cut_off = not trace.is_complete or (last >= 0 and trace.journal[last].kind == "cxl")
         if index is None and not is_cut_off:
@@ -539,7 +545,7 @@ class OutboundReplay(SessionReplay):
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
         """Wait for the outcome of the lane's effect, unless it has come already."""
         replayer, key = self.replayer, self._key(lane)
-        await self._check_goes_on(key)
+        await self._check_not_over(key)
         index = self._awaited[key]
         record = None if index == _NEVER else replayer.trace.journal[int(index)]
         if record is None or record.kind == "cxl":
@@ -585,7 +591,7 @@ class OutboundReplay(SessionReplay):
     def _compare(
         self, kind: str, lane: Lane | None, body: bytes | None, *, is_redacted: bool = False
     ) -> None:
-        """Skip records that are not compared, up to one that the operation may be."""
+        """Skip records that outbound mode does not compare; compare with the next other record."""
         while self._is_uncompared():
             self.replayer.position.advance()
         super()._compare(kind, lane, body, is_redacted=is_redacted)

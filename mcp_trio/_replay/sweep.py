@@ -1,9 +1,9 @@
 """`sweep`: replay a recording's inputs under many schedules, to find handlers that race.
 
-A recording shows one order of events, perhaps a lucky one. A sweep runs the handlers again and
-again, each time in another order (`schedules.py`, `scheduled.py`), and compares the outcome of each
-request with the recorded one. It then shortens one of the schedules that went wrong, until every
-change to the recorded order is needed.
+A recording shows one order of events, in which a race may have had no effect. A sweep runs the
+handlers in many other orders: `schedules.py` chooses the orders, and `scheduled.py` runs the lanes
+in them. It compares the outcome of each request with the recorded one. It then shortens one of the
+schedules with other outcomes, until the outcomes need each remaining change to the recorded order.
 
 Handlers keep state in modules, so every schedule needs a fresh process or a fresh server. The sweep
 of a TARGET runs in a process of its own, which imports everything and then forks once for each
@@ -117,7 +117,7 @@ class SweepReport(msgspec.Struct, kw_only=True, frozen=True):
         differences: The differences from the recording, by schedule. `sweep(seed=…)` runs one of
             them again.
         coverage: The schedules that a depth-first sweep has covered; empty for other strategies.
-        shortest: The shortest schedule found that goes wrong; None if every one went well.
+        shortest: The shortest schedule found with other outcomes; None if there is none.
         untracked_calls: The clocks and random sources that handlers used directly in the first
             schedule. No schedule decides their results, so they can make schedules differ.
         seconds: The duration of the sweep.
@@ -154,7 +154,7 @@ class ScheduleResult(msgspec.Struct, kw_only=True, frozen=True):
 # Sweeps -------------------------------------------------------------------------------------------
 
 RunSchedules = Callable[[Sequence[tuple[Order, int]]], Sequence[ScheduleResult]]
-"""A function that runs a schedule in each order, with its number."""
+"""A function that runs one schedule for each pair of an order and the schedule's number."""
 
 
 @attrs.frozen(kw_only=True)
@@ -173,9 +173,9 @@ class SweepOptions:
 
     def __attrs_post_init__(self) -> None:
         if self.schedules < 1:
-            raise ValueError("a sweep takes one schedule at least")
+            raise ValueError("schedules must be at least 1")
         if self.bound < 1:
-            raise ValueError("the bound of pct is 1 at least")
+            raise ValueError("the bound of pct must be at least 1")
         if self.strategy not in get_args(Strategy):
             names = ", ".join(get_args(Strategy))
             raise ValueError(f"unknown strategy {self.strategy!r}: one of {names}")
@@ -204,10 +204,10 @@ def sweep(
             its own; or a function that returns a new server, with new state, for each schedule.
             Then the sweep runs in this process, in which no other thread may run Trio meanwhile.
         schedules: The number of schedules. The first one has the recorded order.
-        strategy: "random" takes any order; "pct" finds with a known probability what needs up to
-            `bound` changes of the order; "depth-first" covers all schedules of a small session,
-            those nearest to the recorded order first.
-        bound: The bound of "pct".
+        strategy: "random" takes any order; "pct" finds a race that needs up to `bound` changes of
+            the order with a known probability; "depth-first" covers all schedules of a small
+            session, those nearest to the recorded order first.
+        bound: The number of changes of the order for "pct".
         seed: Run only the schedule of this number, the same as in a sweep.
         schedule: Run only this schedule, such as `SweepReport.shortest`.
 
@@ -217,7 +217,7 @@ def sweep(
         BlockedInReplay: A handler used external I/O or the value of the lifespan without an effect,
             and was prevented from it, in the first schedule. For a TARGET, that is
             `SweepUnavailable`.
-        SweepUnavailable: This version of Trio, or the process, cannot do it; the text says why.
+        SweepUnavailable: This version of Trio, or this process, cannot sweep; the text says why.
         ValueError: `schedules` or `bound` is less than 1; there is no such strategy, or it has no
             seeds.
     """
@@ -256,11 +256,11 @@ class _Sweep:
     trace: SweepTrace
     run_all: RunSchedules
     results: list[ScheduleResult] = attrs.field(factory=list[ScheduleResult], init=False)
-    _begin: float = attrs.field(factory=time.perf_counter, init=False)
+    _started: float = attrs.field(factory=time.perf_counter, init=False)
     _decisions: int = attrs.field(default=0, init=False)
 
     def run(self, options: SweepOptions) -> SweepReport:
-        """Run the schedules; shorten one that goes wrong."""
+        """Run the schedules; shorten one with other outcomes."""
         if options.schedule is not None:
             return self._repeat(options.schedule)
         coverage, seed = "", options.seed
@@ -272,7 +272,7 @@ class _Sweep:
         elif seed is None:
             numbers = range(1, options.schedules)
             self._run([(self._order(options, number), number) for number in numbers])
-        elif seed:
+        elif seed:  # Schedule 0 is the recorded order, which was just run.
             self.results.clear()
             self._run([(self._order(options, seed), seed)])
         return self._report(coverage, self._shortest() if seed is None else None)
@@ -286,16 +286,20 @@ class _Sweep:
         self.results += self.run_all(orders)
 
     def _run_next(self, orders: Sequence[Order]) -> Sequence[Sequence[Decision]]:
-        """Run schedules of a depth-first search, of which the first one has been run."""
-        begin = len(self.results) if orders[0] != RecordedOrder() else 0
-        self._run([(order, begin + each) for each, order in enumerate(orders) if begin or each])
-        return [result.decisions for result in self.results[begin:]]
+        """Run a level of a depth-first search; return the decisions of each schedule.
+
+        The first level has only the recorded order, which `run` has run already.
+        """
+        first = len(self.results) if orders[0] != RecordedOrder() else 0
+        numbered = [(order, first + offset) for offset, order in enumerate(orders)]
+        self._run(numbered if first else numbered[1:])
+        return [result.decisions for result in self.results[first:]]
 
     def _repeat(self, schedule: Schedule) -> SweepReport:
         if schedule.digest != self.trace.digest:
             raise RecordingError(
-                f"the schedule is one of {schedule.recording!r} as it was then, not of this"
-                " recording: sweep it again"
+                f"the schedule belongs to {schedule.recording!r} with other contents than this"
+                " recording: sweep this recording again"
             )
         deviations = {each.decision: each.take for each in schedule.deviations}
         self._run([(RecordedOrder(deviations), 0)])
@@ -311,11 +315,11 @@ class _Sweep:
             coverage=coverage,
             shortest=shortest,
             untracked_calls=results[0].untracked_calls,
-            seconds=time.perf_counter() - self._begin,
+            seconds=time.perf_counter() - self._started,
         )
 
     def _shortest(self) -> Schedule | None:
-        """Shorten the schedule with the fewest deviations of those that went wrong."""
+        """Shorten the schedule with the fewest deviations of those with other outcomes."""
         failing = [result for result in self.results if result.differences]
         if not failing:
             return None
@@ -359,7 +363,7 @@ def _raise_if_blocked(result: ScheduleResult) -> None:
 def _sweep_in_process(
     path: str | os.PathLike[str], target: str, sweep_options: SweepOptions
 ) -> SweepReport:
-    load_sweep_trace(path)  # An error of the recording is raised here.
+    load_sweep_trace(path)  # This raises the errors of the recording in this process.
     schedule = sweep_options.schedule
     options = ["--schedules", str(sweep_options.schedules), "--strategy", sweep_options.strategy]
     options += ["--bound", str(sweep_options.bound)]
@@ -395,7 +399,7 @@ class _Fork:
         try:
             return msgspec.json.decode(text, type=ScheduleResult)
         except ValueError:
-            reason = text.decode(errors="replace") or "its process ended by itself"
+            reason = text.decode(errors="replace") or "its process ended without a result"
             raise SweepUnavailable(f"schedule {self.number} could not be run: {reason}") from None
 
     def kill(self) -> None:
@@ -495,7 +499,7 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
 def _differences(
     trace: SweepTrace, scheduler: Scheduler, number: int
 ) -> Iterator[ScheduleDifference]:
-    """Yield the differences of the requests that arrived, except those that were cancelled."""
+    """Yield the differences of answered requests that arrived, except those that were cancelled."""
     if scheduler.problem:
         yield ScheduleDifference(
             schedule=number, lane="", call="", path="", recorded="", swept=scheduler.problem

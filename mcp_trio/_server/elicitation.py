@@ -121,7 +121,7 @@ class FormError(ValueError):
 
 
 class Form(msgspec.Struct, frozen=True, eq=False):
-    """A form: the schema for the client, and the function that makes a value of valid content."""
+    """A form: the schema for the client, and the function that makes a value from valid content."""
 
     schema: dict[str, Any]
     build: Callable[[Mapping[str, Any]], Any]
@@ -139,14 +139,14 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 
 
 def form_of(kind: Any) -> Form:
-    """Return the form for a class with fields, the type of one value, or a schema.
+    """Return the form for a class with fields, the type of one value, or a JSON Schema.
 
     The form for None has no fields: the user can only confirm it.
 
     Raises:
         TypeError: A field has a type that a form cannot have, such as a nested object; the text
             names the field.
-        ValueError: The schema is not one of a form; the text names the field.
+        ValueError: A form cannot have this schema; the text names the field.
         LocalProtocolError: A field asks for a secret, which the protocol allows by URL only, or its
             text contains a link.
     """
@@ -200,7 +200,7 @@ def _form_of_fields(kind: Any) -> Form:
                     values[field.name] = member.read(content[field.wire_name])
                 except FormError as error:
                     errors += error.lines
-            elif field.is_required:  # The field is optional in the form: None is allowed.
+            elif field.is_required:  # The type allows None, so the form does not require the field.
                 values[field.name] = None
         if errors:
             raise FormError(errors)
@@ -303,8 +303,9 @@ class _FormField:
             format_name = _FORMATS.get(self.core, self.json_schema.get("format"))
             return {**schema, "format": format_name} if format_name in FORMATS else schema
         inner, *others = typing.get_args(self.core) or (Any,)
-        is_row = others not in ([], [...])
-        choices = None if is_row or not is_array(self.core) else _choices(strip_metadata(inner))
+        is_fixed_tuple = others not in ([], [...])
+        can_have_choices = is_array(self.core) and not is_fixed_tuple
+        choices = _choices(strip_metadata(inner)) if can_have_choices else None
         if choices is None:
             raise self._rejection(
                 "a list in a form has to be a list of choices, a Literal or an Enum"
@@ -340,12 +341,14 @@ def _flat(schema: dict[str, Any]) -> dict[str, Any]:
 
     Keywords beside a reference, such as a description, override those of its definition.
     """
-    around = {keyword: it for keyword, it in schema.items() if keyword not in ("anyOf", "$ref")}
-    others = [it for it in schema.get("anyOf", ()) if it != {"type": "null"}]
-    if len(others) == 1:
-        return _flat({**others[0], **around})
+    beside = {
+        keyword: value for keyword, value in schema.items() if keyword not in ("anyOf", "$ref")
+    }
+    alternatives = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(alternatives) == 1:
+        return _flat({**alternatives[0], **beside})
     if "$ref" in schema:
-        return {**schema["$defs"][schema["$ref"].removeprefix(_DEFINITIONS)], **around}
+        return {**schema["$defs"][schema["$ref"].removeprefix(_DEFINITIONS)], **beside}
     return schema
 
 
@@ -464,7 +467,7 @@ class Ask(ABC, Generic[T_co]):
 
     @abstractmethod
     def asked(self) -> Question:
-        """Return the method and params of the request.
+        """Return the method and params of the request, and how its result is checked.
 
         Raises:
             TypeError, ValueError: The request is malformed.
@@ -501,7 +504,7 @@ async def answers(
 def prepared(
     handling: Handling, served: "ServedSession", questions: Sequence[Ask[Any]]
 ) -> list[Ask[Any]]:
-    """Return the requests in the form for this client.
+    """Return the requests as this client can receive them.
 
     A URL elicitation gets an id if the client can be notified of its completion.
 
@@ -539,7 +542,7 @@ def check_capabilities(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
         paths = [
             f"{name}.{path}" if path else name
             for name, inner in missing.items()
-            for path in inner or [""]
+            for path in inner or [""]  # the whole capability is missing
         ]
         raise CapabilityMissing(f"the client did not announce {', '.join(paths)}", missing)
 
@@ -584,8 +587,8 @@ class Elicitation(Ask[Answer[T]]):
     def needs(self, peer: Peer) -> Mapping[str, Any]:
         """Return the mode `form` if the client supports no forms, as `Ask.needs` describes."""
         # A client that announces elicitation without a mode supports forms.
-        can = peer.can("elicitation.form") or not peer.can("elicitation.url")
-        return {} if can and peer.can("elicitation") else {"elicitation": {"form": {}}}
+        can_form = peer.can("elicitation.form") or not peer.can("elicitation.url")
+        return {} if can_form and peer.can("elicitation") else {"elicitation": {"form": {}}}
 
     def asked(self) -> Question:
         """Return the request, as `Ask.asked` describes."""
@@ -622,8 +625,8 @@ class UrlElicitation(Ask[Answer[None]]):
 
     def needs(self, peer: Peer) -> Mapping[str, Any]:
         """Return the mode `url` if the client supports no URLs, as `Ask.needs` describes."""
-        can = peer.protocol_version.has_url_elicitation and peer.can("elicitation.url")
-        return {} if can else {"elicitation": {"url": {}}}
+        can_open_url = peer.protocol_version.has_url_elicitation and peer.can("elicitation.url")
+        return {} if can_open_url else {"elicitation": {"url": {}}}
 
     def asked(self) -> Question:
         """Return the request, as `Ask.asked` describes.
@@ -639,7 +642,7 @@ class UrlElicitation(Ask[Answer[None]]):
         if not host or any(map(str.isspace, self.url)):
             raise LocalProtocolError(f"not a URL that a user can open: {self.url!r}")
         is_loopback = host == "localhost"
-        with suppress(ValueError):  # The host is a name.
+        with suppress(ValueError):  # The host is a name, not an IP address.
             is_loopback = ip_address(host).is_loopback
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
             raise LocalProtocolError(
@@ -723,7 +726,10 @@ class Sampling(Ask[CreateMessageResult]):
         )
 
     def read(self, result: CreateMessageResult) -> CreateMessageResult:
-        """Return the model's message, as `Ask.read` describes; a list of one block as the block."""
+        """Return the model's message, as `Ask.read` describes.
+
+        If its content is a list of one block, it becomes that block.
+        """
         misuse = forbidden_tool_use(self._params, result)
         if misuse is not None:
             raise RemoteProtocolError(f"{_SAMPLE}: the answer is invalid: {misuse}")

@@ -1,8 +1,8 @@
 """The runtime of a served HTTP application: its lifespan and its sessions.
 
-The runtime is one task with the nursery of all sessions; a session has tasks only while it has work
-to do. `serve_http` runs the runtime in its own nursery. An ASGI application, which may be mounted
-where it receives no lifespan events, starts it as a system task with the first request.
+The runtime is one task with the task pool of all sessions; a session has tasks only while it has
+work to do. `serve_http` runs the runtime in its own nursery. An ASGI application, which may be
+mounted where it receives no lifespan events, starts it as a system task with the first request.
 
 Legacy sessions are found by their ids. Their number is bounded, and they expire. A session whose
 client has sent nothing after `initialize` is unused: it expires earlier, and is closed to make room
@@ -43,7 +43,7 @@ from mcp_trio.limits import Limits
 
 @attrs.define(eq=False, repr=False)
 class Restarts:
-    """The pauses before restarts of a worker or session: each is twice as long as the last one.
+    """An exponential backoff: each pause before a restart is twice as long as the last one.
 
     A pause lies between `limits.http.restart_seconds` and `limits.http.restart_seconds_max`. After
     a run at least as long as the longest pause, the pauses start again from the shortest.
@@ -71,7 +71,7 @@ _CHECKS_PER_IDLE_TIME = 10
 
 
 class TooManySessionsError(Exception):
-    """There are too many sessions, of this client or of all, and none of them can be closed."""
+    """This client, or all clients, have too many sessions, and none of them can be closed."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -81,6 +81,7 @@ class HttpSession:
     Attributes:
         client: The key by which the client's sessions are counted.
         used_at: The time of the client's last request.
+        session: The session that runs; None until it is started.
     """
 
     id: str
@@ -92,8 +93,8 @@ class HttpSession:
     session: RunningSession | None = attrs.field(default=None, init=False)
 
     @property
-    def is_resting(self) -> bool:
-        """Return whether the client has no request or stream open."""
+    def is_idle(self) -> bool:
+        """Return whether the session is started, and its client has no request or stream open."""
         return self.session is not None and self.channel.is_idle
 
     @property
@@ -131,7 +132,8 @@ class Sessions:
     limits: Limits
     stores: HttpStores = attrs.field(factory=HttpStores)
     _open: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
-    # The unused sessions of each client, the oldest first; the client that came first is the first.
+    # The sessions whose client has sent nothing after `initialize`, by client. The clients, and the
+    # sessions of each, are in the order of their arrival.
     _unused: dict[Client, dict[str, HttpSession]] = attrs.field(
         factory=dict[Client, dict[str, HttpSession]], init=False
     )
@@ -175,7 +177,7 @@ class Sessions:
         return opened
 
     def publish(self, session: HttpSession) -> None:
-        """Publish the facts about a session in the store, after its handshake was answered."""
+        """Add a session, whose handshake was answered, to the store that all machines share."""
         assert session.session is not None
         connection = session.session.connection
         assert connection.protocol_version is not None
@@ -196,7 +198,7 @@ class Sessions:
 
     @contextmanager
     def counted_websocket(self, principal: str | None, address: str | None) -> Generator[None]:
-        """Count a WebSocket session within the block: it has no id, but counts for the limit.
+        """Count a WebSocket session towards the limit within the block; it gets no session id.
 
         Raises:
             TooManySessionsError: There are too many sessions.
@@ -210,21 +212,22 @@ class Sessions:
             self._shares.give_back(client)
 
     def _make_room(self, client: Client) -> None:
-        """Close the oldest unused session of a client that has its share of sessions.
+        """Close an unused session if otherwise there is no room for another one of the client.
 
-        A client without a session replaces any unused session, if there is no room for another one.
+        The session is the oldest unused one of the same client. Only for a client without any
+        session, it may be one of another client, so that the others cannot lock this client out.
 
         Raises:
-            TooManySessionsError: No such session is unused.
+            TooManySessionsError: There is no such unused session.
         """
         exceeded = self._shares.exceeded(client)
         if exceeded is None:
             return
         of_client = self._unused.get(client, {}).values()
-        unused = next((each for each in of_client if each.is_resting), None)
+        unused = next((each for each in of_client if each.is_idle), None)
         if unused is None and not self._shares.taken_by(client):
-            everyone = (each for unused in self._unused.values() for each in unused.values())
-            unused = next((each for each in everyone if each.is_resting), None)
+            of_all = (each for sessions in self._unused.values() for each in sessions.values())
+            unused = next((each for each in of_all if each.is_idle), None)
         if unused is None:
             raise TooManySessionsError(f"there are too many sessions{exceeded}")
         unused.close()
@@ -260,9 +263,10 @@ class Sessions:
             del self._unused[session.client]
 
     async def expire(self) -> None:
-        """Close sessions whose client was idle for `limits.http.session_idle_seconds`.
+        """Close idle sessions until cancelled.
 
-        Unused sessions are closed after `limits.http.session_unused_seconds`.
+        A session is closed when its client has been idle for `limits.http.session_idle_seconds`; an
+        unused session after `limits.http.session_unused_seconds`.
         """
         unused_seconds = self.limits.http.session_unused_seconds
         shortest_seconds = min(unused_seconds, self.limits.http.session_idle_seconds)
@@ -271,13 +275,16 @@ class Sessions:
             self._close_idle(trio.current_time())
 
     def _close_idle(self, now: float) -> None:
-        """Close the idle sessions; a function of its own, so the task keeps no session alive."""
+        """Close the sessions that are idle for too long.
+
+        In `expire` itself, the loop variable would keep the last session in memory while it sleeps.
+        """
         idle_seconds = self.limits.http.session_idle_seconds
         unused_seconds = min(idle_seconds, self.limits.http.session_unused_seconds)
         for session in self:
             is_unused = session.id in self._unused.get(session.client, ())
             seconds = unused_seconds if is_unused else idle_seconds
-            if session.used_at <= now - seconds and session.is_resting:
+            if session.used_at <= now - seconds and session.is_idle:
                 session.close()
 
 
@@ -299,7 +306,7 @@ class Runtime:
 
     Attributes:
         server: The server that handles the messages.
-        record: The recording of the sessions.
+        record: The target of the sessions' recordings; None if they are not recorded.
         stores: The stores that several machines share.
         sessions: The legacy sessions.
         endpoint: The rules by which requests are routed.
@@ -316,7 +323,7 @@ class Runtime:
     stateless: StatelessChannel = attrs.field(init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     pool: TaskPool = attrs.field(init=False)
-    _variables: Context = attrs.field(init=False)
+    _variables: Context = attrs.field(init=False)  # the context variables set by the lifespan
     _lifespan: EnteredLifespan = attrs.field(init=False)
     _http: HandlerHttpClient = attrs.field(init=False)
     _stateless: RunningSession | None = attrs.field(default=None, init=False)
@@ -362,20 +369,20 @@ class Runtime:
             ):
                 self._lifespan, self._http = lifespan, http
                 with change_notifier.relayed_by(send_change):
-                    await self._hold(task_status)
+                    await self._run_sessions(task_status)
         finally:
             self.ended.set()
 
-    async def _hold(self, task_status: trio.TaskStatus["Runtime"]) -> None:
+    async def _run_sessions(self, task_status: trio.TaskStatus["Runtime"]) -> None:
         self._variables = copy_context()
-        async with trio.open_nursery() as beside:
-            beside.start_soon(self.sessions.expire)
-            beside.start_soon(self._handshake_timeouts.run)
+        async with trio.open_nursery() as background:
+            background.start_soon(self.sessions.expire)
+            background.start_soon(self._handshake_timeouts.run)
             async with open_shielded_pool(self.close) as self.pool:
                 try:
                     if self.endpoint.is_stateless:
                         self._stateless = self._start(self.stateless)
-                        beside.start_soon(self._keep_stateless, self._stateless)
+                        background.start_soon(self._keep_stateless, self._stateless)
                     task_status.started(self)
                     await self._closing.wait()
                 finally:
@@ -385,7 +392,7 @@ class Runtime:
                             session.shut("closed")
                     for channel, connected in self._connected.items():
                         _close_websocket(channel, connected)
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
 
     @property
     def is_closing(self) -> bool:
@@ -396,14 +403,17 @@ class Runtime:
 
     @property
     def has_stateless(self) -> bool:
-        """Return whether the session of stateless requests is open; after an error it restarts."""
+        """Return whether the session of stateless requests is open.
+
+        After an internal error it is closed until `_keep_stateless` opens a new one.
+        """
         return self._stateless is not None and not self._stateless.closing.is_set()
 
     def renew_stateless(self) -> None:
         """Replace the session of stateless requests, if it is idle and its recording is long.
 
-        The new session has a recording of its own, which replays alone. If the new session cannot
-        open, the old one continues, and the next attempt follows after
+        The new session has a recording of its own, which can be replayed without the earlier ones.
+        If the new session cannot open, the old one continues, and the next attempt follows after
         `limits.recording.retry_seconds`.
         """
         before = self._stateless
@@ -413,7 +423,7 @@ class Runtime:
         now = trio.current_time()
         if not may_follow or now < self._renewable_at:
             return
-        if self._begin_stateless_again() is None:
+        if self._reopen_stateless() is None:
             self._renewable_at = now + self.server.limits.recording.retry_seconds
         else:
             before.shut("closed")
@@ -436,9 +446,9 @@ class Runtime:
             with trio.move_on_after(pause_seconds):
                 await self._closing.wait()
                 return
-            stateless = self._begin_stateless_again() or stateless
+            stateless = self._reopen_stateless() or stateless
 
-    def _begin_stateless_again(self) -> RunningSession | None:
+    def _reopen_stateless(self) -> RunningSession | None:
         channel = StatelessChannel(self.server.limits)
         try:
             self._stateless = self._start(channel)
@@ -479,8 +489,8 @@ class Runtime:
     async def serve(self, channel: WebSocketChannel) -> None:
         """Serve a WebSocket as a session until the session has ended; close the channel.
 
-        If this is cancelled, or the runtime closes, the server reports to the client that it goes
-        away (1001), and the session closes in bounded time.
+        If this is cancelled, or the runtime closes, the client receives the close code 1001 ("going
+        away"), and the session closes in bounded time.
 
         Raises:
             RecordingError: The recording cannot be made; nothing was served.

@@ -29,11 +29,11 @@ async def serve_stdio(
     descriptors: tuple[int, int] | None = None,
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve one session over stdin and stdout, until the client or the parent process is gone.
+    """Serve one session over stdin and stdout, until the client or the parent process has ended.
 
-    Without `descriptors` stdin and stdout are diverted now. When the session has ended, the
-    lifespan has `limits.shutdown.close_seconds` to exit, and is cancelled after that. If this is
-    cancelled, the session is closed in bounded time.
+    `descriptors` are the result of `divert_stdio`; without them, this function calls it. When the
+    session has ended, the lifespan has `limits.shutdown.close_seconds` to exit, and is cancelled
+    after that. If this is cancelled, the session is closed in bounded time.
 
     Raises:
         Exception: The error that `server.serve` raised, not in an exception group.
@@ -43,7 +43,7 @@ async def serve_stdio(
 
     async def serve(*, task_status: trio.TaskStatus[Session]) -> None:
         await server.serve(channel, record=record, task_status=task_status)
-        nursery.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()  # Stop `end_with_parent`: session and lifespan have ended.
 
     async def end_with_parent() -> None:
         await wait_parent_death(parent_pid=parent_pid, limits=server.limits)
@@ -55,6 +55,7 @@ async def serve_stdio(
             nursery.start_soon(end_with_parent)
             task_status.started(session)
             await session.ended.wait()
+            # `server.serve` still exits the lifespan now.
             nursery.cancel_scope.deadline = (
                 trio.current_time() + server.limits.shutdown.close_seconds
             )
@@ -108,7 +109,7 @@ async def _run(
 
 @attrs.define(eq=False, repr=False)
 class _SignalWatch:
-    """A signal handler that closes the session.
+    """A receiver of signals that closes the session at each signal.
 
     A signal that arrives before the session has opened cancels the opening instead.
     """
@@ -118,7 +119,7 @@ class _SignalWatch:
     received: int | None = attrs.field(default=None, init=False)
 
     def started(self, value: Any = None) -> None:
-        """Keep the session; this makes the handler a `trio.TaskStatus`."""
+        """Keep the session; this makes the object a `trio.TaskStatus` for `serve_stdio`."""
         self.session = value
 
     async def run(self, signals: AsyncIterator[int]) -> None:

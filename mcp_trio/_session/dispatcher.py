@@ -153,7 +153,7 @@ class Dispatcher:
         elif self._admission.enter_if_free(request):
             self.tasks.start_job(handling)
         elif (rejection := self._rejection(request)) is None:
-            self._admission.wait(request)
+            self._admission.enqueue(request)
         else:
             error = self.session.connection.error(request, SERVER_BUSY, rejection)
             self._finish_handling(handling, error)
@@ -320,7 +320,7 @@ class Dispatcher:
         if has_free_slot:
             self._resume(rounds.handling, retry)
         else:
-            self._admission.wait(retry)
+            self._admission.enqueue(retry)
             rounds.queue_retry(retry)
 
     def _resume(self, handling: Handling, retry: IncomingRequest) -> None:

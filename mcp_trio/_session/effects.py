@@ -4,13 +4,17 @@ An effect is a command and its outcome. A live session runs the effect; a replay
 recorded outcome instead. In both cases the result passes through the `Codec` of the effect, so that
 the handler receives the same value, recorded or not.
 
-The code of an effect is not part of the handler: its tasks have no lane, and the handler's context
-raises an error there.
+The code that an effect runs is not part of the handler. Its tasks have no lane, so their steps
+are not recorded, and a use of the handler's context there raises an error.
 
 A value that is read without waiting, such as a clock, has a single record, which
 `Sequencer.read_value` describes.
 
-A resumable handler runs each effect once in all its rounds; later rounds return the kept outcome.
+A resumable handler runs from its start in each round. Its `Memory` keeps the outcomes of effects,
+so an effect runs in one round, and later rounds return the kept outcome.
+
+In records and outcomes, "res" is a result, "err" an error, and "cxl" a cancellation. A deadline of
+`-math.inf` is Trio's way to say that the task is cancelled already.
 """
 
 import functools
@@ -24,11 +28,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.records import (
-    PATCHED_MARK,
-    CommandBody,
-    encode_body,
-)
+from mcp_trio._journal.records import PATCHED_MARK, CommandBody, encode_body
 from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller, RunningEffect
 from mcp_trio._session.journal import FinishedOperation, Memory, OperationId, Outcome
 from mcp_trio._session.lanes import LANE, Lane, operation
@@ -69,7 +69,8 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
         arguments: Returns the arguments as a JSON object; called only if they are needed.
         run: Runs the effect; returns the value or an awaitable of it.
         codec: Converts the value.
-        again: A part that a replay runs as well, at the point where the effect had succeeded.
+        again: What a replay runs when the recorded effect succeeded, although it does not run the
+            effect: for example, it takes the same lock.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
         return encode_body(CommandBody(name=self.name, arguments=arguments, cancelled=is_cancelled))
 
     def outcome(self, outcome: Outcome) -> Result:
-        """Return the recorded result to the handler, or raise the recorded error."""
+        """Return the handler's result for a recorded outcome, or raise the recorded error."""
         if outcome.kind == "err":
             raise_rebuilt(outcome.body)
         return self.codec.decoded(outcome.body)
@@ -106,16 +107,16 @@ async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
     memory = caller.memory
     if memory is None:
         return await perform_once(caller, effect)
-    with _remembered(caller, memory, effect, *_begin(caller, memory, effect)) as remembered:
-        return await perform_once(caller, remembered)
+    with _with_memory(caller, memory, effect, *_begin_operation(caller, memory, effect)) as wrapped:
+        return await perform_once(caller, wrapped)
 
 
 async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
-    """Run an effect as `perform` does, but without regard to earlier rounds of the handler."""
+    """Run an effect as `perform` does, but do not look for its outcome in earlier rounds."""
     lane = caller.current_lane()
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        with _Inside(caller, effect, None):
+        with _InsideEffect(caller, effect, None):
             value = effect.run()
             value = await value if hasattr(value, "__await__") else value
         return effect.codec.converted(value)[0]
@@ -129,7 +130,7 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
         return effect.outcome(outcome)
     kind, body = "cxl", None
     try:
-        with _Inside(caller, effect, lane):
+        with _InsideEffect(caller, effect, lane):
             await trio.lowlevel.checkpoint_if_cancelled()
             value = effect.run()
             value = await value if hasattr(value, "__await__") else value
@@ -143,14 +144,11 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     finally:
         is_cancelled = kind != "cxl" and not was_cancelled and is_cancelled_now()
         sequencer.resumed(lane, kind, body, is_cancelled=is_cancelled)
-        lane.begin_effect(math.inf)
+        lane.begin_effect(math.inf)  # no effect runs any more
 
 
 def begin(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
-    """Record that a lane starts an effect; return its deadline.
-
-    That is `-math.inf` if the lane is cancelled already, so that only a shield lets it wait.
-    """
+    """Record that a lane starts an effect; return the deadline of the calling task."""
     deadline = trio.current_effective_deadline()
     command = effect.command(is_cancelled=deadline == -math.inf)
     caller.sequencer.effect_started(lane, command)
@@ -158,7 +156,7 @@ def begin(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
 
 
 def is_cancelled_now() -> bool:
-    """Return whether the calling task is cancelled, unless a shield protects it."""
+    """Return whether the calling task is cancelled and no shield protects it."""
     return trio.current_effective_deadline() == -math.inf
 
 
@@ -176,7 +174,7 @@ async def recorded_outcome(
         sequencer.resumed(lane, "cxl")
         raise
     finally:
-        lane.begin_effect(math.inf)
+        lane.begin_effect(math.inf)  # no effect runs any more
     is_cancelled = not was_cancelled and is_cancelled_now()
     sequencer.resumed(lane, outcome.kind, outcome.body, is_cancelled=is_cancelled)
     return outcome
@@ -187,59 +185,60 @@ def perform_in_thread(
 ) -> Result:
     """Run an effect in the calling thread of a handler, as `perform` does in a task.
 
-    `call` runs a function in the Trio loop, for all steps but the effect itself.
+    `call` runs a function in the Trio loop, which records the effect. The effect itself runs in the
+    calling thread.
 
     Raises:
-        RequestAbandoned: The request is over; the effect may have been carried out.
+        RequestAbandoned: The request has ended; the effect may have been carried out.
     """
     memory = caller.memory
     if memory is None:
         return _perform_in_thread(call, caller, effect)
-    operation_id, earlier = call(_begin_in_loop, caller, memory, effect)
-    with _remembered(caller, memory, effect, operation_id, earlier) as remembered:
-        return _perform_in_thread(call, caller, remembered)
+    operation_id, earlier = call(_begin_operation_for_thread, caller, memory, effect)
+    with _with_memory(caller, memory, effect, operation_id, earlier) as wrapped:
+        return _perform_in_thread(call, caller, wrapped)
 
 
 def _perform_in_thread(
     call: Callable[..., Any], caller: EffectCaller, effect: Effect[Result]
 ) -> Result:
-    lane = call(_begin_in_thread, caller, effect)
+    lane = call(_begin_for_thread, caller, effect)
     if lane is not None and caller.sequencer.replays:
-        return effect.outcome(call(_recorded_in_thread, caller, lane, outlives_request=True))
+        return effect.outcome(call(_recorded_for_thread, caller, lane, outlives_request=True))
     try:
         result, body = _run_in_place(caller, effect, lane)
     except BaseException as error:
         if is_recordable(error):
-            call(_end_in_thread, caller, lane, Outcome("err", _encoded(caller, error)))
+            call(_end_for_thread, caller, lane, Outcome("err", _encoded(caller, error)))
         raise
-    call(_end_in_thread, caller, lane, Outcome("res", body))
+    call(_end_for_thread, caller, lane, Outcome("res", body))
     return result
 
 
-async def _begin_in_thread(caller: EffectCaller, effect: Effect[Any]) -> Lane | None:
+async def _begin_for_thread(caller: EffectCaller, effect: Effect[Any]) -> Lane | None:
     lane = caller.current_lane()
     if lane is not None:
         begin(caller, effect, lane)
-        # Until the effect has ended, the thread takes no steps.
+        # The thread journals no steps until the effect has ended.
         lane.is_in_operation = True
     return lane
 
 
-async def _recorded_in_thread(caller: EffectCaller, lane: Lane) -> Outcome:
+async def _recorded_for_thread(caller: EffectCaller, lane: Lane) -> Outcome:
     outcome = await caller.sequencer.outcome(lane, is_in_thread=True)
     lane.is_in_operation = False
     caller.sequencer.resumed(lane, outcome.kind, outcome.body)
     return outcome
 
 
-async def _end_in_thread(caller: EffectCaller, lane: Lane | None, outcome: Outcome) -> None:
+async def _end_for_thread(caller: EffectCaller, lane: Lane | None, outcome: Outcome) -> None:
     if lane is not None:
         lane.is_in_operation = False
         caller.sequencer.resumed(lane, outcome.kind, outcome.body)
 
 
 def abandon_effect(caller: EffectCaller, lane: Lane) -> None:
-    """Record an effect that still runs in a handler's thread as cancelled: the request is over."""
+    """Record an effect that still runs in a handler's thread as cancelled, at the request's end."""
     if lane.is_in_operation:
         lane.is_in_operation = False
         caller.sequencer.resumed(lane, "cxl")
@@ -259,8 +258,8 @@ def perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Res
     memory = caller.memory
     if memory is None:
         return _perform_without_waiting(caller, effect)
-    with _remembered(caller, memory, effect, *_begin(caller, memory, effect)) as remembered:
-        return _perform_without_waiting(caller, remembered)
+    with _with_memory(caller, memory, effect, *_begin_operation(caller, memory, effect)) as wrapped:
+        return _perform_without_waiting(caller, wrapped)
 
 
 def _perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Result:
@@ -287,7 +286,7 @@ def _perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Re
 def read_clock(
     caller: EffectCaller, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
-    """Read a clock, whose value JSON can express exactly."""
+    """Read a clock, or return its recorded value; JSON can express the value exactly."""
     memory = caller.memory
     if memory is None:
         return _read_clock(caller, name, read, kind)
@@ -348,7 +347,10 @@ def randomness(caller: EffectCaller) -> Random:
 
 
 def takes_patch(caller: EffectCaller, name: str) -> bool:
-    """Return whether the calling lane takes the new branch at a change of the code."""
+    """Return whether the calling lane takes the new branch where the code was changed.
+
+    A recording, or an earlier round, from before the change takes the old branch.
+    """
     lane, memory = _lane_in_loop(caller), caller.memory
     patched_lane = lane if memory is None else memory.here()
     if patched_lane is None:
@@ -367,8 +369,11 @@ def takes_patch(caller: EffectCaller, name: str) -> bool:
 
 
 @attrs.define(eq=False, repr=False)
-class _StepCodec(Generic[Result]):
-    """A codec that keeps the body of the result, or starts with the body of an earlier round."""
+class _RememberingCodec(Generic[Result]):
+    """A codec that keeps the JSON of the result for later rounds.
+
+    If an earlier round has kept the JSON in `body`, each value is replaced by that.
+    """
 
     codec: Codec[Result]
     body: bytes | None
@@ -384,33 +389,33 @@ class _StepCodec(Generic[Result]):
         return self.codec.decoded(body)
 
 
-def _begin(
+def _begin_operation(
     caller: EffectCaller, memory: Memory, effect: Effect[Any]
 ) -> tuple[OperationId, FinishedOperation | None]:
-    caller.current_lane()  # This raises an error inside of an effect.
+    caller.current_lane()  # This raises an error if the caller is the code of another effect.
     return memory.begin_operation(effect.name, effect.arguments())
 
 
-async def _begin_in_loop(
+async def _begin_operation_for_thread(
     caller: EffectCaller, memory: Memory, effect: Effect[Any]
 ) -> tuple[OperationId, FinishedOperation | None]:
-    return _begin(caller, memory, effect)
+    return _begin_operation(caller, memory, effect)
 
 
 @contextmanager
-def _remembered(
+def _with_memory(
     caller: EffectCaller,
     memory: Memory,
     effect: Effect[Result],
     operation_id: OperationId,
     earlier: FinishedOperation | None,
 ) -> Generator[Effect[Result]]:
-    """Give the effect, or one that repeats the `earlier` outcome; keep the outcome at the end."""
+    """Yield `effect`, or one that repeats the `earlier` outcome; keep its outcome in `memory`."""
     # An effect with a part for replays, such as taking a lock, runs in each round.
     if effect.again is not None:
         earlier = None
     body = None if earlier is None or earlier.kind != "res" else bytes(earlier.body)
-    codec = _StepCodec(effect.codec, body)
+    codec = _RememberingCodec(effect.codec, body)
     run = effect.run if earlier is None else functools.partial(_repeat, earlier)
     try:
         yield msgspec.structs.replace(effect, run=run, codec=codec)
@@ -425,7 +430,10 @@ def _remembered(
 
 
 def _repeat(operation: FinishedOperation) -> Any:
-    """Repeat an outcome: raise the error, or wait to be cancelled; the codec has a value."""
+    """Repeat an outcome: raise the error, or return a wait that ends by being cancelled.
+
+    For a result this returns None, because `_RememberingCodec` returns the kept value in any case.
+    """
     if operation.kind == "err":
         raise_rebuilt(bytes(operation.body))
     if operation.kind != "cxl":
@@ -440,13 +448,13 @@ def _repeat(operation: FinishedOperation) -> Any:
 def _run_in_place(
     caller: EffectCaller, effect: Effect[Result], lane: Lane | None
 ) -> tuple[Result, bytes]:
-    with _Inside(caller, effect, lane):
+    with _InsideEffect(caller, effect, lane):
         value = effect.run()
     return effect.codec.converted(value)
 
 
-class _Inside:
-    """A block in which the caller runs an effect, and has no lane of the handler."""
+class _InsideEffect:
+    """A context manager in which the caller runs an effect, and has no lane of the handler."""
 
     __slots__ = ("_innermost", "_operation", "_running", "_tokens")
 

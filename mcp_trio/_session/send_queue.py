@@ -1,13 +1,14 @@
 """The send queue: the order of outgoing messages, and the writer.
 
 A message is recorded and queued in one synchronous step, and sent in that order. The queue is
-flushed at the end of a read, by the last request in flight, or by the writer, an actor that
-exists only while messages wait. A channel that delivers by itself gets every message directly. The
-journal is flushed before the bytes that it explains.
+flushed at the end of a read, by the last request in flight, or by the writer, a background task
+that exists only while messages wait. A channel with `deliver_to` gets each message at once, without
+the writer. The journal is flushed before the messages that it records are sent.
 
-Answers and other messages are counted separately. Answers never wait: while they fill the queue,
-the reader pauses and no handler starts, so a peer that sends without reading stops itself. Our own
-requests and notifications wait for room in their caller's task and never pause the reader.
+Answers and other messages are counted separately. Answers never wait for room. While they fill the
+queue, the reader pauses and no handler starts, so a peer that sends requests and does not read the
+answers cannot make the queue grow. Our own requests and notifications wait for room in their
+caller's task and never pause the reader.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ class SendQueue:
 
     Attributes:
         on_loss: A function that is called, at most once, with the error that ended sending.
-        dropped: The messages that had not been sent when the channel was lost.
+        dropped: The messages, except answers, that had not been sent when the channel was lost.
         reports_losses: True if the channel itself reports the outcome of each sent request.
     """
 
@@ -65,21 +66,22 @@ class SendQueue:
     _has_watcher: bool = attrs.field(default=False, init=False)
     _written: Wakeup = attrs.field(factory=Wakeup, init=False)
     _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
+    # The optional members that the channel has; see `mcp_trio.transports`.
     _is_addressed: bool = attrs.field(init=False)
-    _is_direct: bool = attrs.field(init=False)
-    _leaves_tails: bool = attrs.field(init=False)
+    _has_deliver_to: bool = attrs.field(init=False)
+    _has_is_unfinished: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._is_addressed = getattr(self.channel, "is_addressed", False)
         self._send_nowait = getattr(self.channel, "send_nowait", None)
-        self._is_direct = hasattr(self.channel, "deliver_to")
-        self._leaves_tails = hasattr(self.channel, "is_unfinished")
+        self._has_deliver_to = hasattr(self.channel, "deliver_to")
+        self._has_is_unfinished = hasattr(self.channel, "is_unfinished")
         self.reports_losses = getattr(self.channel, "reports_losses", False)
 
     @property
     def is_empty(self) -> bool:
         """Return whether the channel has sent everything that was queued."""
-        return self._bytes == 0 and not self._has_tail()
+        return self._bytes == 0 and not self._has_unfinished_message()
 
     @property
     def queued_bytes(self) -> int:
@@ -101,14 +103,14 @@ class SendQueue:
         about: RequestId | None = None,
         is_answer: bool = False,
     ) -> None:
-        """Record and queue a message, which the writer or the end of the read writes.
+        """Record and queue a message, which the writer or the end of the current read sends.
 
         `about` is the id of the peer's request that the message belongs to or answers.
         """
         self._put(message, lane, about, is_answer=is_answer)
         if self._is_holding:
             return
-        if self._is_direct:
+        if self._has_deliver_to:
             self.flush()
         elif not self._has_writer:
             self._wake_writer()
@@ -206,7 +208,7 @@ class SendQueue:
         sent = self._queue[:taken]
         del self._queue[:taken]
         self._count_sent(sent)
-        if self._queue or self._has_tail():
+        if self._queue or self._has_unfinished_message():
             self._wake_writer()
 
     def _wake_writer(self) -> None:
@@ -216,12 +218,12 @@ class SendQueue:
 
     async def _write(self) -> None:
         """Run the writer until the queue is empty."""
-        while (self._queue or self._has_tail()) and not self._is_lost:
+        while (self._queue or self._has_unfinished_message()) and not self._is_lost:
             await self._send(self._next_part())
         self._has_writer = False
 
     def _next_part(self) -> _Queue:
-        """Take messages of about one chunk from the queue, which makes room step by step."""
+        """Remove about one chunk of messages from the queue; this makes room chunk by chunk."""
         size = count = 0
         while count < len(self._queue) and size < self.limits.messages.chunk_bytes:
             size += len(self._queue[count][0])
@@ -245,8 +247,9 @@ class SendQueue:
         finally:
             self._is_sending = False
 
-    def _has_tail(self) -> bool:
-        return self._leaves_tails and bool(getattr(self.channel, "is_unfinished", False))
+    def _has_unfinished_message(self) -> bool:
+        """Return whether the channel still has to send a part of a message."""
+        return self._has_is_unfinished and bool(getattr(self.channel, "is_unfinished", False))
 
     def _count_sent(self, sent: _Queue) -> None:
         if self._is_lost:
@@ -294,9 +297,9 @@ class SendQueue:
             report(error)
 
     def lose(self) -> None:
-        """Drop the queue after a loss, and wake the tasks that wait for room."""
+        """Drop the queue after the loss of the channel, and wake the tasks that wait for room."""
         self._is_lost = True
-        self.on_loss = None  # It refers to the session, which refers to this queue.
+        self.on_loss = None  # It refers to the session: break the reference cycle.
         self.dropped |= {message for message, is_answer in self._queue if not is_answer}
         self._queue.clear()
         self._bytes = self._answer_bytes = 0

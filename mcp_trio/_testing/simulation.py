@@ -86,8 +86,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def outcomes(self) -> dict[str, int]:
         """The number of requests with each outcome."""
-        ends = (request.outcome for session in self.sessions for request in session.requests)
-        return dict(sorted(Counter(ends).items()))
+        outcomes = (request.outcome for session in self.sessions for request in session.requests)
+        return dict(sorted(Counter(outcomes).items()))
 
     @property
     def faults(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> dict[str, int]:
-        """The number of scenarios with each end."""
+        """The number of sessions with each `end`."""
         return dict(sorted(Counter(session.end for session in self.sessions).items()))
 
     def __str__(self) -> str:
@@ -107,8 +107,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class CountingClient(Client):
-    """A client that keeps its requests and their outcomes."""
+class ObservedClient(Client):
+    """A client that keeps a list of its requests and their outcomes."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -137,7 +137,7 @@ class CountingClient(Client):
 Scenario: TypeAlias = Callable[[Client, random.Random], Awaitable[None]]
 """The code of a simulated client, which gets the connected client and a random source."""
 
-# Counters that stay zero in a session without faults.
+# The counters of `Connection.counts` for messages that only a faulty connection delivers.
 _FAULT_COUNTERS: Final = ("unknown answer", "duplicate id", "malformed")
 
 
@@ -175,15 +175,16 @@ def simulate(
         faults: The faults of each client's connection.
         limits: The limits of the clients; the server has its own.
         arrival_seconds: The time within which all clients connect.
-        seconds_max: The virtual seconds after which a session that goes on counts as hanging.
+        seconds_max: The virtual seconds after which a session that still runs counts as hanging.
         record: A folder for recordings of the server's sessions, or another target that `serve`
             accepts; recordings made in virtual time replay like any others.
 
     Raises:
-        AssertionError: A request did not end exactly once, an end of a session kept a request open,
-            a session hangs, or a task is left over; the text names seed and session.
-        BaseException: Any other error of a scenario, not in an exception group, with a note of seed
-            and session.
+        AssertionError: A request has no outcome, or the client or the server still counts it as
+            open after the session; a session hangs; or a task is left over. The text names the seed
+            and the session.
+        BaseException: Any other error of a scenario, not in an exception group, with a note that
+            names the seed and the session.
         RuntimeError: The order of tasks cannot be controlled in this version of Trio.
     """
     simulation = _Simulation(
@@ -204,7 +205,7 @@ def simulate(
 
 @attrs.define(eq=False, repr=False)
 class _Simulation:
-    """The sessions of a simulation that have ended so far."""
+    """A simulation that runs, with the sessions that have ended so far."""
 
     server: Server
     scenario: Scenario
@@ -222,7 +223,7 @@ class _Simulation:
         with trio.move_on_after(seconds_max):
             async with trio.open_nursery() as nursery:
                 for number in range(sessions):
-                    nursery.start_soon(self._live, number, arrival_seconds)
+                    nursery.start_soon(self._run_session, number, arrival_seconds)
         self.seconds = trio.current_time() - begin
         unfinished = set(range(sessions)) - set(self.ended)
         if unfinished:
@@ -234,17 +235,17 @@ class _Simulation:
         if _task_count() > tasks:
             raise AssertionError(f"seed {self.seed!r}: {_task_count() - tasks} tasks are left over")
 
-    async def _live(self, number: int, arrival_seconds: float) -> None:
-        """Run one session until it has ended at both peers."""
+    async def _run_session(self, number: int, arrival_seconds: float) -> None:
+        """Run one session, until both the client and the server have ended it."""
         random_source = random.Random(f"{self.seed}:{number}")  # noqa: S311  no secret
         await trio.sleep(random_source.uniform(0, arrival_seconds))
-        ours, theirs = channel_pair(
+        client_channel, server_channel = channel_pair(
             faults=self.faults, seed=f"{self.seed}:{number}", limits=self.limits
         )
-        client = CountingClient(ours, limits=self.limits)
+        client = ObservedClient(client_channel, limits=self.limits)
         try:
             async with trio.open_nursery() as nursery:
-                session = await nursery.start(self._serve, theirs)
+                session = await nursery.start(self._serve, server_channel)
                 end = await self._run_scenario(client, random_source)
             self._check(client.connection, client.requests)
             self._check(session.connection, ())
@@ -252,18 +253,21 @@ class _Simulation:
             sole_exception(error).add_note(f"in session {number} of seed {self.seed!r}")
             raise
         self.ended[number] = SimulatedSession(
-            number=number, end=end, requests=tuple(client.requests), faults=tuple(ours.events)
+            number=number,
+            end=end,
+            requests=tuple(client.requests),
+            faults=tuple(client_channel.events),
         )
 
     async def _serve(self, channel: Channel, *, task_status: trio.TaskStatus[Session]) -> None:
         await self.server.serve(channel, record=self.record, task_status=task_status)
 
-    async def _run_scenario(self, client: CountingClient, random_source: random.Random) -> str:
+    async def _run_scenario(self, client: ObservedClient, random_source: random.Random) -> str:
         try:
             async with client:
                 await self.scenario(client, random_source)
         except Exception as error:
-            # Only an `MCPError`, or a group of such errors, may end the scenario.
+            # Raise the error again, unless it is an `MCPError` or a group of only such errors.
             if ExceptionGroup("", [error]).split(MCPError)[1] is not None:
                 raise
             return type(sole_exception(error)).__name__
@@ -274,8 +278,8 @@ class _Simulation:
     def _check(self, connection: Connection, requests: Sequence[SimulatedRequest]) -> None:
         """Check that a peer has no open requests and, without faults, received nothing invalid."""
         still_open = [request.method for request in requests if request.outcome == _OPEN]
-        kept = len(connection.outgoing) + len(connection.incoming)
-        still_open += [f"{connection.our_role.name.lower()}'s request"] * kept
+        open_count = len(connection.outgoing) + len(connection.incoming)
+        still_open += [f"{connection.our_role.name.lower()}'s request"] * open_count
         if still_open:
             raise AssertionError(f"requests without an outcome: {', '.join(still_open)}")
         for name in _FAULT_COUNTERS:

@@ -42,17 +42,19 @@ from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.websocket import SocketEnded, Upgrade, Upgraded
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# WebSockets. The ASGI server does framing, pings and the handshake, and passes complete messages.
-# It may shield its writes from cancellation, for as long as its client reads nothing. So a task of
-# its own calls `send`, and no other task ever waits for that one to finish. If it is still writing
-# at the end, the host aborts the connection.
-
 logger = logging.getLogger("mcp_trio")
+
+# WebSockets. The ASGI server does framing, pings and the handshake, and passes complete messages.
+# It may shield its writes from cancellation, for as long as its client reads nothing. So once a
+# WebSocket is open, only the task `AsgiSocket.write` calls `send`, and no other task ever waits
+# until that task has finished. If `send` has not returned at the end, the host aborts the
+# connection.
 
 _RESPONSE_EXTENSION: Final = "websocket.http.response"
 
-# Headers of an HTTP/1.1 handshake. The ASGI server has checked them; over HTTP/2 there are none.
-_CHECKED: Final = {
+# Headers of a valid HTTP/1.1 handshake. They replace those that were received, because the ASGI
+# server has checked the handshake already, and an HTTP/2 handshake does not have them.
+_VALID_HANDSHAKE_HEADERS: Final = {
     "connection": "Upgrade",
     "upgrade": "websocket",
     "sec-websocket-version": "13",
@@ -63,7 +65,8 @@ _CHECKED: Final = {
 def handshake_request(request: HttpRequest) -> HttpRequest:
     """Return the request of a `websocket` scope as an HTTP/1.1 handshake request."""
     scheme = "https" if request.scheme in ("wss", "https") else "http"
-    return attrs.evolve(request, scheme=scheme, headers={**request.headers, **_CHECKED})
+    headers = {**request.headers, **_VALID_HANDSHAKE_HEADERS}
+    return attrs.evolve(request, scheme=scheme, headers=headers)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -125,7 +128,7 @@ class AsgiUpgrade:
 
 @attrs.define(eq=False, repr=False)
 class AsgiSocket:
-    """A `MessageSocket` over ASGI: the tasks `read` and `write` do all calls of the server.
+    """A `MessageSocket` over ASGI. Only the tasks `read` and `write` call the ASGI server.
 
     Attributes:
         bytes_sent: The number of characters of all messages whose sending has begun.
@@ -199,11 +202,11 @@ class AsgiSocket:
     # The `MessageSocket`
 
     async def send_texts(self, texts: Sequence[str]) -> None:
-        """Send messages. Cancellation cuts no message short, and leaves most of the rest unsent."""
+        """Send messages; if this is cancelled, still send the whole message that is being sent."""
         await self._put([{"type": "websocket.send", "text": text} for text in texts])
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
-        """Queue about a chunk of messages if the queue is empty; return their number."""
+        """Queue about `chunk_bytes` of messages if the queue is empty; return their number."""
         if self._is_gone:
             raise trio.BrokenResourceError("the peer has disconnected")
         if self._unsent:
@@ -255,8 +258,8 @@ class AsgiSocket:
         """Wait until all messages are sent, since ASGI has no pings."""
         await self._all_sent()
 
-    def is_silent_since(self, moment: float) -> bool:  # noqa: ARG002  ASGI does not need it
-        """Return whether a write has made no progress for `write_stall_seconds`.
+    def is_silent_since(self, moment: float) -> bool:  # noqa: ARG002  of `MessageSocket`
+        """Return whether sending one message has taken `limits.messages.write_stall_seconds`.
 
         The ASGI server notices a client that sends nothing, but not one that reads nothing.
         """
@@ -292,7 +295,7 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-"""The types of ASGI 3, as far as servers and frameworks agree on them."""
+"""The types of ASGI 3, in the form that servers and frameworks accept."""
 
 NO_TRIO: Final = (
     "This application runs on Trio. Serve it by hypercorn's Trio worker "
@@ -354,7 +357,8 @@ class AsgiHost:
             case "http":
                 body = NO_TRIO.encode("ascii")
                 headers = encoded([*_PLAIN_TEXT, ("content-length", str(len(body)))])
-                await send({"type": "http.response.start", "status": _FAILED, "headers": headers})
+                status = _INTERNAL_SERVER_ERROR
+                await send({"type": "http.response.start", "status": status, "headers": headers})
                 await send({"type": "http.response.body", "body": body})
             case "lifespan":
                 while (await receive())["type"] != "lifespan.shutdown":
@@ -374,11 +378,11 @@ class AsgiHost:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = AsgiExchange(scope, receive, send, self._bodies, limits=self._limits)
         try:
-            if self._is_long(scope):
-                exchange.reject(_LONG, self._long_text)
+            if self._has_long_headers(scope):
+                exchange.reject(_HEADERS_TOO_LARGE, self._long_headers_text)
             elif {"content-length", "transfer-encoding"} <= exchange.request.headers.keys():
-                # Some servers let this request smuggling through (RFC 9112, section 6.3).
-                exchange.reject(_AMBIGUOUS)
+                # This may be request smuggling (RFC 9112, section 6.3). Some servers accept it.
+                exchange.reject(_BAD_REQUEST)
             else:
                 try:
                     await self._respond(exchange)
@@ -401,25 +405,28 @@ class AsgiHost:
             send=send,
             limits=self._limits,
         )
-        upgraded = self._reject_long if self._is_long(scope) else upgraded
+        upgraded = self._reject_long_headers if self._has_long_headers(scope) else upgraded
         await serve_upgrade(upgrade, upgraded, self._log)
         if upgrade.is_stuck:
             raise ResponseBrokenOff
 
-    def _is_long(self, scope: Scope) -> bool:
-        """Check the headers' length, since servers check it only for slow HTTP/1.1 requests."""
-        fields = sum([len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"]])
-        return (
-            len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) + fields
-        ) > self._limits.http.headers_bytes_max
+    def _has_long_headers(self, scope: Scope) -> bool:
+        """Return whether path and headers are longer than `limits.http.headers_bytes_max`.
+
+        An ASGI server may check this only for HTTP/1.1 requests that arrive slowly.
+        """
+        headers, path = scope["headers"], scope.get("raw_path") or scope["path"]
+        size = sum([len(name) + len(value) + _HEADER_LINE_BYTES for name, value in headers])
+        size += len(path) + len(scope["query_string"])
+        return size > self._limits.http.headers_bytes_max
 
     @property
-    def _long_text(self) -> str:
+    def _long_headers_text(self) -> str:
         bytes_max = self._limits.http.headers_bytes_max
         return f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
 
-    async def _reject_long(self, upgrade: Upgrade) -> None:
-        await upgrade.reject(Rejection(status=_LONG, text=self._long_text))
+    async def _reject_long_headers(self, upgrade: Upgrade) -> None:
+        await upgrade.reject(Rejection(status=_HEADERS_TOO_LARGE, text=self._long_headers_text))
 
     def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
         text = f"answering {exchange.request.method} {exchange.request.path} failed"
@@ -439,15 +446,15 @@ _cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _LENGTHLESS_STATUSES: Final = frozenset({204, 304})
-_AMBIGUOUS: Final = 400
-_SLOW: Final = 408
-_LONG: Final = 431
-_FAILED: Final = 500
+_BAD_REQUEST: Final = 400
+_REQUEST_TIMEOUT: Final = 408
+_HEADERS_TOO_LARGE: Final = 431
+_INTERNAL_SERVER_ERROR: Final = 500
 _LENGTH_DIGITS_MAX: Final = 18
 _PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
 
 # The bytes around the name and the value of a header line.
-_FIELD_BYTES: Final = len(": \r\n")
+_HEADER_LINE_BYTES: Final = len(": \r\n")
 
 
 @attrs.define(eq=False, repr=False)
@@ -464,6 +471,7 @@ class AsgiExchange:
     _send: Send
     _bodies: Shares
     _limits: Limits = attrs.field(kw_only=True, alias="limits")
+    # Always False: the ASGI server runs the coroutine, so no other task can continue it.
     may_lead: bool = attrs.field(default=False, init=False)
     request: HttpRequest = attrs.field(init=False)
     _body: bytes = attrs.field(default=b"", init=False)
@@ -477,7 +485,8 @@ class AsgiExchange:
     # Whether the connection carries other exchanges at the same time.
     _is_multiplexed: bool = attrs.field(init=False)
     _progress: _Progress = attrs.field(default=_Progress.NOT_STARTED, init=False)
-    _host_status: int = attrs.field(default=_FAILED, init=False)
+    # The status and text that `finish` sends if the application has sent nothing.
+    _host_status: int = attrs.field(default=_INTERNAL_SERVER_ERROR, init=False)
     _host_text: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -530,7 +539,7 @@ class AsgiExchange:
         # Over HTTP/1.1 the content length decides, without waiting for the server's final message.
         length = None if self._is_multiplexed else content_length
         seconds = self._limits.http.body_seconds
-        mark = self._limits.messages.chunk_bytes
+        extend_at = self._limits.messages.chunk_bytes
         with trio.move_on_after(seconds) as timeout:
             while True:
                 message = await self._receive()
@@ -550,10 +559,10 @@ class AsgiExchange:
                 if is_last:
                     return
                 unfinished.count(len(body))
-                if len(body) >= mark:  # the deadline moves with each chunk
-                    mark = len(body) + self._limits.messages.chunk_bytes
+                if len(body) >= extend_at:  # the client has sent another chunk in time
+                    extend_at = len(body) + self._limits.messages.chunk_bytes
                     timeout.deadline = trio.current_time() + seconds
-        self._host_status = _SLOW
+        self._host_status = _REQUEST_TIMEOUT
         raise trio.BrokenResourceError(
             f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
         )
@@ -629,7 +638,7 @@ class AsgiExchange:
         self._progress = _Progress.COMPLETE
 
     def reject(self, status: int, text: str = "") -> None:
-        """Set the response that `finish` gives in place of the application's."""
+        """Set the status and text that `finish` sends in place of a response of the application."""
         self._host_status, self._host_text = status, text
 
     async def finish(self) -> None:
@@ -708,26 +717,26 @@ def request_of(scope: Scope) -> HttpRequest:
         scope["method"],
         _path_below_mount(scope),
         query,
-        *_fields(scope["headers"]),
+        *_decoded_headers(scope["headers"]),
         scope.get("scheme", "http"),
         client[0] if client else None,
     )
 
 
-_SECRETS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
+_CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
 _CACHED_BYTES_MAX: Final = 2048
 _cached_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
 
 
-def _fields(
+def _decoded_headers(
     headers: Iterable[tuple[bytes, bytes]],
 ) -> tuple[Mapping[str, str], frozenset[str]]:
     """Decode headers; short ones without credentials are cached, as clients repeat them."""
     sent = tuple([(name, value) for name, value in headers])
     values = dict(sent)
     is_short = sum(map(len, values.values())) <= _CACHED_BYTES_MAX
-    is_remembered = is_short and len(values) == len(sent) and _SECRETS.isdisjoint(values)
-    return (_cached_decoded_headers if is_remembered else decoded_headers)(sent)
+    is_cached = is_short and len(values) == len(sent) and _CREDENTIAL_HEADERS.isdisjoint(values)
+    return (_cached_decoded_headers if is_cached else decoded_headers)(sent)
 
 
 def _path_below_mount(scope: Scope) -> str:

@@ -1,10 +1,10 @@
 """Servers as subprocesses: starting and stopping them, their stderr, and the channel to them.
 
 Each subprocess leads its own process group. One system task for each subprocess reads its stderr,
-waits for its exit and reaps it. Only this task reaps: a group may be signalled safely only until
-its leader is reaped, because then its number may be given to another group. Between exit and
-reaping the task always kills the rest of the group. To end a subprocess, signal it or cancel the
-task, and wait.
+waits for its exit and reaps it. Only this task reaps the subprocess: once the leader of a group is
+reaped, another group may get the same number, so a signal to the number would be unsafe. Between
+exit and reaping the task always kills the rest of the group. To end a subprocess, signal it or
+cancel the task, and wait.
 
 Specification: 2025-11-25, page basic/transports, "stdio", and page basic/lifecycle, "Shutdown".
 """
@@ -88,9 +88,10 @@ class StderrTail:
             _log.exception("the function for lines of stderr failed; it is not called again")
 
 
-Folder = str | os.PathLike[str]
+Folder: TypeAlias = str | os.PathLike[str]
 Command: TypeAlias = Sequence[str | os.PathLike[str]]
 Pipe: TypeAlias = tuple[int, int]
+"""The descriptors of the end to read and of the end to write."""
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -113,7 +114,7 @@ class ChildProcess:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def watch(self) -> None:
-        """Start the system task, which sets `ended` when it has reaped and read everything."""
+        """Start the system task, which sets `ended` after the exit and the end of stderr."""
         trio.lowlevel.spawn_system_task(
             self._run, name=f"{__name__}.{self.process.pid}", context=copy_context()
         )
@@ -143,7 +144,7 @@ class ChildProcess:
                 async with trio.open_nursery() as nursery:
                     if self.stderr is not None:
                         nursery.start_soon(self._read_stderr, self.stderr)
-                    # Cancelled, also by the end of the Trio run, this kills the process group.
+                    # If this is cancelled, also by the end of the Trio run, it kills the group.
                     try:
                         await self._wait_exit()
                     finally:
@@ -218,6 +219,7 @@ async def start_child(
     except OSError as error:
         _close_all([fd for pipe in pipes for fd in pipe])
         raise ConnectionLost(f"cannot start {name!r}: {error.strerror}") from error
+    # The subprocess reads `to_read` and writes `to_write`; this process has the other ends.
     (to_read, stdin), (stdout, to_write), *stderr = pipes
     ours = [stdin, stdout, *(read for read, _ in stderr)]
     theirs = [to_read, to_write, *(write for _, write in stderr)]
@@ -234,7 +236,7 @@ async def start_child(
         )
     except OSError as error:
         _close_all(ours)
-        reason = _start_error(error, name, cwd, env)
+        reason = _start_failure(error, name, cwd, env)
         raise ConnectionLost(f"cannot start {name!r}: {reason}") from error
     except BaseException:
         _close_all(ours)
@@ -258,7 +260,7 @@ async def start_child(
     return child
 
 
-def _start_error(error: OSError, program: str, cwd: Folder | None, env: Mapping[str, str]) -> str:
+def _start_failure(error: OSError, program: str, cwd: Folder | None, env: Mapping[str, str]) -> str:
     if cwd is not None and not Path(cwd).is_dir():
         return f"there is no working directory {os.fspath(cwd)!r}"
     if isinstance(error, FileNotFoundError) and "/" not in program:
@@ -320,7 +322,7 @@ class ProcessChannel:
         try:
             await self._lines.send(messages)
         except trio.BrokenResourceError:
-            raise await self._loss() from None
+            raise await self._connection_lost() from None
 
     def send_nowait(self, messages: Sequence[bytes]) -> int:
         """Send without waiting; only `receive` reports why the server is gone."""
@@ -331,7 +333,7 @@ class ProcessChannel:
         messages = await self._lines.receive()
         if messages:
             return messages
-        raise await self._loss()
+        raise await self._connection_lost()
 
     async def aclose(self) -> None:
         """Stop the server: close its stdin, wait, send SIGTERM, wait, and kill its group.
@@ -359,7 +361,7 @@ class ProcessChannel:
         child.stdout.interrupt()  # ends a `receive`, before `discard_stdout` reads in its place
 
         async def discard_stdout() -> None:
-            # A server that is blocked while it writes gets to the end of its stdin.
+            # A server that waits until its output is read can then notice the end of its stdin.
             while await child.stdout.read():
                 pass
 
@@ -376,8 +378,8 @@ class ProcessChannel:
             await self._lines.aclose()
             self._closed.set()
 
-    async def _loss(self) -> ConnectionLost:
-        """Return the reason of the end, after a short wait for exit status and last lines."""
+    async def _connection_lost(self) -> ConnectionLost:
+        """Return the error for a lost server, after a short wait for exit status and last lines."""
         with trio.move_on_after(self._limits.shutdown.exit_status_seconds):
             await self._child.ended.wait()
         status = self.exit_status

@@ -1,4 +1,4 @@
-"""The stdio channel of a server: redirected descriptors, and the end of the parent process.
+"""The stdio channel of a server: its descriptors, and how it notices the parent's end.
 
 Only messages may reach the real stdout. So descriptors 0 and 1 are redirected before the user's
 code is imported: a `print`, a write to descriptor 1 or the output of a child process goes to
@@ -29,25 +29,28 @@ def divert_stdio() -> tuple[int, int]:
     Afterwards descriptor 0 reads /dev/null and descriptor 1 writes to stderr, for this program and
     its children. Text that was printed before and not flushed goes to stderr, too. Call this once.
     """
-    fd_in, fd_out = _private(_STDIN), _private(_STDOUT)
-    _replace(_STDIN, by=_null())
-    _replace(_STDOUT, by=_private(_STDERR))
+    fd_in, fd_out = _duplicate(_STDIN), _duplicate(_STDOUT)
+    _replace(_STDIN, by=_open_null())
+    _replace(_STDOUT, by=_duplicate(_STDERR))
     with contextlib.suppress(AttributeError, ValueError, OSError):  # stdout is None or closed
         sys.stdout.flush()
     return fd_in, fd_out
 
 
-def _private(fd: int) -> int:
-    """Return a duplicate that children do not inherit, or /dev/null if `fd` was never open."""
+def _duplicate(fd: int) -> int:
+    """Return a duplicate that children do not inherit, or /dev/null if `fd` is not open.
+
+    The duplicate has a number above 2, so it never takes the place of a standard stream.
+    """
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
-        return _null()
+        return _open_null()
 
 
-def _null() -> int:
+def _open_null() -> int:
     lowest = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     private = fcntl.fcntl(lowest, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
     os.close(lowest)
@@ -62,8 +65,8 @@ def _replace(fd: int, *, by: int) -> None:
 def open_stdio_channel(fd_in: int, fd_out: int, *, limits: Limits = DEFAULT_LIMITS) -> LineChannel:
     """Return a channel that reads `fd_in` and writes `fd_out`, such as those of `divert_stdio`.
 
-    Any kind of file will do: a pipe, socket, terminal or regular file. The channel owns both
-    descriptors, which must be two, and changes no flag that other processes share with them.
+    The descriptors may be pipes, sockets, terminals or regular files, but not the same descriptor.
+    The channel owns both, and changes no flag that other processes share with them.
     """
     return LineChannel(
         source=open_descriptor(fd_in, chunk_bytes=limits.messages.chunk_bytes),
@@ -92,7 +95,7 @@ async def wait_parent_death(
             await trio.sleep(limits.shutdown.parent_poll_seconds)
         return
     try:
-        # If the number was reused before it was opened, it is not that of the parent any more.
+        # If the parent ended before `pidfd_open`, its process id may belong to another process now.
         if os.getppid() == parent_pid:
             await trio.lowlevel.wait_readable(pidfd)
     finally:

@@ -4,7 +4,7 @@
 
 All handlers use the database through one effect, so that recorded sessions replay without it.
 
-Environment variables configure the server; hosts set them in their configuration of servers:
+Environment variables configure the server; a host sets them in its configuration file:
 
     SQLITE_EXPLORER_DATABASE    the file; by default a small sample of a lending library
     SQLITE_EXPLORER_WRITE       1 lets statements change the database
@@ -46,7 +46,7 @@ RESOURCE_NOT_FOUND = -32002
 @asynccontextmanager
 async def lifespan(_: Server) -> AsyncGenerator[Database]:
     """Start logging and open the database before the first session; close both after the last."""
-    given, log = os.environ.get("SQLITE_EXPLORER_DATABASE"), os.environ.get("SQLITE_EXPLORER_LOG")
+    file, log = os.environ.get("SQLITE_EXPLORER_DATABASE"), os.environ.get("SQLITE_EXPLORER_LOG")
     level = os.environ.get("SQLITE_EXPLORER_LOG_LEVEL", "INFO").upper()
     may_write = os.environ.get("SQLITE_EXPLORER_WRITE") == "1"
     with (
@@ -54,13 +54,13 @@ async def lifespan(_: Server) -> AsyncGenerator[Database]:
         TemporaryDirectory(prefix="sqlite-explorer-") as folder,
         ExitStack() as stack,
     ):
-        path = Path(given) if given else make_sample(Path(folder, "library.db"))
+        path = Path(file) if file else make_sample(Path(folder, "library.db"))
         logger.info("opening %s for %s", path, "writing" if may_write else "reading")
         try:
             database = stack.enter_context(open_database(path, may_write=may_write))
         except sqlite3.Error as error:
-            logger.error("cannot open %s: %s", path, error)  # noqa: TRY400  # the raise tells the rest
-            error.add_note(f"the database is {path}")  # SQLite does not say
+            logger.error("cannot open %s: %s", path, error)  # noqa: TRY400  # the error is raised
+            error.add_note(f"the database is {path}")  # SQLite's error does not name it
             raise
         yield database
 
@@ -133,10 +133,10 @@ async def tables(*, ctx: Context) -> Rows:
 @server.resource("sqlite://schema", mime_type="application/sql")
 async def schema(*, ctx: Context) -> str:
     """The statements that would make this database again, without its rows."""
-    made = await fetch(
+    statements = await fetch(
         ctx.lifespan, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
     )
-    return "".join(f"{sql};\n" for (sql,) in made.rows)
+    return "".join(f"{sql};\n" for (sql,) in statements.rows)
 
 
 @server.resource("sqlite://table/{name}", mime_type="application/json")

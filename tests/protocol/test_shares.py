@@ -33,7 +33,7 @@ def start(admission, new):
     if admission.enter_if_free(new):
         return True
     assert admission.rejection(new) is None
-    admission.wait(new)
+    admission.enqueue(new)
     return False
 
 
@@ -64,7 +64,7 @@ def test_a_slot_is_not_given_twice():
     over = [request(1), request(2)]
     for each in over:
         admission.enter(each)
-    admission.wait(request(3))
+    admission.enqueue(request(3))
     assert admission.leave(over[0]) is None
     assert admission.leave(over[1]).id == 3
 
@@ -78,7 +78,7 @@ def test_a_slot_is_not_given_twice():
 )
 def test_a_request_that_cannot_be_queued_is_rejected_with_the_setting(limits, setting):
     admission = admission_of(**limits)
-    admission.wait(request(1, 10))
+    admission.enqueue(request(1, 10))
     assert setting in admission.rejection(request(2, 10))
     admission.withdraw_all()
     assert admission.rejection(request(2, 10)) is None
@@ -115,7 +115,7 @@ def test_a_rejection_for_all_clients_names_the_factor():
     for client in range(5):
         new = request(client, client=client)
         if admission.rejection(new) is None:
-            admission.wait(new)
+            admission.enqueue(new)
     text = admission.rejection(request(9, client=9))
     assert "of all clients (limits.requests.queued_max=1, all_clients_factor=2)" in text
 
@@ -223,7 +223,7 @@ class Admitted(RuleBasedStateMachine):
             assert not self.waiting_of(client)
             self.run(new)
         elif rejection is None:
-            self.admission.wait(new)
+            self.admission.enqueue(new)
             self.waiting.append(new)
         else:
             own = self.waiting_of(client)

@@ -177,7 +177,7 @@ async def test_an_unrecorded_server_request_is_rejected_and_extra(spoken, script
         await peer.send(ROOTS)
         reply = await peer.receive()
         assert reply["error"]["code"] == -32601
-        assert "got no such request roots/list" in reply["error"]["message"]
+        assert "received no request roots/list" in reply["error"]["message"]
         await peer.send({"id": 5, "method": "ping"})
         assert (await peer.receive())["result"] == {}
         await peer.send_result(asked, {})

@@ -56,7 +56,7 @@ def test_an_error_of_the_sweep_process_is_raised(path):
 def test_invalid_arguments_of_a_sweep_process_raise_here(path, tmp_path):
     with pytest.raises(RecordingError, match="cannot read"):
         sweep(tmp_path / "none.jsonl", "no/such.py")
-    with pytest.raises(ValueError, match="one schedule"):
+    with pytest.raises(ValueError, match="schedules must be at least 1"):
         sweep(path, "no/such.py", schedules=0)
 
 
@@ -112,7 +112,7 @@ def test_the_flag_is_restored_after_a_sweep(sums, path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"schedules": 0}, "one schedule"),
+        ({"schedules": 0}, "schedules must be at least 1"),
         ({"bound": 0}, "the bound"),
         ({"strategy": "luck"}, "unknown strategy 'luck': one of random, pct, depth-first"),
         ({"strategy": "depth-first", "seed": 3}, "no seeds"),

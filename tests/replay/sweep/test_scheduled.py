@@ -254,7 +254,7 @@ def test_the_shortest_schedule_repeats_what_it_shows(sums, path):
 def test_a_schedule_of_another_recording_is_rejected(sums, path, world, tmp_path):
     shortest = sweep(path, sums.make_server, schedules=20).shortest
     cut = world.rewrite(path, tmp_path / "cut.mcprec.jsonl", lambda rows: rows[:-4])
-    with pytest.raises(RecordingError, match=r"not of this recording: sweep it again"):
+    with pytest.raises(RecordingError, match="than this recording: sweep this recording again"):
         sweep(cut, sums.make_server, schedule=shortest)
 
 
