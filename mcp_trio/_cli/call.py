@@ -35,10 +35,12 @@ from mcp_trio._cli.output import (
     resource_text,
     styled,
 )
+from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     METHOD_NOT_FOUND,
     ConnectionLost,
+    MCPError,
     RecordingError,
     RequestError,
     RequestTimeout,
@@ -275,6 +277,7 @@ def _target(choices: SessionChoices) -> "Target":
     if choices.server not in servers:
         raise click.UsageError(
             f"{choices.config} has no server {choices.server!r}; it has: {', '.join(servers)}"
+            f"{did_you_mean(choices.server, servers)}"
         )
     return servers[choices.server]
 
@@ -501,7 +504,7 @@ def call_command(
     """
     given = parse_arguments(arguments)
 
-    async def call(client: "Client") -> "CallToolResult":
+    async def call(client: "Client") -> "tuple[CallToolResult, str]":
         if isinstance(given, dict):
             typed = given
         elif not given:
@@ -511,18 +514,28 @@ def call_command(
             if tool not in schemas:
                 raise click.UsageError(
                     f"the server has no tool {tool!r}; it has: {', '.join(schemas)}"
+                    f"{did_you_mean(tool, schemas)}"
                 )
             typed = tool_arguments(given, schemas[tool])
-        with call_progress(tool, on_any_stderr=progress) as report:
-            return await client.call_tool(tool, typed, progress=report)
+        try:
+            with call_progress(tool, on_any_stderr=progress) as report:
+                result = await client.call_tool(tool, typed, progress=report)
+        except RequestError as error:
+            hint = await _suggestion(tool, client.list_tools)
+            raise RequestError(error.code, f"{error.message}{hint}", error.data) from None
+        # Some servers report an unknown tool in a result. With --json, this has to be the last one.
+        is_unknown = result.is_error and not as_json and tool in content_text(result.content)
+        return result, await _suggestion(tool, client.list_tools) if is_unknown else ""
 
-    result, raw_results = in_session(SessionChoices(**chosen), call, with_raw_results=as_json)
+    (result, hint), raw_results = in_session(
+        SessionChoices(**chosen), call, with_raw_results=as_json
+    )
     if as_json:
         echo_json(bytes(raw_results[-1]))
     else:
         text = content_text(result.content)
         if result.is_error:
-            echo_error(text)
+            echo_error(f"{text}{hint}")
         elif _has_more_than_texts(result):
             structured = msgspec.json.format(
                 msgspec.json.encode(result.structured_content)
@@ -531,6 +544,15 @@ def call_command(
         else:
             echo_peer_text(text)
     context.exit(1 if result.is_error else 0)
+
+
+async def _suggestion(name: str, fetch: Callable[[], Awaitable[Iterable[Any]]]) -> str:
+    """Return the end of an error text if the server has no tool, or no prompt, of this name."""
+    try:
+        names = [each.name for each in await fetch()]
+    except MCPError:
+        return ""
+    return "" if name in names else did_you_mean(name, names)
 
 
 def _has_more_than_texts(result: "CallToolResult") -> bool:
@@ -658,7 +680,8 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
         chosen["server"], kinds = kinds[-1], (server, *kinds[:-1])
     for name in kinds:
         if name not in KINDS:
-            raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}")
+            hint = did_you_mean(name, KINDS)
+            raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}{hint}")
 
     async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
         lists: dict[str, Sequence[Any]] = {}
@@ -726,7 +749,11 @@ def prompt_command(name: str, arguments: tuple[str, ...], *, as_json: bool, **ch
     given = prompt_arguments(parse_arguments(arguments))
 
     async def get(client: "Client") -> "GetPromptResult":
-        return await client.get_prompt(name, given)
+        try:
+            return await client.get_prompt(name, given)
+        except RequestError as error:
+            hint = await _suggestion(name, client.list_prompts)
+            raise RequestError(error.code, f"{error.message}{hint}", error.data) from None
 
     result, raw_results = in_session(SessionChoices(**chosen), get, with_raw_results=as_json)
     if as_json:

@@ -9,6 +9,7 @@ import click
 
 import mcp_trio
 from mcp_trio._cli.output import PrintableFormatter, echo_error, printable_lines
+from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio.errors import ConfigError, MCPError, RecordingError
 
 # The module of each command, by the headings of the help text.
@@ -95,6 +96,22 @@ class CommandTable(click.Group):
         )
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first argument names."""
+        name = args[0]
+        if not (name in COMMANDS or name.startswith("-") or ctx.resilient_parsing):
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _with_suggestion(error) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section for each group of commands."""
         for group, names in GROUPS.items():
@@ -113,6 +130,8 @@ class CommandTable(click.Group):
             logging.lastResort.setFormatter(PrintableFormatter())
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise _with_suggestion(error) from None
         except click.UsageError as error:
             text = error.format_message()  # it may quote a peer
             if printable_lines(text) != text:
@@ -123,6 +142,14 @@ class CommandTable(click.Group):
             ctx.exit(next(status for kind, status in STATUSES.items() if isinstance(error, kind)))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED_STATUS)
+
+
+def _with_suggestion(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error with the option that was probably meant; click would list up to three."""
+    parameters = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
+    options = [name for each in parameters for name in (*each.opts, *each.secondary_opts)]
+    hint = did_you_mean(error.option_name, [name for name in options if name.startswith("-")])
+    return click.UsageError(f"No such option {error.option_name!r}{hint}", error.ctx)
 
 
 @click.group(cls=CommandTable, epilog=EPILOG, context_settings={"max_content_width": 100})

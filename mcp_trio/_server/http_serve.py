@@ -9,7 +9,6 @@ A worker that ends by itself is replaced, after a pause that grows. A worker tha
 them have served indicates an error of the configuration, and stops all of them.
 """
 
-import difflib
 import logging
 import os
 import signal
@@ -35,6 +34,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.security import host_check_for
+from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
@@ -277,10 +277,8 @@ def app_of(
     known = HttpOptions.__annotations__
     for name in options:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            if name == "workers":
-                hint = ': only run("http") takes it'
+            is_of_run = name == "workers"
+            hint = ': only run("http") takes it' if is_of_run else did_you_mean(name, known)
             raise TypeError(f"an HTTP server got an unexpected option {name!r}{hint}")
     if not holds_many_sessions(options.get("record")):
         raise ValueError(
