@@ -11,6 +11,7 @@ import attrs
 import click
 import msgspec
 
+from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
     TakesServerCommand,
     combined,
@@ -113,7 +114,7 @@ def _server(context: click.Context, _: click.Parameter, text: str) -> str | Sequ
 
 # The parameters of `SessionChoices`.
 session_parameters: Final = combined(
-    click.argument("server", callback=_server),
+    click.argument("server", callback=_server, shell_complete=complete_targets),
     click.option(
         "--config",
         metavar="FILE",

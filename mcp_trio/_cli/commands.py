@@ -41,6 +41,10 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "scan": "mcp_trio._cli.redact",
         "export": "mcp_trio._cli.inspect",
     },
+    "Set up": {
+        "install": "mcp_trio._cli.install",
+        "completion": "mcp_trio._cli.completion",
+    },
 }
 
 COMMANDS: Final[Mapping[str, str]] = {
@@ -73,6 +77,7 @@ Examples:
   mcp-trio list http://127.0.0.1:8000/mcp
   mcp-trio show recordings/trip.mcprec.jsonl --errors
   mcp-trio replay recordings/trip.mcprec.jsonl server.py
+  mcp-trio install server.py --host claude-desktop
 
 \b
 Exit status: 0 success; 1 failure, as each command's help says; 2 wrong usage or an unusable file;

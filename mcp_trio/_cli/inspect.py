@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from mcp_trio._cli.completion import complete_recordings
 from mcp_trio._cli.options import (
     check_overwrites_nothing,
     combined,
@@ -135,7 +136,7 @@ Examples:
   mcp-trio show recordings/trip.mcprec.jsonl --json | jq 'select(.took_ms > 100)'
 """,
 )
-@click.argument("file")
+@click.argument("file", shell_complete=complete_recordings)
 @_selection_options
 @click.option("--full", is_flag=True, help="Print each message completely, below its row.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
@@ -283,8 +284,8 @@ Examples:
   mcp-trio diff client.mcprec.jsonl server.mcprec.jsonl.zst --json | jq .path
 """,
 )
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=complete_recordings)
+@click.argument("b", shell_complete=complete_recordings)
 @click.option(
     "--all",
     "show_all",
@@ -404,7 +405,7 @@ Examples:
   mcp-trio check recordings/trip.mcprec.jsonl.zst && echo complete
 """,
 )
-@click.argument("file")
+@click.argument("file", shell_complete=complete_recordings)
 @click.pass_context
 def check_command(context: click.Context, /, file: str) -> None:
     """Check the recording FILE: its records, numbers and digests, and whether it was closed."""
@@ -467,7 +468,7 @@ Examples:
   mcp-trio export trip.mcprec.jsonl --with-records -o trip.jsonld.jsonl
 """,
 )
-@click.argument("file")
+@click.argument("file", shell_complete=complete_recordings)
 @click.option(
     "--format",
     "format_name",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from mcp_trio._cli.completion import complete_recordings
 from mcp_trio._cli.options import (
     check_overwrites_nothing,
     is_same_recording,
@@ -71,7 +72,7 @@ Examples:
   mcp-trio redact trip.mcprec.jsonl --rule '$.params.arguments.pin' --key team.key > c.jsonl
 """,
 )
-@click.argument("file")
+@click.argument("file", shell_complete=complete_recordings)
 @click.option("-o", "--output", metavar="OUT", help="Write to this file instead of to stdout.")
 @overwrite_option
 @click.option("--in-place", is_flag=True, help="Replace FILE itself; its old content is lost.")
@@ -284,7 +285,9 @@ Examples:
   mcp-trio scan clean.mcprec.jsonl.zst && git add clean.mcprec.jsonl.zst
 """,
 )
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_recordings
+)
 @click.pass_context
 def scan_command(context: click.Context, /, files: tuple[str, ...]) -> None:
     """Look for likely secrets in each recording FILE, and print where they are."""

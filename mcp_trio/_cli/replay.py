@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal
 
 import click
 
+from mcp_trio._cli.completion import (
+    complete_recordings,
+    complete_recordings_and_targets,
+    complete_targets,
+)
 from mcp_trio._cli.options import (
     TRANSPORTS,
     TakesServerCommand,
@@ -84,8 +89,10 @@ Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl http://127.0.0.1:8000/mcp
 """,
 )
-@click.argument("files", metavar="FILE...", nargs=-1)
-@click.argument("target", required=False)
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, shell_complete=complete_recordings_and_targets
+)
+@click.argument("target", required=False, shell_complete=complete_targets)
 @click.option(
     "--repeat",
     metavar="N",
@@ -559,8 +566,8 @@ Examples:
   mcp-trio mock recordings/trip.mcprec.jsonl --as client -- npx -y some-server
 """,
 )
-@click.argument("file")
-@click.argument("target", required=False)
+@click.argument("file", shell_complete=complete_recordings)
+@click.argument("target", required=False, shell_complete=complete_targets)
 @click.option(
     "--as",
     "role",
@@ -664,8 +671,8 @@ Examples:
   mcp-trio sweep recordings/trip.mcprec.jsonl server.py --seed 17
 """,
 )
-@click.argument("file")
-@click.argument("target")
+@click.argument("file", shell_complete=complete_recordings)
+@click.argument("target", shell_complete=complete_targets)
 @click.option(
     "--schedules",
     type=click.IntRange(min=1),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
 
+from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
     TRANSPORTS,
     RecordingChoices,
@@ -73,7 +74,7 @@ Examples:
   mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
 """,
 )
-@click.argument("target")
+@click.argument("target", shell_complete=complete_targets)
 @click.option(
     "--transport",
     type=click.Choice(list(TRANSPORTS)),

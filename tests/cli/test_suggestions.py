@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mcp_trio._cli.hosts import HOSTS
+
 SOME = Path(__file__).with_name("some_server.py")
 TOOLS = "echo, mixed, broken, noisy, slow"
+HOST_NAMES = ", ".join(HOSTS)
 FAILING = Path(__file__).with_name("failing_server.py")
 
 
@@ -19,6 +22,10 @@ FAILING = Path(__file__).with_name("failing_server.py")
         (["--verson"], "Error: No such option '--verson'; did you mean '--version'?"),
         (["run", "--prt"], "Error: No such option '--prt'; did you mean '--port'?"),
         (["run", "--zzz"], "Error: No such option '--zzz'"),
+        (
+            ["install", "server.py", "--host", "cursr"],
+            f"Error: Invalid value for '--host': 'cursr' is not one of {HOST_NAMES}; did you mean 'cursor'?",
+        ),
         (
             ["list", SOME, "tool"],
             "Error: 'tool' is not one of tools, resources, templates, prompts; did you mean 'tools'?",

@@ -1,0 +1,101 @@
+"""`mcp-trio completion` prints a shell's completion script; and what arguments complete to."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_PROGRAM: Final = "mcp-trio"
+_VARIABLE: Final = "_MCP_TRIO_COMPLETE"  # as click derives it from the name of the program
+_RECORDING_SUFFIXES: Final = (".mcprec.jsonl", ".mcprec.jsonl.zst")
+
+
+def complete_targets(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> "list[CompletionItem]":
+    """Complete TARGET and SERVER to files of Python code, none of which is imported."""
+    return list(_files(incomplete, (".py",)))
+
+
+def complete_recordings(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> "list[CompletionItem]":
+    """Complete FILE to recordings."""
+    return list(_files(incomplete, _RECORDING_SUFFIXES))
+
+
+def complete_recordings_and_targets(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> "list[CompletionItem]":
+    """Complete `FILE... TARGET`, in which the shell cannot tell the last FILE from the TARGET."""
+    return list(_files(incomplete, (*_RECORDING_SUFFIXES, ".py")))
+
+
+def complete_hosts(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> "list[CompletionItem]":
+    """Complete HOST."""
+    from click.shell_completion import CompletionItem
+
+    from mcp_trio._cli.hosts import HOSTS
+
+    return [
+        CompletionItem(name, help=host.title)
+        for name, host in HOSTS.items()
+        if name.startswith(incomplete)
+    ]
+
+
+def _files(incomplete: str, suffixes: tuple[str, ...]) -> "Iterator[CompletionItem]":
+    """Yield the files with these suffixes; folders are left to the shell, which adds a slash."""
+    from click.shell_completion import CompletionItem
+
+    folder, start = os.path.split(incomplete)
+    try:
+        paths = sorted(Path(folder or ".").expanduser().iterdir())
+    except OSError:  # there is no such folder
+        return
+    names = [path for path in paths if path.name.startswith(start)]
+    if any(path.is_dir() for path in names):
+        yield CompletionItem(incomplete, type="dir")
+    for path in names:
+        is_shown = start.startswith(".") or not path.name.startswith(".")
+        if path.name.endswith(suffixes) and is_shown and path.is_file():
+            yield CompletionItem(f"{incomplete.removesuffix(start)}{path.name}")
+
+
+@click.command(
+    short_help="Print a shell's completion script.",
+    epilog="""\b
+The script completes commands, options, servers in Python files, recordings and hosts. Write it to
+the folder in which your shell looks for completions, as below; or add this line to ~/.bashrc, or
+the like to ~/.zshrc:
+
+\b
+  eval "$(mcp-trio completion bash)"
+
+\b
+Exit status: 0 success; 2 wrong usage.
+
+\b
+Examples:
+  mcp-trio completion bash > ~/.local/share/bash-completion/completions/mcp-trio
+  mcp-trio completion zsh > "${fpath[1]}/_mcp-trio"
+  mcp-trio completion fish > ~/.config/fish/completions/mcp-trio.fish
+""",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(context: click.Context, /, shell: str) -> None:
+    """Print the script with which a shell completes command lines of mcp-trio."""
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    script = completion(context.find_root().command, {}, _PROGRAM, _VARIABLE).source()
+    click.echo(script, nl=False)
