@@ -137,3 +137,11 @@ def test_the_documentation_lists_every_pytest_fixture():
     source = Path(pytest_plugin.__file__).read_text(encoding="utf-8")
     fixtures = re.findall(r"@pytest\.fixture\ndef (\w+)", source)
     assert set(re.findall(r"^\| `(\w+)", table, re.MULTILINE)) == set(fixtures)
+
+
+def test_every_message_that_is_explained_is_one_of_the_package():
+    page = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    sources = [each.read_text(encoding="utf-8") for each in (ROOT / "mcp_trio").rglob("*.py")]
+    assert len(headings) > 10
+    assert [each for each in headings if not any(each in source for source in sources)] == []
