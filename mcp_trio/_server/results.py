@@ -325,6 +325,9 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
+_WRAPPED_MARK: Final = "x-fastmcp-wrap-result"
+
+
 class OutputSchema(msgspec.Struct, frozen=True, eq=False):
     """The output schema of a tool.
 
@@ -347,14 +350,21 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
     def schema_for(self, protocol_version: ProtocolVersion) -> dict[str, Any]:
         """Return the schema of what is sent: that of an object `{"result": …}` if it is wrapped.
 
-        Both official SDKs wrap such values in the same way.
+        Both official SDKs wrap such values in the same way. The mark lets FastMCP's client unwrap
+        them.
         """
         if not self.is_wrapped_for(protocol_version):
             return self.schema
         own = {key: it for key, it in self.schema.items() if key not in ("$defs", "$schema")}
         shared = {key: it for key, it in self.schema.items() if key not in own}
         properties = {"result": own}
-        return {"type": "object", "properties": properties, "required": ["result"], **shared}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": ["result"],
+            _WRAPPED_MARK: True,
+            **shared,
+        }
 
     def structured(
         self, value: Any, encoded: bytes, protocol_version: ProtocolVersion

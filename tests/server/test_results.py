@@ -495,6 +495,7 @@ async def test_structured_content_other_than_an_object_is_wrapped_if_the_version
             "type": "object",
             "properties": {"result": schema},
             "required": ["result"],
+            "x-fastmcp-wrap-result": True,
         }
         assert result["structuredContent"] == {"result": value}
     else:
@@ -620,6 +621,7 @@ async def test_a_string_is_wrapped_where_structured_content_has_to_be_an_object(
         "type": "object",
         "properties": {"result": {"type": "string"}},
         "required": ["result"],
+        "x-fastmcp-wrap-result": True,
     }
     assert await called(asker) == {
         "content": [{"type": "text", "text": "Oslo"}],
