@@ -29,7 +29,15 @@ from importlinter.contracts.layers import LayersContract
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 
-REEXPORTING: Final = ("__init__", "transports", "recording", "http", "hosts", "testing")
+REEXPORTING: Final = (
+    "__init__",
+    "transports",
+    "recording",
+    "http",
+    "hosts",
+    "middleware",
+    "testing",
+)
 TEMPLATES: Final = "_cli/templates"  # projects that `mcp-trio new` copies, no modules
 LAZY_IMPORT_HOOKS: Final = ("__getattr__", "__dir__")
 

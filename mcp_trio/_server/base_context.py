@@ -32,6 +32,15 @@ class BaseContext:
         return self._served.lifespan
 
     @property
+    def state(self) -> dict[str, Any]:
+        """A dict in which handlers and middleware keep what belongs to the session.
+
+        It is empty when the session begins. A replay runs all requests of the session, and so fills
+        it in the same way. Each stateless request over HTTP has its own.
+        """
+        return self._served.state
+
+    @property
     def request_id(self) -> int | str:
         """The id of this request."""
         return self._handling.request.id

@@ -20,6 +20,7 @@ from mcp_trio._protocol.shares import request_shares
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
+from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
 from mcp_trio._server.registry import (
     LISTS,
     Registered,
@@ -76,6 +77,7 @@ class ServedSession:
         http: The HTTP client of the handlers.
         rounds: Resumes handlers that ask a stateless client, with each further request.
         log_level: The level that `logging/setLevel` has set; None: no log messages are sent.
+        state: What handlers and middleware keep for the session.
     """
 
     shared: "ServerSessions"
@@ -86,6 +88,7 @@ class ServedSession:
     rounds: SealedRounds
     log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     # These are created on first use, to save the memory of idle sessions.
+    _state: dict[str, Any] | None = attrs.field(default=None, init=False)
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
     _made_threads: FairSemaphore | None = attrs.field(default=None, init=False)
@@ -99,6 +102,13 @@ class ServedSession:
     def sends_error_texts(self) -> bool:
         """Return whether clients receive the text of an unexpected exception of a handler."""
         return self.server.errors == "message"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What handlers and middleware keep for the session."""
+        if self._state is None:
+            self._state = {}
+        return self._state
 
     @property
     def elicitations(self) -> OpenElicitations:
@@ -120,8 +130,9 @@ class ServedSession:
         self.announcer.join(session)
 
     def on_session_restart(self) -> None:
-        """Forget the client's subscriptions and log level, as in a new session."""
+        """Forget the client's subscriptions, log level and state, as in a new session."""
         self.log_level = "debug"
+        self._state = None
         self._elicitations = None
         self.announcer.restart()
 
@@ -174,13 +185,27 @@ class ServedSession:
             return None
         return None if found is None else found[0]
 
-    async def run_handler(self, handling: Handling) -> _Result:
-        """Return the result of a request's handler, run from its beginning.
+    def run_handler(self, handling: Handling) -> Awaitable[_Result]:
+        """Return the result of a request's handler, run from its beginning, with all middleware."""
+        params, middleware = handling.request.params, self.shared.middleware
+        if not middleware:
+            return self._run_handler(handling, params)
+        method = handling.request.method.name
 
-        The handler runs again when it has raised `UrlElicitationRequired` and the user has agreed
-        to visit the URLs.
+        async def last(request: MiddlewareRequest) -> _Result:
+            return typed_result(method, await self._run_handler(handling, request.params))
+
+        context = Context(handling, self)
+        request = MiddlewareRequest(method=method, params=params, context=context)
+        return run_through(middleware, request, last)
+
+    async def _run_handler(self, handling: Handling, params: Any) -> _Result:
+        """Run the handler of a request.
+
+        It runs again when it has raised `UrlElicitationRequired` and the user has agreed to visit
+        the URLs.
         """
-        method, params = handling.request.method.name, handling.request.params
+        method = handling.request.method.name
         while True:
             try:
                 own = self.registry.methods.get(method)
@@ -214,12 +239,21 @@ class ServedSession:
     # Notifications.
 
     def handles_notification(self, method: Method) -> bool:
-        """Return whether a handler is registered for a notification."""
-        return method.name in self.registry.methods
+        """Return whether a handler, or middleware, takes a notification."""
+        return method.name in self.registry.methods or bool(self.shared.middleware)
 
     async def notified(self, method: Method, params: Any) -> None:
-        """Run the handler of a notification."""
-        own = self.registry.methods[method.name]
+        """Run the handler of a notification, with all middleware."""
+
+        async def last(request: MiddlewareRequest) -> None:
+            if request.method in self.registry.methods:
+                await self._run_notification_handler(request.method, request.params)
+
+        request = MiddlewareRequest(method=method.name, params=params, context=None)
+        await run_through(self.shared.middleware, request, last)
+
+    async def _run_notification_handler(self, method: str, params: Any) -> None:
+        own = self.registry.methods[method]
         handler, keywords = own.signature.handler, own.signature.bind(params, None)
         if own.runs_in_thread:
             lane = LANE.get()

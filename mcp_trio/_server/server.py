@@ -618,6 +618,34 @@ class Server:
 
         return register
 
+    def middleware(self, function: F) -> F:
+        """Register a middleware, which runs round every request and notification.
+
+        ```python
+        @server.middleware
+        async def log(request: MiddlewareRequest, call_next: CallNext) -> Any:
+            logger.info("%s %s", request.method, request.name)
+            return await call_next(request)
+        ```
+
+        The middleware that was registered first is the outermost. It may call `call_next` with this
+        request or one with other arguments; return another result of the method; or raise
+        `ToolError` or `RequestError`. Exceptions of the handler pass through it; a `ToolError` of a
+        tool has become a result with `is_error` by then. Lists arrive as typed pages, which may be
+        filtered. Only the handshake, pings, cancellations, progress and `server/discover` do not
+        pass.
+
+        It runs in the lane of the handler: what it does with `request.context` is recorded and
+        replayed. `mcp_trio.middleware` has some.
+
+        Raises:
+            TypeError: The function is not `async def`.
+        """
+        if not is_async(function):
+            raise TypeError(f"the middleware {name_of(function)!r} has to be `async def`")
+        self._sessions.middleware.append(function)
+        return function
+
     def _inspect(
         self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any
     ) -> tuple[SignatureT, bool]:

@@ -39,6 +39,7 @@ from mcp_trio._server.lifespan import (
     watch_of_lifespan,
 )
 from mcp_trio._server.locks import Locks
+from mcp_trio._server.middleware import Middleware
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.resumable import SealedRounds
@@ -313,6 +314,7 @@ class ServerSessions:
         writer: The JSON encoder for results, with the server's converter.
         effect_results: The codecs for results of effects.
         locks: The locks that handlers take with `ctx.lock`.
+        middleware: What runs round each request and notification, the outermost first.
     """
 
     server: "Server"
@@ -321,6 +323,7 @@ class ServerSessions:
     writer: JsonWriter = attrs.field(init=False)
     effect_results: EffectResults = attrs.field(init=False)
     locks: Locks = attrs.field(factory=Locks, init=False)
+    middleware: list[Middleware] = attrs.field(factory=list[Middleware], init=False)
     _counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
     _interned: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
 

@@ -1,0 +1,268 @@
+"""Middleware: users' functions round every request and notification that a server handles.
+
+`Server.middleware` documents the order and what a middleware may do. A middleware runs in the task
+of the handler, inside of its lane: what it does with the context of the request is recorded, and
+replayed, like what the handler does.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
+
+import attrs
+import msgspec
+
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._server.context import Context
+from mcp_trio._server.introspection import name_of
+from mcp_trio.errors import SERVER_BUSY, RequestError, ToolError
+from mcp_trio.types import CallToolParams, CallToolResult
+
+logger = logging.getLogger("mcp_trio")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class MiddlewareRequest:
+    """A request, or a notification, on its way to its handler.
+
+    Attributes:
+        method: The method, such as "tools/call".
+        params: The typed params of the method, such as `CallToolParams`.
+        context: The context of the request; None for a notification.
+    """
+
+    method: str
+    params: Any
+    context: Context | None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the tool or prompt, or the URI of the resource; None for other methods."""
+        name: object = getattr(self.params, "name", None) or getattr(self.params, "uri", None)
+        return name if isinstance(name, str) else None
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments of a tool or prompt as plain Python objects, not validated yet.
+
+        Raises:
+            msgspec.DecodeError: The arguments of the tool cannot be decoded.
+        """
+        arguments: Any = getattr(self.params, "arguments", None)
+        if isinstance(arguments, msgspec.Raw):
+            arguments = msgspec.json.decode(arguments)
+        return cast("Mapping[str, Any]", arguments or {})
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> "MiddlewareRequest":
+        """Return the same request with other arguments, for `call_next`.
+
+        Raises:
+            TypeError: The method has no arguments, or they cannot be encoded as JSON.
+        """
+        if not hasattr(self.params, "arguments"):
+            raise TypeError(f"{self.method} has no arguments")
+        given: Any = dict(arguments)
+        if isinstance(self.params, CallToolParams):
+            given = msgspec.Raw(msgspec.json.encode(given))
+        return attrs.evolve(self, params=msgspec.structs.replace(self.params, arguments=given))
+
+
+CallNext: TypeAlias = Callable[[MiddlewareRequest], Awaitable[Any]]
+"""Runs the next middleware, or the handler; returns the typed result, None for a notification."""
+
+Middleware: TypeAlias = Callable[[MiddlewareRequest, CallNext], Awaitable[Any]]
+
+
+async def run_through(
+    middleware: Sequence[Middleware], request: MiddlewareRequest, last: CallNext
+) -> Any:
+    """Run the middleware round `last`, the first one outermost, and return the result.
+
+    Raises:
+        TypeError: A middleware returned no result for a request.
+    """
+    call_next = last
+    for each in reversed(middleware):
+        call_next = partial(_checked, each, call_next)
+    return await call_next(request)
+
+
+async def _checked(middleware: Middleware, call_next: CallNext, request: MiddlewareRequest) -> Any:
+    result = await middleware(request, call_next)
+    if request.context is not None and not isinstance(result, msgspec.Struct | msgspec.Raw):
+        raise TypeError(
+            f"the middleware {name_of(middleware)!r} returned {result!r} for {request.method}:"
+            " return the result of call_next(request), or another result of the method"
+        )
+    return result
+
+
+def typed_result(method: str, result: msgspec.Struct | msgspec.Raw) -> msgspec.Struct | msgspec.Raw:
+    """Return an encoded result, such as a page of a list, as the type of its method."""
+    if not isinstance(result, msgspec.Raw) or method not in METHODS:
+        return result
+    return cast("msgspec.Struct", METHODS[method].decode_result(result))
+
+
+# Middleware to use ------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class LogRequests:
+    """A middleware that logs one line for each request, with its outcome and its duration.
+
+    For structured logs, the log record has the attributes `method`, `target` (the name or URI),
+    `outcome` ("ok", "failed", "cancelled" or the class of an exception) and `milliseconds`.
+    """
+
+    level: int = logging.INFO
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Run the request, and log it."""
+        outcome, begin = "cancelled", time.perf_counter()
+        try:
+            result = await call_next(request)
+            is_failure = isinstance(result, CallToolResult) and result.is_error
+            outcome = "failed" if is_failure else "ok"
+        except Exception as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            milliseconds = round((time.perf_counter() - begin) * 1000, 3)
+            logger.log(
+                self.level,
+                "%s %s: %s in %.1f ms",
+                request.method,
+                request.name or "",
+                outcome,
+                milliseconds,
+                extra={
+                    "method": request.method,
+                    "target": request.name,
+                    "outcome": outcome,
+                    "milliseconds": milliseconds,
+                },
+            )
+        return result
+
+
+@attrs.define(eq=False)
+class RateLimit:
+    """A middleware that rejects calls of tools beyond a rate, for each principal.
+
+    The decision is recorded, so that a replay of one session repeats it without the others.
+
+    Attributes:
+        calls_per_second: The rate that a principal may call tools at in the long run.
+        burst: The number of calls that may come at once.
+    """
+
+    calls_per_second: float = attrs.field(validator=attrs.validators.gt(0))
+    burst: int = attrs.field(default=10, validator=attrs.validators.ge(1))
+    _full_at: dict[str | None, float] = attrs.field(factory=dict[Any, float], init=False)
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Run the request, or reject it.
+
+        Raises:
+            RequestError: The principal has no call left; the text says when it has one.
+        """
+        if request.context is not None and request.method == "tools/call":
+            seconds = await request.context.effect(self._seconds_to_wait, request.context.principal)
+            if seconds > 0:
+                raise RequestError(
+                    SERVER_BUSY,
+                    f"too many calls: try again in {seconds:g} s",
+                    {"retryAfterSeconds": seconds},
+                )
+        return await call_next(request)
+
+    async def _seconds_to_wait(self, principal: str | None) -> float:
+        """Take a token of the principal's bucket; return the seconds until there is one, or 0."""
+        now, interval = time.monotonic(), 1 / self.calls_per_second
+        self._full_at = {key: at for key, at in self._full_at.items() if at > now}
+        full_at = max(self._full_at.get(principal, now), now) + interval
+        missing = full_at - now - self.burst * interval
+        if missing > 0:
+            return math.ceil(missing * 1000) / 1000
+        self._full_at[principal] = full_at
+        return 0.0
+
+
+@attrs.define(eq=False)
+class ResultLimit:
+    """A middleware that replaces results of tools beyond a size by an error that the model reads.
+
+    Attributes:
+        bytes_max: The size of the encoded result.
+    """
+
+    bytes_max: int = attrs.field(validator=attrs.validators.gt(0))
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Run the request, and check the size of its result.
+
+        Raises:
+            ToolError: The result is too large.
+        """
+        result = await call_next(request)
+        if request.method == "tools/call":
+            size = len(msgspec.json.encode(result))
+            if size > self.bytes_max:
+                raise ToolError(
+                    f"the result has {size} bytes, more than {self.bytes_max}: ask for less"
+                )
+        return result
+
+
+class _Cached(msgspec.Struct):
+    result: msgspec.Raw
+    until: float
+
+
+_CACHED_MAX: Final = 1_000
+
+
+@attrs.define(eq=False)
+class CacheResults:
+    """A middleware that keeps the results of tools for a time, for each principal.
+
+    A result that was found is recorded, so that a replay of one session repeats it.
+
+    Attributes:
+        tools: The names of the tools, which should depend on their arguments only.
+        seconds: The time for which a result is kept.
+    """
+
+    tools: Collection[str]
+    seconds: float = attrs.field(validator=attrs.validators.gt(0))
+    _kept: dict[str, _Cached] = attrs.field(factory=dict[str, _Cached], init=False)
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Return the kept result of such a call, or run it and keep its result."""
+        context = request.context
+        if context is None or request.method != "tools/call" or request.name not in self.tools:
+            return await call_next(request)
+        key = msgspec.json.encode(
+            [context.principal, request.name, request.arguments], order="sorted"
+        )
+        found = await context.effect(self._find, key.decode())
+        if found is not None:
+            return METHODS[request.method].decode_result(msgspec.Raw(found.encode()))
+        result = await call_next(request)
+        if isinstance(result, CallToolResult) and not result.is_error:
+            encoded = msgspec.Raw(msgspec.json.encode(result))
+            self._kept[key.decode()] = _Cached(encoded, time.monotonic() + self.seconds)
+            while len(self._kept) > _CACHED_MAX:
+                del self._kept[next(iter(self._kept))]
+        return result
+
+    async def _find(self, key: str) -> str | None:
+        """Return the JSON text of a kept result."""
+        kept = self._kept.get(key)
+        if kept is None or kept.until <= time.monotonic():
+            return None
+        return bytes(kept.result).decode()
