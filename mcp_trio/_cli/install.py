@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 import click
@@ -29,6 +29,9 @@ from mcp_trio._cli.options import UNUSABLE_STATUS, load_server
 from mcp_trio._cli.output import echo_error, echo_text, printable
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mcp_trio._server.server import Server
 
 _URL: Final = re.compile("https?://", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=(.*)", re.ASCII | re.DOTALL)
@@ -101,7 +104,8 @@ HOST is one of
   {", ".join(list(HOSTS)[6:])}.
 TARGET is a server in Python, which the host starts over stdio with this installation of mcp-trio,
 or the http(s):// URL of a server that runs already. A TARGET is imported first; with --with or
---python, it is started once. Nothing is written if that fails.
+--python, it is started once. Nothing is written if that fails. Packages that its Server names as
+dependencies count like those of --with.
 
 \b
 The old file is copied to FILE.bak-1, or the next number that is free. A file with comments is not
@@ -230,7 +234,12 @@ def install_command(
             raise click.UsageError("a URL needs --name NAME")
     else:
         launch = _Launch(target, packages, python, variables)
-        server_name = launch.server_name()
+        if packages or python is not None:  # This process may lack what the server needs.
+            server_name = launch.name_from_session()
+        else:
+            server = launch.imported_server()
+            server_name = server.name
+            launch = attrs.evolve(launch, packages=server.dependencies)
         name = name or server_name
         entry = launch.entry(host, recordings)
     if uninstalls:
@@ -278,7 +287,10 @@ class _Launch:
             return [_absolute(self.python or sys.executable), "-m", "mcp_trio", *run]
         uv = shutil.which("uv")
         if uv is None:
-            raise click.UsageError("--with needs uv: install uv, or drop --with")
+            raise click.UsageError(
+                f"{', '.join(self.packages)}: packages of --with, or of the server's dependencies,"
+                " need uv, which is not installed"
+            )
         with_packages = (word for each in ("mcp-trio", *self.packages) for word in ("--with", each))
         python = [] if self.python is None else ["--python", _absolute(self.python)]
         # A host may start servers in a folder with a project, whose environment is another matter.
@@ -300,25 +312,27 @@ class _Launch:
             arguments += ["--record", _absolute(recordings)]
         return local_entry(host, program, arguments, self.environment)
 
-    def server_name(self) -> str:
-        """Return the server's name; import it for that, or start it in an environment of its own.
+    def imported_server(self) -> "Server":
+        """Import the server with its variables.
 
         Raises:
             click.ClickException: The target names no server, or cannot be imported.
-            MCPError: The server cannot be started.
         """
-        if self.packages or self.python is not None:
-            return self._name_from_session()
         before = dict(os.environ)
         os.environ.update(self.variables)
         try:
             with contextlib.redirect_stdout(sys.stderr):  # stdout is for the entry
-                return load_server(self.target).name
+                return load_server(self.target)
         finally:
             os.environ.clear()
             os.environ.update(before)
 
-    def _name_from_session(self) -> str:
+    def name_from_session(self) -> str:
+        """Return the server's name; start it for that.
+
+        Raises:
+            MCPError: The server cannot be started.
+        """
         import trio
 
         from mcp_trio._client.client import Client

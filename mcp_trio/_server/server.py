@@ -181,6 +181,8 @@ class Server:
         keys: The keys that seal `requestState`, the same for all instances of the server. By
             default a random key that only this object has.
         states: A store that lets each sealed state be used once; without it, states can be reused.
+        dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
+            host start it in an environment that has them.
 
     Raises:
         TypeError: `lifespan` is an async generator without `contextlib.asynccontextmanager`.
@@ -213,6 +215,7 @@ class Server:
     converter: "Converter | None" = attrs.field(default=None, kw_only=True, repr=False)
     keys: KeyRing = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
     states: StateStore | None = attrs.field(default=None, kw_only=True, repr=False)
+    dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)
     _change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False, repr=False)
     _sessions: ServerSessions = attrs.field(init=False, repr=False)

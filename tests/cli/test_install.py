@@ -177,8 +177,23 @@ def test_packages_are_provided_by_uv(invoke, folder, file, stub):
 def test_without_uv_packages_are_refused(invoke, file, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     shown = invoke("install", "server.py", *HOST, "--with", "pandas")
-    assert error_of(shown) == "--with needs uv: install uv, or drop --with"
+    assert error_of(shown) == (
+        "pandas: packages of --with, or of the server's dependencies, need uv, which is not"
+        " installed"
+    )
     assert not file.exists()
+
+
+def test_dependencies_of_the_server_are_provided_by_uv(invoke, folder, file, stub):
+    (folder / "needy.py").write_text(
+        "from mcp_trio import Server\nserver = Server('needy', dependencies=['pandas', 'numpy>=2'])\n"
+    )
+    shown = invoke("install", "needy.py", *HOST)
+    assert shown.exit_code == 0, shown.output
+    options = ["--with", "mcp-trio", "--with", "pandas", "--with", "numpy>=2"]
+    (entry,) = servers_in(file).values()
+    assert entry["command"] == str(stub)
+    assert entry["args"][:-3] == ["run", "--no-project", *options]
 
 
 def test_another_python_starts_the_server_and_is_no_link_followed(invoke, folder, file):
