@@ -78,13 +78,13 @@ def from_users_code(
 
 # What to do about an error of another library, by the beginning of its text.
 _HINTS: Final = {
-    "no running event loop": " (asyncio does not run here: use trio, such as trio.sleep)",
-    "asyncio.run() cannot be called": " (asyncio does not run here: `await` the function)",
+    "no running event loop": "; asyncio does not run here: use trio, such as trio.sleep",
+    "asyncio.run() cannot be called": "; asyncio does not run here: `await` the function",
 }
 
 
 def one_line_about(error: BaseException) -> str:
-    """Return class, text, notes and place of an exception: "KeyError: 'a' at desk.py:12".
+    """Return class, text, notes and place of an exception: "KeyError: 'a' (desk.py:12)".
 
     The place is the last line of the user's code in its traceback. The exceptions in a group follow
     in brackets.
@@ -96,7 +96,7 @@ def one_line_about(error: BaseException) -> str:
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if owner_of(file) == "user":
-            place = f" at {Path(file).name}:{traceback.tb_lineno}"
+            place = f" ({Path(file).name}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     hint = next((hint for start, hint in _HINTS.items() if text.startswith(start)), "")
     members = "; ".join(map(one_line_about, _members(error)))

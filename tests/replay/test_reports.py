@@ -211,7 +211,7 @@ def test_a_handler_that_fails_is_named_as_the_cause(divergence, caplog):
     error = divergence(passing, failing)
     assert error.causes[0].startswith("the handler raised an exception, which is in the log")
     (logged,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    text = "the handler of tools/call 'run' failed: ZeroDivisionError at test_reports.py:"
+    text = "the handler of tools/call 'run' failed: ZeroDivisionError (test_reports.py:"
     assert logged.getMessage().startswith(text)
     assert logged.exc_info is None
 

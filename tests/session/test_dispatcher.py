@@ -43,7 +43,7 @@ async def test_a_handler_that_fails_again_and_again_is_logged_once_a_second(serv
         await peer.send(call("fail", number))
         await peer.receive()
     of_fail = "the handler of tools/call 'fail' failed: "
-    assert [line.removeprefix(of_fail).partition(" at ")[0] for line in logged()] == [
+    assert [line.removeprefix(of_fail).partition(" (")[0] for line in logged()] == [
         "KeyError: 1",
         "ValueError: 3",
     ]
