@@ -61,7 +61,7 @@ STATUSES: Final[Mapping[type[MCPError], int]] = {
 INTERRUPTED_STATUS: Final = 130
 
 EPILOG: Final = """\b
-TARGET is file.py[:object] or package.module[:object];
+TARGET is file.py[:object] or package.module[:object]: a Server, or a function that makes one;
 without an object, the only Server in the module.
 SERVER is a URL, a TARGET, or a name from the mcpServers file that --config names.
 Leave SERVER out to start the server with a command: ... -- COMMAND...

@@ -7,9 +7,10 @@ import sysconfig
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
-from types import ModuleType
-from typing import Final
+from types import FunctionType, ModuleType
+from typing import Any, Final
 
 from mcp_trio._server.server import IMPORTED_TARGET, Server
 from mcp_trio.errors import MCPError
@@ -29,11 +30,12 @@ class TargetError(MCPError):
 def import_server(target: str) -> Server:
     """Import the server that `file.py[:object]` or `package.module[:object]` names.
 
-    Without an object, the module's only `Server` is used. Modules next to the file can be imported,
-    as in a script; for a module name, the working directory is searched.
+    The object is a `Server`, or a function without parameters that makes one. Without an object,
+    the module's only `Server` is used. Modules next to the file can be imported, as in a script;
+    for a module name, the working directory is searched.
 
     Raises:
-        TargetError: There is no such file, module or server, or importing it raises.
+        TargetError: There is no such file, module or server, or importing or making it raises.
     """
     source, _, name = target.partition(":")
     module = _import(source)
@@ -44,7 +46,13 @@ def import_server(target: str) -> Server:
             return servers[name]
         if not hasattr(module, name):
             raise TargetError(f"{source} has no object {name!r}; {choices}")
-        kind = type(getattr(module, name)).__name__
+        found = getattr(module, name)
+        if isinstance(found, FunctionType):
+            found = _made_by(found, target)
+            if isinstance(found, Server):
+                return found
+            raise TargetError(f"{target} returned an object of type {type(found).__name__}")
+        kind = type(found).__name__
         raise TargetError(f"{target} is not a Server but an object of type {kind}; {choices}")
     distinct = list({id(server): server for server in servers.values()}.values())
     if not distinct:
@@ -54,6 +62,25 @@ def import_server(target: str) -> Server:
             f"{target} defines {len(distinct)} servers; choose one with {target}:object; {choices}"
         )
     return distinct[0]
+
+
+def _made_by(factory: FunctionType, target: str) -> Any:
+    """Return what a factory of servers returns."""
+    if iscoroutinefunction(factory):
+        raise TargetError(f"{target} is `async def`: a factory of a server is a `def` function")
+    try:
+        signature(factory).bind()
+    except TypeError as error:
+        raise TargetError(f"{target} needs arguments: {error}; a factory has none") from error
+    imported = IMPORTED_TARGET.set(target)
+    try:
+        return factory()
+    except Exception as error:
+        frames = None if error.__traceback__ is None else error.__traceback__.tb_next
+        lines = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+        raise TargetError(f"{target} makes no server:\n{lines}") from error
+    finally:
+        IMPORTED_TARGET.reset(imported)
 
 
 def _import(source: str) -> ModuleType:

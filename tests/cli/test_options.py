@@ -118,6 +118,57 @@ def test_a_module_without_a_server_is_rejected():
     assert rejection("first") == "first defines no Server at its top level"
 
 
+FACTORIES = """
+from mcp_trio import Server
+
+
+def make():
+    return Server("made")
+
+
+def fail():
+    raise RuntimeError("no database")
+
+
+def with_argument(port):
+    return Server("made")
+
+
+def nothing():
+    pass
+
+
+async def later():
+    return Server("made")
+
+
+def serving():
+    Server("made").run()
+"""
+
+
+def test_a_function_that_makes_a_server_is_called(folder):
+    (folder / "factories.py").write_text(FACTORIES)
+    assert load_server("factories.py:make").name == "made"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fail", "makes no server:\nTraceback (most recent call last):\n  File "),
+        ("with_argument", "needs arguments: missing a required argument: 'port'; a factory has"),
+        ("nothing", "returned an object of type NoneType"),
+        ("later", "is `async def`: a factory of a server is a `def` function"),
+        ("serving", "server.run() is called while factories.py:serving is imported"),
+    ],
+)
+def test_a_function_that_makes_no_server_is_rejected(folder, name, text):
+    (folder / "factories.py").write_text(FACTORIES)
+    rejected = rejection(f"factories.py:{name}")
+    assert rejected.startswith(f"factories.py:{name} ")
+    assert text in rejected
+
+
 @pytest.mark.usefixtures("folder")
 def test_an_object_of_another_type_is_rejected_with_its_type():
     assert rejection("servers.py:name") == (
