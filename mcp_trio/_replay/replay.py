@@ -2,29 +2,24 @@
 
 import functools
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 import trio
 
-from mcp_trio._journal.records import Record, body_bytes, messages_in
+from mcp_trio._journal.records import LISTED_KINDS, Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.listed import (
-    change_texts,
-    list_changes,
-    used_change,
-    used_changes,
-)
 from mcp_trio._replay.replayer import Abort, Player, Replayer, ThreadToken, unshield
 from mcp_trio._replay.session_replay import (
     OutboundReplay,
@@ -35,24 +30,42 @@ from mcp_trio._replay.session_replay import (
 from mcp_trio._replay.source_locations import error_location
 from mcp_trio._replay.stops import Stop, reject_stop
 from mcp_trio._replay.trace import (
+    MessageFields,
     Trace,
     is_request_lane,
     load_trace,
     message_fields,
+    request_data,
     seconds_of,
 )
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
+from mcp_trio._server.registry import Registry
 from mcp_trio._server.sessions import sessions_of
+from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
-from mcp_trio.errors import NothingCompared
+from mcp_trio.errors import NothingCompared, ReplayDivergence
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
 
 Mode: TypeAlias = Literal["strict", "outbound"]
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+Entry: TypeAlias = tuple[str, str]
+"""A kind of `LISTED_KINDS`, and a name or URI.
+
+The name is empty if the list was too long: the record then has one digest for the whole list.
+"""
+
+Changes: TypeAlias = Mapping[Entry, Literal["changed", "added", "removed"]]
+"""The entries that differ from the recorded ones."""
+
+_SINGULARS: Final[Mapping[str, str]] = dict(
+    zip(LISTED_KINDS, ("tool", "prompt", "resource", "resource template"), strict=True)
+)
 
 
 class SilentChannel:
@@ -192,7 +205,7 @@ def run_replay(
     if stop is not None:
         reject_stop(trace, stop)
     registry = sessions_of(server).registry
-    changes = list_changes(trace, registry)
+    changes = _list_changes(trace, registry)
     tools = set(registry.tools)  # The lifespan may register more.
     clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
@@ -212,7 +225,7 @@ def run_replay(
         )
         make_sequencer = functools.partial(OutboundReplay, replayer, uncompared=uncompared)
     replayer.stop = stop
-    replayer.list_change = functools.partial(used_change, trace, registry, changes)
+    replayer.list_change = functools.partial(_used_change, trace, registry, changes)
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
 
@@ -254,13 +267,23 @@ def run_replay(
         )
     divergences = [] if divergence is None else [divergence]
     if mode == "strict":
-        divergences += used_changes(trace, registry, changes)
+        divergences += _used_changes(trace, registry, changes)
     if divergences:
         first, *others = divergences
         if all_divergences:
             first.args = ("\n\n".join(map(str, divergences)),)
             first.later += others
         raise first
+    lifespan_text = ""
+    if trace.opening.lifespan and lifespan is not None:
+        lifespan_text = "the lifespan that was passed to the replay was entered"
+    elif trace.opening.lifespan and trace.lifespans:
+        lifespan_text = "the lifespan ran again"
+    elif trace.opening.lifespan:
+        calls = ", ".join(dict.fromkeys(trace.opened.values()))
+        opened = f"it opened something by itself, {calls}"
+        reason = opened if calls else "this recording does not hold it"
+        lifespan_text = f"the lifespan was replaced by a stand-in: {reason}"
     return ReplayReport(
         records=len({record.number for record in trace.journal[: replayer.position.index]}),
         requests=requests,
@@ -269,22 +292,9 @@ def run_replay(
         notes=trace.notes,
         continuing=replayer.continuing,
         untracked_calls=tuple(replayer.untracked_calls),
-        list_changes=change_texts(changes),
-        lifespan=_lifespan_text(trace, is_given=lifespan is not None),
+        list_changes=tuple(f"{_entry_text(entry)} was {it}" for entry, it in changes.items()),
+        lifespan=lifespan_text,
     )
-
-
-def _lifespan_text(trace: Trace, *, is_given: bool) -> str:
-    if not trace.opening.lifespan:
-        return ""
-    if is_given:
-        return "the lifespan that was passed to the replay was entered"
-    if trace.lifespans:
-        return "the lifespan ran again"
-    if trace.opened:
-        calls = ", ".join(dict.fromkeys(trace.opened.values()))
-        return f"the lifespan was replaced by a stand-in: it opened something by itself, {calls}"
-    return "the lifespan was replaced by a stand-in: this recording does not hold it"
 
 
 # The dispatcher answers these alike for all handlers.
@@ -456,3 +466,115 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
     for each in inner:
         yield from _leaves(each)
+
+
+# Listed entries -----------------------------------------------------------------------------------
+
+# The `open` record has a digest of each entry that the server lists: of a tool, prompt or resource.
+# An entry may have changed although a replay is the same, because the recorded client did not ask
+# for the list. So the entries are compared separately.
+
+
+def _list_changes(trace: Trace, registry: Registry) -> Changes:
+    """Return the entries that the server lists differently now than in the recording.
+
+    A recording without digests, made by an early version of this package, has no changes.
+    """
+    if not trace.opening.listed:
+        return {}
+    recorded, now = _digests(trace.opening.listed), _digests(registry.listed())
+    changes: dict[Entry, Literal["changed", "added", "removed"]] = {}
+    for entry in dict.fromkeys([*recorded, *now]):
+        if entry not in now:
+            changes[entry] = "removed"
+        elif entry not in recorded:
+            changes[entry] = "added"
+        elif recorded[entry] != now[entry]:
+            changes[entry] = "changed"
+    return changes
+
+
+def _digests(listed: Mapping[str, Sequence[str]]) -> dict[Entry, str]:
+    lines = [(kind, line.partition(" ")) for kind in LISTED_KINDS for line in listed.get(kind, ())]
+    return {(kind, name): digest for kind, (digest, _, name) in lines}
+
+
+def _entry_text(entry: Entry) -> str:
+    kind, name = entry
+    return f'the {_SINGULARS[kind]} "{name}"' if name else f"the list of {kind}"
+
+
+def _used_changes(trace: Trace, registry: Registry, changes: Changes) -> Iterator[ReplayDivergence]:
+    """Yield a divergence for each changed entry that requests used, at the first such request."""
+    seen = set[Entry]()
+    for record in trace.journal if changes else ():
+        messages = messages_in(body_bytes(record) or b"") if record.kind == "in" else ()
+        for message in map(message_fields, messages):
+            entry = _used_entry(message, registry) if message.is_request else None
+            if entry is None or entry not in changes or entry in seen:
+                continue
+            seen.add(entry)
+            text, lane = _entry_text(entry), f"r{record.number}"
+            hint = (
+                f"{text} has another description, other parameters, defaults or schemas than"
+                " recorded, and this request used it; all that its handler sent is as recorded"
+            )
+            rows = [
+                ("recorded", f"{text} as it was listed then"),
+                ("replay", f"{text} as it is listed now"),
+                ("meaning", hint),
+                (
+                    "choose",
+                    'undo the change | record the session again | replay(mode="outbound")',
+                ),
+            ]
+            total = trace.journal[-1].number + 1
+            heading = (
+                f"replay diverged at record {record.number} of {total}"
+                f" (+{seconds_of(record) * 1000:.1f} ms), {message.method}, lane {lane}"
+            )
+            yield ReplayDivergence(
+                "\n".join([heading, *(f"  {label + ':':<11}{row}" for label, row in rows)]),
+                record=record.number,
+                lane=lane,
+                kind="changed",
+                offset_seconds=seconds_of(record),
+                recorded=rows[0][1],
+                replayed=rows[1][1],
+                hint=hint,
+            )
+
+
+def _used_change(trace: Trace, registry: Registry, changes: Changes, lane: str) -> str:
+    """Return how the entry that a lane's request used was changed; empty if it was not."""
+    if not changes:
+        return ""
+    entry = _used_entry(message_fields(request_data(trace.journal, lane)), registry)
+    if entry is None or entry not in changes:
+        return ""
+    return f"{_entry_text(entry)} was {changes[entry]}"
+
+
+def _used_entry(message: MessageFields, registry: Registry) -> Entry | None:
+    """Return the entry that a request calls, gets, reads or completes; None if there is none."""
+    params = message.params
+    match message.method:
+        case "tools/call":
+            return "tools", str(params.get("name"))
+        case "prompts/get":
+            return "prompts", str(params.get("name"))
+        case "resources/read":
+            with suppress(UriError):
+                found = registry.find_resource(str(params.get("uri")))
+                if found is not None:
+                    return "resources" if found[0].is_static else "templates", found[0].key
+        case "completion/complete":
+            reference: Any = params.get("ref")
+            if isinstance(reference, dict):
+                target = cast("dict[str, Any]", reference)
+                is_prompt = "name" in target
+                name = target.get("name" if is_prompt else "uri")
+                return "prompts" if is_prompt else "templates", str(name)
+        case _:
+            pass
+    return None
