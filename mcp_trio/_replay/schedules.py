@@ -1,4 +1,4 @@
-"""Schedules: the orders in which a session may run, and strategies to choose among them.
+"""Schedules: the orders in which a session may run, and the scheduler that runs it in one.
 
 A session runs one thing after another: a lane goes on, an effect ends, a message of the client
 arrives, time passes. Wherever several of them are possible there is a *decision*, and one of its
@@ -13,16 +13,75 @@ Three strategies find schedules:
   a probability that has a lower bound: https://dl.acm.org/doi/10.1145/1736020.1736040
 - `depth-first` runs every schedule with one deviation, then every one with two, and so on, until
   all are covered or the number of schedules is used up (iterative deepening).
+
+The `Scheduler` runs a session in the order of a schedule. It is to a schedule what the `Replayer`
+is to a replay. Each lane waits before each step, and each effect for its end. When all tasks are
+blocked, the scheduler looks at what can happen next, asks the `Order` of the schedule for one of
+these options, and lets it happen:
+
+- A lane goes on. As in Trio, lanes go on in *batches*: all lanes that are ready do so, in any
+  order, and one that they wake belongs to the next batch.
+- An effect ends with its recorded outcome. Then its lane is ready, and a cancellation comes too
+  late for it. This happens before a batch, but not before the first one after the effect began. An
+  effect that did not wait when it was recorded never waits.
+- A response of the client to a handler's request arrives.
+- The next message of the client arrives, at its recorded time, but not before the responses that
+  the client had by then.
+- Time passes up to the next deadline, if no lane is ready, or if it was the next thing to happen in
+  the recording. It does not pass the recorded time of the client's message, nor twice the longest
+  recorded duration of an effect while an effect runs.
+
+Everything else is as in production: locks exclude, events wake, deadlines expire.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 import msgspec
+import outcome
+import trio
+from trio.lowlevel import Abort as AbortResult
 
-from mcp_trio.errors import RecordingError
+from mcp_trio._journal.records import (
+    LOCK,
+    SLEEP,
+    SUSPENDED_MARK,
+    CommandBody,
+    ErrorBody,
+    encode_body,
+    message_position,
+)
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._protocol.requests import SUSPENDED_PREFIX
+from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
+from mcp_trio._replay.replayer import Abort, BeginSession, ThreadToken, raise_abort
+from mcp_trio._replay.sweep_trace import (
+    Input,
+    Outcomes,
+    RecordedOutcome,
+    Reply,
+    SweepTrace,
+    immediate_command,
+)
+from mcp_trio._replay.trace import (
+    NS_PER_SECOND,
+    MessageFields,
+    message_fields,
+    request_lane_name,
+)
+from mcp_trio._server.effects import with_recorded_lifespan
+from mcp_trio._server.lifespan import LifespanRun
+from mcp_trio._session.journal import Outcome
+from mcp_trio._session.lanes import Lane, operation
+from mcp_trio.errors import BlockedInReplay, RecordingError
+
+if TYPE_CHECKING:
+    from mcp_trio._session.session import Session
 
 Strategy: TypeAlias = Literal["random", "pct", "depth-first"]
 
@@ -30,6 +89,21 @@ DEFAULT_PCT_BOUND: Final = 3
 
 # The number of schedules that may be run to shorten one.
 _SHORTENING_RUNS_MAX: Final = 400
+
+# The longest duration of an effect or a response, as a multiple of the longest recorded one.
+_DURATION_FACTOR: Final = 2.0
+
+# The time beyond the recorded duration and all delays after which a missing response never comes.
+_EXTRA_SECONDS_MAX: Final = 10.0
+
+# The number of decisions per record, and in addition, after which a schedule counts as endless.
+_DECISIONS_PER_RECORD_MAX: Final = 20
+_DECISIONS_MAX: Final = 2_000
+
+_UNRECORDED_RANK: Final = 1e12
+"""The rank of an option that the recording does not have: it comes after all others."""
+
+_FIRST: Final = (-1.0, "")
 
 TIME_PASSES: Final = "time passes"
 """The option that lets the next deadline expire."""
@@ -253,3 +327,556 @@ def shorten(
         else:
             parts *= 2
     return {each: deviations[each] for each in numbers}
+
+
+# The scheduler ------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class _Event:
+    """Something that may happen: a lane goes on, an effect ends, a response arrives.
+
+    Attributes:
+        option: The name of the option.
+        happen: Lets it happen.
+        first_batch: The number of the first batch of lanes in which it may happen.
+        last_batch: The number of the last one, if it is a lane that is ready.
+        rank: The index of its record in the journal, which decides the default.
+        is_new_handler: Whether it is the first step of a request's handler.
+        is_effect: Whether it is the end of an effect.
+        latest: The time up to which it happens; infinite for a lane that is ready.
+        task: The task that waits for it.
+        has_operation: Whether the task waits in an operation, not before a step.
+    """
+
+    option: str
+    happen: Callable[[], None]
+    first_batch: int
+    rank: float
+    last_batch: int = attrs.field(default=0, kw_only=True)
+    is_new_handler: bool = attrs.field(default=False, kw_only=True)
+    is_effect: bool = attrs.field(default=False, kw_only=True)
+    latest: float = attrs.field(default=math.inf, kw_only=True)
+    task: trio.lowlevel.Task | None = attrs.field(default=None, kw_only=True)
+    has_operation: bool = attrs.field(default=True, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class Scheduler:
+    """A session of a trace that runs in an order.
+
+    Attributes:
+        trace: The trace of the recording.
+        order: The order of the schedule.
+        clock: The clock of the schedule's Trio run.
+        thread_token: The token of the threads of `def` handlers.
+        decisions: The decisions so far.
+        outcomes: The outcomes of the requests so far.
+        delivered: The number of the record of the last message that was delivered.
+        ended: The lanes of the requests that ended without an answer.
+        is_over: Whether every task has to end.
+        problem: The reason why the session ended before its time; empty if it did not.
+    """
+
+    trace: SweepTrace
+    order: Order
+    clock: VirtualClock
+    thread_token: ThreadToken
+    decisions: list[Decision] = attrs.field(factory=list[Decision], init=False)
+    outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
+    delivered: int = attrs.field(default=0, init=False)
+    ended: set[str] = attrs.field(factory=set[str], init=False)
+    is_over: bool = attrs.field(default=False, init=False)
+    problem: str = attrs.field(default="", init=False)
+    _session: "Session" = attrs.field(init=False)
+    _ready: dict[str, _Event] = attrs.field(factory=dict[str, _Event], init=False)
+    _running: dict[str, _Event] = attrs.field(factory=dict[str, _Event], init=False)
+    _inputs: list[Input] = attrs.field(init=False)
+    _input_batch: int = attrs.field(default=0, init=False)
+    _answers: Counter[str] = attrs.field(factory=Counter[str], init=False)
+    _turns: Counter[str] = attrs.field(factory=Counter[str], init=False)
+    _unused_turns: set[str] = attrs.field(factory=set[str], init=False)
+    # The current batch, whether one of its lanes has gone on, and the batch of what becomes ready.
+    _batch: int = attrs.field(default=0, init=False)
+    _has_begun: bool = attrs.field(default=False, init=False)
+    _wake_batch: int = attrs.field(default=0, init=False)
+    _is_reading: bool = attrs.field(default=False, init=False)
+    _last_end: tuple[float, str] = attrs.field(default=_FIRST, init=False)
+    _is_complete: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._inputs = [*reversed(self.trace.inputs)]
+
+    async def play(
+        self,
+        begin: BeginSession,
+        start_lifespan: Callable[[LifespanRun], None],  # noqa: ARG002 - a sweep runs no lifespan
+    ) -> None:
+        """Run the session until every recorded response has come, or never will; end all tasks."""
+        trace = self.trace
+        delays = sum(map(len, trace.effects.values())) + sum(map(len, trace.replies.values()))
+        end = self.clock.time_of(0) + trace.seconds + _EXTRA_SECONDS_MAX
+        end += self._duration_seconds * delays
+        decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.times_ns) + _DECISIONS_MAX
+        try:
+            self._session = await begin(0, None)
+            await self._settle()
+            while self._inputs or self._missing(trace.answers):
+                options = self._options(end)
+                if not options or len(self.decisions) >= decisions_max:
+                    break
+                default = min(options, key=lambda event: (event.rank, event.option))
+                names = sorted(event.option for event in options)
+                chosen = self.order.choose(len(self.decisions), names, default.option)
+                self.decisions.append(Decision(tuple(names), default.option, chosen))
+                event = next(event for event in options if event.option == chosen)
+                if event.option != TIME_PASSES and event.rank < _UNRECORDED_RANK:
+                    # The clock advances to the time of the record, but past no deadline.
+                    seconds = self.clock.time_of(trace.times_ns[math.ceil(event.rank)])
+                    if trio.current_time() < seconds < self.clock.next_deadline:
+                        self.clock.advance_to(seconds)
+                event.happen()
+                await self._settle()
+            self._is_complete = True
+        finally:
+            self.finish()
+
+    @property
+    def _duration_seconds(self) -> float:
+        return self.trace.longest_seconds * _DURATION_FACTOR
+
+    async def _settle(self) -> None:
+        """Wait until all tasks are blocked, and deadlines that have passed have expired."""
+        await self.thread_token.settle()
+        while self.clock.next_deadline <= trio.current_time() + ROUNDING_SECONDS:
+            self.clock.advance_to(trio.current_time())
+            await self.thread_token.settle()
+
+    def _missing(self, answers: Sequence[str]) -> bool:
+        """Return whether some of these responses have not been sent, and may still be."""
+        missing = Counter(answers) - self._answers
+        return any(request_lane_name(lane) not in self.ended for lane in missing)
+
+    # Decisions.
+
+    def _options(self, end: float) -> list[_Event]:
+        """Return what can happen next."""
+
+        def expire() -> None:
+            self._wake_batch = self._batch
+            self.clock.advance_to(deadline)
+
+        # Lanes and effects.
+        batch = min((event.last_batch for event in self._ready.values()), default=self._batch + 1)
+        if batch > self._batch:
+            self._batch, self._has_begun, self._last_end = batch, False, _FIRST
+        # Effects end before the lanes of a batch go on. Their order among themselves changes
+        # nothing, so there is just one.
+        options = [
+            event
+            for event in (*self._ready.values(), *self._running.values())
+            if (event.first_batch <= self._batch or not self._ready)
+            and (
+                not event.is_effect
+                or (not self._has_begun and self._last_end < (event.rank, event.option))
+            )
+        ]
+        # The next message of the client, if the client has the responses that it had when recorded.
+        now, deadline = trio.current_time(), self.clock.next_deadline
+        latest = min((event.latest for event in self._running.values()), default=math.inf)
+        arriving = self._inputs[-1] if self._inputs else None
+        if arriving and not self._missing(self.trace.answers[: arriving.responses_before]):
+            arrives = _Event(
+                f"message {next(iter(arriving.messages))} arrives",
+                functools.partial(self._deliver, arriving),
+                self._input_batch,
+                arriving.index,
+                latest=self.clock.time_of(arriving.time_ns),
+            )
+            if arrives.latest <= max(now, min(deadline, latest)):
+                if not self._ready or arrives.first_batch <= self._batch:
+                    options.append(arrives)
+                latest = min(latest, max(now, arrives.latest))
+        # Time. Its rank is half a place before a record, because the deadline expires before that.
+        begin = self.clock.time_of(0)
+        rank = self.trace.index_at((deadline - begin) * NS_PER_SECOND) - 0.5
+        is_default = not self._has_begun and rank <= min((each.rank for each in options), default=0)
+        if deadline <= min(latest, end) and (not self._ready or is_default):
+            options.append(_Event(TIME_PASSES, expire, self._batch, rank))
+        return options
+
+    def _deliver(self, arriving: Input) -> None:
+        self._inputs.pop()
+        self._begin_to_read(arriving.index)
+        for self.delivered, message in arriving.messages.items():
+            self._session.take(message)
+
+    def _begin_to_read(self, index: int) -> None:
+        """Decide to which batch the lanes belong that a message wakes.
+
+        A task reads the message, and is part of a batch itself. Messages that arrive one after the
+        other are read at once. If none of the batch's lanes has gone on yet, the message may still
+        belong to the end of the batch before, unless the recording shows otherwise.
+        """
+        if not self._is_reading:
+            times_ns, has_turns = self.trace.times_ns, self.trace.opening.clock == "tick"
+            is_in_batch = self._has_begun or any(
+                event.last_batch == self._batch
+                and has_turns
+                and event.rank < _UNRECORDED_RANK
+                and times_ns[math.ceil(event.rank)] == times_ns[index]
+                for event in self._ready.values()
+            )
+            self._wake_batch = self._batch + is_in_batch
+        self._is_reading = True
+
+    # Waiting lanes.
+
+    async def wait_for_turn(self, lane: str, *, has_operation: bool) -> None:
+        """Wait, uncancellably, until the lane may go on.
+
+        Raises:
+            Abort: The schedule is over.
+        """
+        if lane in self._unused_turns:
+            # It waits again and has made no record since: the recording has one turn for both.
+            self._turns[lane] -= 1
+        task = trio.lowlevel.current_task()
+        self._make_ready(lane, task, has_operation=has_operation)
+        await trio.lowlevel.wait_task_rescheduled(lambda _: AbortResult.FAILED)
+
+    def _make_ready(
+        self, lane: str, task: trio.lowlevel.Task, *, has_operation: bool = True
+    ) -> None:
+        # The first step of a handler may be taken by the task that reads its request.
+        is_new_handler = not self._turns[lane] and lane == request_lane_name(lane)
+        self._ready[lane] = _Event(
+            f"{lane} goes on",
+            functools.partial(self.go_on, lane),
+            self._batch if is_new_handler else self._wake_batch,
+            self._rank(lane),
+            last_batch=self._wake_batch,
+            is_new_handler=is_new_handler,
+            task=task,
+            has_operation=has_operation,
+        )
+
+    def go_on(self, lane: str) -> None:
+        """Let a lane go on that waits for its turn; do nothing if it does not wait."""
+        event = self._ready.pop(lane, None)
+        if event is not None and event.task is not None:
+            if event.is_new_handler and (self._batch < event.last_batch or not self._has_begun):
+                # The task that has read the request takes the step.
+                self._wake_batch = event.last_batch
+            else:
+                self._has_begun, self._is_reading = True, False
+                self._wake_batch = self._batch + 1
+            self._turns[lane] += 1
+            if event.has_operation:
+                self._unused_turns.add(lane)
+            trio.lowlevel.reschedule(event.task)
+
+    def note_operation(self, lane: Lane) -> None:
+        """Note that a lane makes a record.
+
+        Raises:
+            Abort: The schedule is over.
+        """
+        if self.is_over:
+            raise Abort
+        lane.has_waited = False
+        self._unused_turns.discard(lane.name)
+
+    async def wait_for_end(self, lane: str, effect: str, *, is_cancelled: bool) -> None:
+        """Wait until the effect of a lane ends; if the lane is cancelled, wait for its turn.
+
+        `is_cancelled`: whether the recorded lane was cancelled when the effect had ended already.
+
+        Raises:
+            Cancelled: The lane was cancelled meanwhile.
+            Abort: The schedule is over.
+        """
+
+        def abort(_: object) -> AbortResult:
+            ended = self._running.pop(lane, None) is None
+            return AbortResult.FAILED if ended else AbortResult.SUCCEEDED
+
+        def end() -> None:
+            del self._running[lane]
+            self._last_end, self._wake_batch = (event.rank, event.option), self._batch
+            self._make_ready(lane, task)
+
+        task = trio.lowlevel.current_task()
+        latest = trio.current_time() + self._duration_seconds
+        rank = self._rank(lane)
+        if rank < _UNRECORDED_RANK and (is_cancelled or self.trace.opening.clock == "tick"):
+            # The effect had ended when the turn of the event loop began.
+            rank = self.trace.index_at(self.trace.times_ns[int(rank)]) - 0.5
+        event = _Event(
+            f"{lane}: {effect} ends",
+            end,
+            self._wake_batch,
+            rank,
+            is_effect=True,
+            latest=latest,
+            task=task,
+        )
+        self._running[lane] = event
+        try:
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        except trio.Cancelled:
+            if not self.is_over:
+                await self.wait_for_turn(lane, has_operation=True)
+            raise
+
+    def _rank(self, lane: str) -> float:
+        turns, taken = self.trace.turns.get(lane, ()), self._turns[lane]
+        return turns[taken] if taken < len(turns) else _UNRECORDED_RANK
+
+    # Messages.
+
+    def answered(self, lane: str) -> None:
+        """Note a response to the client."""
+        self._answers[lane] += 1
+        self._input_batch = self._wake_batch
+
+    def expect_replies(self, lane: str, request: MessageFields, replies: Sequence[Reply]) -> None:
+        """Let the client's messages about a request of a lane arrive, one after the other."""
+        if not replies:
+            return
+        first, *others = replies
+
+        def deliver() -> None:
+            del self._running[option]
+            self._begin_to_read(first.index)
+            self._session.take(first.to_request(request))
+            self.expect_replies(lane, request, others)
+
+        happens = "reports progress" if others else "is answered"
+        option = f"{lane}: {request.method} {happens}"
+        latest = trio.current_time() + self._duration_seconds
+        self._running[option] = _Event(
+            option, deliver, self._wake_batch, first.index, latest=latest
+        )
+
+    def has_arrived(self, lane: str) -> bool:
+        """Return whether the message after which a lane is named has been delivered."""
+        position = message_position(lane)
+        return position is not None and position[0] <= self.delivered
+
+    # The end.
+
+    def fail(self, problem: str) -> None:
+        """End the schedule because of a problem; once it has come to its end, do nothing."""
+        if not (self._is_complete or self.problem):
+            self.problem = problem
+        self.finish()
+
+    def finish(self) -> None:
+        """End the schedule: wake every lane, and let sleeping tasks wake."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.clock.run_freely()
+        self.thread_token.limit_runs()
+        waiting = [*self._ready.values(), *self._running.values()]
+        self._ready, self._running = {}, {}
+        for event in waiting:
+            if event.task is not None:
+                result = outcome.Error(Abort()) if event.has_operation else outcome.Value(None)
+                trio.lowlevel.reschedule(event.task, result)
+
+
+_DONE: Final = RecordedOutcome("res", b"null")
+
+
+@attrs.define(eq=False, repr=False)
+class SweepSequencer:
+    """The `Sequencer` of one schedule, which gives effects their recorded outcomes."""
+
+    scheduler: Scheduler
+    has_lanes: bool = attrs.field(default=True, init=False)
+    has_steps: bool = attrs.field(default=True, init=False)
+    replays: bool = attrs.field(default=True, init=False)
+    _started: dict[str, tuple[CommandBody, RecordedOutcome]] = attrs.field(
+        factory=dict[str, tuple[CommandBody, RecordedOutcome]], init=False
+    )
+    _counts: Counter[tuple[str, str, str]] = attrs.field(
+        factory=Counter[tuple[str, str, str]], init=False
+    )
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the recorded session's random numbers."""
+        return self.scheduler.trace.opening.seed
+
+    def _nth(self, category: str, lane: Lane, name: str) -> int:
+        """Return how many operations of this name the lane has performed before this one."""
+        key = (category, lane.name, name)
+        self._counts[key] += 1
+        return self._counts[key] - 1
+
+    # Turns.
+
+    def step(self, lane: Lane) -> Awaitable[None] | None:
+        """Return the wait for the lane's turn."""
+        lane.has_waited = False
+        if self.scheduler.is_over:
+            return None
+        return self.scheduler.wait_for_turn(lane.name, has_operation=False)
+
+    async def turn(self, lane: Lane) -> None:
+        """Wait for the lane's turn if it has waited in an operation; check for cancellation."""
+        if self.scheduler.is_over:
+            await raise_abort()
+        has_waited, lane.has_waited = lane.has_waited, False
+        with operation(lane):
+            if has_waited or not lane.has_steps:
+                await self.scheduler.wait_for_turn(lane.name, has_operation=True)
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def turn_to_end(self) -> None:
+        """Return at once."""
+
+    def withdraw(self, lane: Lane) -> None:
+        """Let a call of an abandoned thread go on without its turn."""
+        self.scheduler.go_on(lane.name)
+
+    async def let_thread_run(self, name: str) -> None:
+        """Wait until a thread of the handler `name` may run."""
+        await self.scheduler.thread_token.acquire(name)
+
+    def thread_waits(self) -> None:
+        """Let another thread run: the current one waits for the event loop, or has ended."""
+        self.scheduler.thread_token.release()
+
+    # Messages.
+
+    def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  of `Sequencer`
+        """Return the number of the message's record, by which lanes get their recorded names."""
+        return self.scheduler.delivered
+
+    def sent(self, message: bytes, lane: Lane | None) -> None:
+        """Keep a message; the recorded response to a request arrives later."""
+        if lane is None:
+            return
+        self.scheduler.note_operation(lane)
+        fields = message_fields(message)
+        self.scheduler.outcomes.add_message(lane.name, fields, message)
+        if fields.is_response:
+            self.scheduler.answered(lane.name)
+        elif fields.is_request:
+            nth = self._nth("request", lane, fields.method)
+            recorded = self.scheduler.trace.replies.get((lane.name, fields.method), ())
+            if nth < len(recorded):
+                self.scheduler.expect_replies(lane.name, fields, recorded[nth])
+
+    def ended(self, lane: Lane, *, unstarted: bool = False) -> None:  # noqa: ARG002  of `Sequencer`
+        """Note the end of a request that was cancelled."""
+        if not self.scheduler.is_over:
+            self.scheduler.ended.add(lane.name)
+
+    def resumed(
+        self,
+        lane: Lane,
+        kind: str,  # noqa: ARG002  of `Sequencer`
+        body: bytes | None = None,  # noqa: ARG002
+        *,
+        is_cancelled: bool = False,  # noqa: ARG002
+    ) -> None:
+        """Note the end of an operation."""
+        self.scheduler.note_operation(lane)
+
+    def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:
+        """Return the value, or for a suspended handler its recorded state."""
+        if lane is None:
+            return value
+        self.scheduler.note_operation(lane)
+        if name != SUSPENDED_MARK or value is None:
+            return value
+        nth = self._nth("state", lane, name)
+        recorded = self.scheduler.trace.states.get(lane.name, ())
+        return recorded[nth] if nth < len(recorded) else f"{SUSPENDED_PREFIX}{lane.name}-{nth}"
+
+    def shut(self, cause: str) -> None:
+        """Do nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self, counts: dict[str, int]) -> None:
+        """Do nothing."""
+
+    # Effects and values.
+
+    def effect_started(self, lane: Lane, body: bytes) -> None:
+        """Start an effect, whose outcome will be the recorded one."""
+        self.scheduler.note_operation(lane)
+        command, trace = msgspec.json.decode(body, type=CommandBody), self.scheduler.trace
+        nth, key = self._nth("effect", lane, command.name), (lane.name, command.name)
+        bodies, outcomes = trace.commands.get(key, ()), trace.effects.get(key, ())
+        recorded = outcomes[nth] if nth < len(outcomes) else _unrecorded(command.name)
+        recorded_body = bodies[nth] if nth < len(bodies) else None
+        body = with_recorded_lifespan(body, recorded_body)
+        command = msgspec.json.decode(body, type=CommandBody)
+        self.scheduler.outcomes.add_command(lane.name, command)
+        self._started[lane.name] = (command, recorded)
+
+    async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
+        """Wait for the end of the effect that was started; return its outcome."""
+        scheduler = self.scheduler
+        if scheduler.is_over:
+            await raise_abort()
+        command, recorded = self._started.pop(lane.name)
+        all_recorded = scheduler.trace.effects.get((lane.name, command.name), ())
+        is_context_call = command.name in {LOCK, SLEEP} and all(
+            each.kind == "cxl" or each.body == _DONE.body for each in all_recorded
+        )
+        if is_context_call:
+            recorded = _DONE
+            if command.name == SLEEP:
+                seconds = command.arguments["seconds"]  # None for infinity, which JSON lacks
+                await self._sleep(lane, math.inf if seconds is None else float(seconds))
+        elif recorded.kind == "cxl":
+            await self._sleep(lane, math.inf)
+        elif recorded.has_waited:
+            await scheduler.wait_for_end(
+                lane.name, command.name, is_cancelled=recorded.is_cancelled
+            )
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return Outcome("err" if recorded.kind == "err" else "res", recorded.body)
+
+    async def _sleep(self, lane: Lane, seconds: float) -> None:
+        try:
+            await trio.sleep(seconds)
+        finally:
+            if not self.scheduler.is_over:
+                await self.scheduler.wait_for_turn(lane.name, has_operation=True)
+
+    def read_value(
+        self, lane: Lane, name: str, arguments: bytes | None, read: Callable[[], Outcome]
+    ) -> Outcome:
+        """Return the recorded value; call `read` for a clock after its last recorded value."""
+        self.scheduler.note_operation(lane)
+        nth = self._nth("value", lane, name)
+        recorded = self.scheduler.trace.values.get((lane.name, name), ())
+        if arguments is not None:
+            command = immediate_command(name, arguments)
+            self.scheduler.outcomes.add_command(lane.name, command)
+        elif nth >= len(recorded):
+            return read()
+        value = recorded[nth] if nth < len(recorded) else _unrecorded(name)
+        return Outcome("err" if value.kind == "err" else "res", value.body)
+
+    def patched(self, lane: Lane, name: str) -> bool:
+        """Return whether the recorded lane took the new branch."""
+        self.scheduler.note_operation(lane)
+        return (lane.name, name) in self.scheduler.trace.patches
+
+
+def _unrecorded(name: str) -> RecordedOutcome:
+    text = f"the effect {name!r} was not performed here when the session was recorded"
+    kind = f"{BlockedInReplay.__module__}.{BlockedInReplay.__qualname__}"
+    body = encode_body(ErrorBody(type=kind, text=text, args=[text]))
+    return RecordedOutcome("err", body, has_waited=True)

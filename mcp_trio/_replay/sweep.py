@@ -1,9 +1,9 @@
 """`sweep`: replay a recording's inputs under many schedules, to find handlers that race.
 
 A recording shows one order of events, in which a race may have had no effect. A sweep runs the
-handlers in many other orders: `schedules.py` chooses the orders, and `scheduled.py` runs the lanes
-in them. It compares the outcome of each request with the recorded one. It then shortens one of the
-schedules with other outcomes, until the outcomes need each remaining change to the recorded order.
+handlers in many other orders, which `schedules.py` chooses. It compares the outcome of each request
+with the recorded one. It then shortens one of the schedules with other outcomes, until the outcomes
+need each remaining change to the recorded order.
 
 Handlers keep state in modules, so every schedule needs a fresh process or a fresh server. The sweep
 of a TARGET runs in a process of its own, which imports everything and then forks once for each
@@ -29,7 +29,6 @@ import trio
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.replay import SilentChannel, run_player
 from mcp_trio._replay.replayer import ThreadToken
-from mcp_trio._replay.scheduled import Scheduler, SweepSequencer
 from mcp_trio._replay.schedules import (
     DEFAULT_PCT_BOUND,
     Decision,
@@ -38,7 +37,9 @@ from mcp_trio._replay.schedules import (
     RandomOrder,
     RecordedOrder,
     Schedule,
+    Scheduler,
     Strategy,
+    SweepSequencer,
     deviations_of,
     search_depth_first,
     shorten,
