@@ -283,7 +283,11 @@ def call_progress(
     and is None without it.
     """
     if not sys.stderr.isatty():
-        yield _print_report if on_any_stderr else None
+        yield (
+            (lambda params: click.echo(f"progress: {_amount(params)}", err=True))
+            if on_any_stderr
+            else None
+        )
         return
 
     from rich.progress import TextColumn
@@ -297,10 +301,6 @@ def call_progress(
             bar.update(task, completed=params.progress, total=params.total, amount=_amount(params))
 
         yield report
-
-
-def _print_report(params: ProgressParams) -> None:
-    click.echo(f"progress: {_amount(params)}", err=True)
 
 
 def _amount(params: ProgressParams) -> str:

@@ -388,8 +388,11 @@ def mask_malformed(data: bytes) -> bytes:
 
     def mask(match: re.Match[bytes]) -> bytes:
         if match["id"] is not None:
-            value = match["value"]
-            return match["id"] + (value if _is_id(value, id_) else _PART.sub(mask, value))
+            with suppress(ValueError):
+                decoded = msgspec.json.decode(match["value"])
+                if type(decoded) is type(id_) and decoded == id_:
+                    return match[0]
+            return match["id"] + _PART.sub(mask, match["value"])
         part = match[0]
         group = match.lastgroup
         if group == "number":
@@ -408,14 +411,6 @@ def mask_malformed(data: bytes) -> bytes:
         at = len(masked) - 1 if is_last else error.start
         return masked[:at] + byte + masked[at + 1 :]
     return masked
-
-
-def _is_id(value: bytes, id_: int | str | None) -> bool:
-    try:
-        decoded = msgspec.json.decode(value)
-    except ValueError:
-        return False
-    return type(decoded) is type(id_) and decoded == id_
 
 
 # Editing JSON texts -------------------------------------------------------------------------------
@@ -499,21 +494,45 @@ class _JsonRedactor:
 
     def take(self, match: re.Match[str]) -> None:
         """Take the next token of the text."""
-        what = match.lastindex
+        what, container = match.lastindex, self._open[-1]
         if what == _OPENING:
-            outer = self._open[-1]
-            zone, start, is_array = outer.take_zone(), match.start(), match[0] == "["
-            inner = _Container(start, zone, zone, is_array, is_array and outer.is_array)
+            zone, start, is_array = container.take_zone(), match.start(), match[0] == "["
+            inner = _Container(start, zone, zone, is_array, is_array and container.is_array)
             inner.is_next_secret = start in self._named
             self._open.append(inner)
         elif what == _CLOSING:
             self._open.pop()
         elif what == _KEY:
-            self._take_key(match)
+            name = _decoded(match[_VALUE])
+            container.key = name
+            zone = container.zone.member(name)
+            if zone.rule is Rule.SEARCH:
+                is_value = name in VALUE_MEMBERS and container.is_next_secret
+                if is_value or self._redactor.names.covers(name):
+                    zone = HIDE
+            container.next_zone = zone
+            container.has_value |= name in VALUE_MEMBERS
+            if container.zone.has_free_names and not self._redactor.names.lists(name):
+                self._put(match, name, self._redactor.search_text(name))
         elif what == _VALUE:
-            self._take_text(match)
+            value = _decoded(match[_VALUE])
+            rule = container.take_zone().rule
+            # The text may name the value beside it, or the next item, as a secret.
+            if container.is_array:
+                may_name = container.is_pair or value.startswith("-")
+            else:
+                may_name = container.key in NAME_MEMBERS
+            if may_name and self._redactor.names.covers(value):
+                container.is_next_secret = True
+                if container.has_value and container.start not in self._named:
+                    self.found_late.add(container.start)
+            container.is_pair = False
+            if rule is Rule.HIDE:
+                self._put(match, value, self._redactor.hide_text(value))
+            elif rule is Rule.SEARCH:
+                self._put(match, value, self._redactor.search_text(value))
         else:
-            rule = self._open[-1].take_zone().rule
+            rule = container.take_zone().rule
             if rule is Rule.HIDE:
                 self._replace(match, self._redactor.hide_number(match[0]))
             elif rule is Rule.SEARCH:
@@ -522,39 +541,6 @@ class _JsonRedactor:
     def text(self) -> str:
         """Return the redacted text, after all tokens."""
         return "".join((*self._pieces, self._text[self._copied :]))
-
-    def _take_key(self, match: re.Match[str]) -> None:
-        container = self._open[-1]
-        name = _decoded(match[_VALUE])
-        container.key = name
-        zone = container.zone.member(name)
-        if zone.rule is Rule.SEARCH:
-            is_value = name in VALUE_MEMBERS and container.is_next_secret
-            if is_value or self._redactor.names.covers(name):
-                zone = HIDE
-        container.next_zone = zone
-        container.has_value |= name in VALUE_MEMBERS
-        if container.zone.has_free_names and not self._redactor.names.lists(name):
-            self._put(match, name, self._redactor.search_text(name))
-
-    def _take_text(self, match: re.Match[str]) -> None:
-        container = self._open[-1]
-        value = _decoded(match[_VALUE])
-        rule = container.take_zone().rule
-        # The text may name the value beside it, or the next item, as a secret.
-        if container.is_array:
-            may_name = container.is_pair or value.startswith("-")
-        else:
-            may_name = container.key in NAME_MEMBERS
-        if may_name and self._redactor.names.covers(value):
-            container.is_next_secret = True
-            if container.has_value and container.start not in self._named:
-                self.found_late.add(container.start)
-        container.is_pair = False
-        if rule is Rule.HIDE:
-            self._put(match, value, self._redactor.hide_text(value))
-        elif rule is Rule.SEARCH:
-            self._put(match, value, self._redactor.search_text(value))
 
     def _put(self, match: re.Match[str], before: str, after: str) -> None:
         if before != after:

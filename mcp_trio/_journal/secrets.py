@@ -246,15 +246,7 @@ def likely_secrets(body: bytes) -> list[LikelySecret]:
         value = msgspec.json.decode(body)
     except (ValueError, RecursionError):
         value = body.decode(errors="replace")
-    return [
-        LikelySecret(path, kind, found)
-        for path, name, text in _texts(value)
-        for found, kind in _found(path, name, text).items()
-    ]
-
-
-def _texts(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield path, name and text of each string and number."""
+    secrets: list[LikelySecret] = []
     open_values: list[tuple[str, str, Any]] = [("$", "", value)]
     while open_values:
         path, name, each = open_values.pop()
@@ -267,7 +259,9 @@ def _texts(value: Any) -> Iterator[tuple[str, str, str]]:
             rows = [(f"{path}[{at}]", name, item) for at, item in enumerate(items)]
             open_values += reversed(rows)
         elif isinstance(each, str | int | float) and not isinstance(each, bool):
-            yield path, name, str(each)
+            found = _found(path, name, str(each))
+            secrets += (LikelySecret(path, kind, secret) for secret, kind in found.items())
+    return secrets
 
 
 def _found(path: str, name: str, text: str) -> dict[str, str]:

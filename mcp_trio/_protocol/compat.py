@@ -304,23 +304,22 @@ _MEMBER_RULES: Final[Mapping[type, Mapping[str, tuple[_Rule, ...]]]] = {
 """The rules for members by type; a subclass inherits them, and may replace them."""
 
 
-def _audio_as_resource(
-    audio: types.AudioContent, _protocol_version: ProtocolVersion
-) -> types.EmbeddedResource:
-    sound = types.ResourceContents(uri="embedded:audio", mime_type=audio.mime_type, blob=audio.data)
-    return types.EmbeddedResource(resource=sound, annotations=audio.annotations)
-
-
-def _link_as_text(
-    link: types.ResourceLink, _protocol_version: ProtocolVersion
-) -> types.TextContent:
-    text = f"{link.title or link.name}: {link.uri}"
-    return types.TextContent(text=text, annotations=link.annotations)
-
-
 _VALUE_RULES: Final[Mapping[type, _Rule]] = {
-    types.AudioContent: _since("2025-03-26", otherwise=_audio_as_resource),
-    types.ResourceLink: _since("2025-06-18", otherwise=_link_as_text),
+    types.AudioContent: _since(
+        "2025-03-26",
+        otherwise=lambda audio, _: types.EmbeddedResource(
+            resource=types.ResourceContents(
+                uri="embedded:audio", mime_type=audio.mime_type, blob=audio.data
+            ),
+            annotations=audio.annotations,
+        ),
+    ),
+    types.ResourceLink: _since(
+        "2025-06-18",
+        otherwise=lambda link, _: types.TextContent(
+            text=f"{link.title or link.name}: {link.uri}", annotations=link.annotations
+        ),
+    ),
     types.ToolUseContent: _since("2025-11-25", otherwise=_rejects("use of tools in sampling")),
     types.ToolResultContent: _since("2025-11-25", otherwise=_rejects("use of tools in sampling")),
     types.ElicitParams: _since("2025-06-18", otherwise=_rejects("elicitation")),
@@ -364,7 +363,20 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
         if changes:
             change = changes[0] if len(changes) == 1 else functools.partial(_in_turn, changes)
             steps.append(_Step(field.name, field.default, change))
-    return functools.partial(_downgraded_by, steps) if steps else None
+    if not steps:
+        return None
+
+    def downgrade_members(value: Any, protocol_version: ProtocolVersion) -> Any:
+        changed: dict[str, Any] = {}
+        for name, absent, change in steps:
+            before = getattr(value, name)
+            if before is not absent:
+                after = change(before, protocol_version)
+                if after is not before:
+                    changed[name] = absent if after is msgspec.UNSET else after
+        return msgspec.structs.replace(value, **changed) if changed else value
+
+    return downgrade_members
 
 
 def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
@@ -373,17 +385,6 @@ def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
         yield hint
     for argument in get_args(hint):
         yield from _structs_in(argument)
-
-
-def _downgraded_by(steps: Sequence[_Step], value: Any, protocol_version: ProtocolVersion) -> Any:
-    changed: dict[str, Any] = {}
-    for name, absent, change in steps:
-        before = getattr(value, name)
-        if before is not absent:
-            after = change(before, protocol_version)
-            if after is not before:
-                changed[name] = absent if after is msgspec.UNSET else after
-    return msgspec.structs.replace(value, **changed) if changed else value
 
 
 def _in_turn(changes: Sequence[_Change], member: Any, protocol_version: ProtocolVersion) -> Any:

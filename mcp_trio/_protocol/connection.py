@@ -429,7 +429,17 @@ class Connection:
         metadata, state = metadata_of(message.params), self.state
         try:
             if metadata is not None:
-                return self._accept(message, size_bytes, self._peer_of(metadata), metadata)
+                protocol_version = PROTOCOL_VERSIONS.get(metadata.requested)
+                if (
+                    protocol_version is None
+                    or protocol_version.has_handshake
+                    or protocol_version.name not in self.protocol_versions
+                ):
+                    raise self._unsupported(metadata.requested)
+                peer = metadata.peer
+                if self._principal is not None:
+                    peer = msgspec.structs.replace(peer, principal=self._principal)
+                return self._accept(message, size_bytes, peer, metadata)
             if not self._accepts_handshakes and message.method != methods.INITIALIZE:
                 raise _metadata_missing()
             peer = self.peer or msgspec.structs.replace(
@@ -448,19 +458,6 @@ class Connection:
                 counted=rejected.counted,
                 data=rejected.data,
             )
-
-    def _peer_of(self, metadata: Metadata) -> Peer:
-        """Return the sender of a stateless request, whose protocol version is supported."""
-        protocol_version = PROTOCOL_VERSIONS.get(metadata.requested)
-        if (
-            protocol_version is None
-            or protocol_version.has_handshake
-            or protocol_version.name not in self.protocol_versions
-        ):
-            raise self._unsupported(metadata.requested)
-        if self._principal is None:
-            return metadata.peer
-        return msgspec.structs.replace(metadata.peer, principal=self._principal)
 
     def _unsupported(self, requested: str) -> _Rejected:
         supported = ", ".join(self.protocol_versions)

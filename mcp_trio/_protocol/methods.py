@@ -81,10 +81,6 @@ class RequiredCapability(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.holder.value} capability {self.path!r}"
 
 
-def _is_request(row: "Method") -> bool:
-    return row.result is not None
-
-
 def _protocol_versions(row: "Method") -> frozenset[ProtocolVersion]:
     versions = PROTOCOL_VERSIONS.values()
     return frozenset(each for each in versions if is_between(each, row.since, row.until))
@@ -127,7 +123,10 @@ class Method:
     needs_subscription: bool = False
     is_custom: bool = False
     is_request: bool = attrs.field(
-        default=attrs.Factory(_is_request, takes_self=True), init=False, eq=False, repr=False
+        default=attrs.Factory(lambda row: row.result is not None, takes_self=True),
+        init=False,
+        eq=False,
+        repr=False,
     )
     protocol_versions: frozenset[ProtocolVersion] = attrs.field(
         default=attrs.Factory(_protocol_versions, takes_self=True), init=False, eq=False, repr=False

@@ -657,24 +657,20 @@ def _shield_cause(finding: Finding) -> str:
 
 def _failure_cause(finding: Finding) -> str:
     operation = finding.operation
-    if operation is None or operation.kind != "out" or not _is_internal_error(operation.body):
+    if operation is None or operation.kind != "out":
         return ""
     # The recorded handler failed as well, or the exception says that a call was blocked.
     if finding.later_record is not None or finding.kind == "blocked":
         return ""
-    return "the handler raised an exception, which is in the log: its answer is an internal error"
-
-
-def _is_internal_error(body: bytes | None) -> bool:
-    """Return whether an answer reports an exception of the handler, by an error or a result."""
     try:
-        response = msgspec.json.decode(body or b"{}", type=_Response)
+        response = msgspec.json.decode(operation.body or b"{}", type=_Response)
     except (ValueError, RecursionError):
-        return False
-    if response.error.code == INTERNAL_ERROR:
-        return True
-    texts = [content.text for content in response.result.content]
-    return response.result.is_error and any(text.startswith(CRASH_TEXT) for text in texts)
+        return ""
+    error, result = response.error, response.result
+    is_crash = result.is_error and any(it.text.startswith(CRASH_TEXT) for it in result.content)
+    if error.code != INTERNAL_ERROR and not is_crash:
+        return ""
+    return "the handler raised an exception, which is in the log: its answer is an internal error"
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -740,15 +736,6 @@ def _untracked_call_cause(finding: Finding) -> str:
     if not calls:
         return ""
     return f"a call before it that is not recorded: {calls[-1].text}: use {calls[-1].instead}"
-
-
-def _import_cause(_: Finding) -> str:
-    calls = calls_at_import()
-    return f"a call that is not recorded: {calls[-1]}" if calls else ""
-
-
-def _list_change_cause(finding: Finding) -> str:
-    return finding.list_change and f"{finding.list_change} since the recording"
 
 
 def _order_cause(finding: Finding) -> str:
@@ -859,7 +846,7 @@ CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _thread_cause,
     _lifespan_cause,
     _untracked_call_cause,
-    _list_change_cause,
+    lambda finding: finding.list_change and f"{finding.list_change} since the recording",
     _order_cause,
     _unseen_cause,
     _clock_cause,
@@ -869,7 +856,7 @@ CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
 POSSIBLE_CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _earlier_sessions_cause,
     _concurrent_sessions_cause,
-    _import_cause,
+    lambda _: f"a call that is not recorded: {calls[-1]}" if (calls := calls_at_import()) else "",
 )
 
 

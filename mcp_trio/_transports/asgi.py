@@ -15,7 +15,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Mapping,
     MutableMapping,
     Sequence,
 )
@@ -713,11 +712,17 @@ def request_of(scope: Scope) -> HttpRequest:
     """Return the request of an `http` scope, its path relative to the application's mount."""
     query = scope["query_string"].decode("latin-1")
     client = scope.get("client")
+    # Short headers without credentials are cached, as clients repeat them.
+    sent = tuple([(name, value) for name, value in scope["headers"]])
+    values = dict(sent)
+    is_short = sum(map(len, values.values())) <= _CACHED_BYTES_MAX
+    is_cached = is_short and len(values) == len(sent) and _CREDENTIAL_HEADERS.isdisjoint(values)
+    headers = (_cached_decoded_headers if is_cached else decoded_headers)(sent)
     return HttpRequest(
         scope["method"],
         _path_below_mount(scope),
         query,
-        *_decoded_headers(scope["headers"]),
+        *headers,
         scope.get("scheme", "http"),
         client[0] if client else None,
     )
@@ -726,17 +731,6 @@ def request_of(scope: Scope) -> HttpRequest:
 _CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
 _CACHED_BYTES_MAX: Final = 2048
 _cached_decoded_headers: Final = functools.lru_cache(maxsize=256)(decoded_headers)
-
-
-def _decoded_headers(
-    headers: Iterable[tuple[bytes, bytes]],
-) -> tuple[Mapping[str, str], frozenset[str]]:
-    """Decode headers; short ones without credentials are cached, as clients repeat them."""
-    sent = tuple([(name, value) for name, value in headers])
-    values = dict(sent)
-    is_short = sum(map(len, values.values())) <= _CACHED_BYTES_MAX
-    is_cached = is_short and len(values) == len(sent) and _CREDENTIAL_HEADERS.isdisjoint(values)
-    return (_cached_decoded_headers if is_cached else decoded_headers)(sent)
 
 
 def _path_below_mount(scope: Scope) -> str:
