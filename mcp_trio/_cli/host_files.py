@@ -108,7 +108,9 @@ def read_host_file(path: Path, *, may_have_comments: bool = False) -> HostFile:
     except (ValueError, RecursionError) as error:
         if may_have_comments:
             with suppress(ValueError, RecursionError):
-                return HostFile(path, data, _parsed(_without_comments(text)), has_comments=True)
+                text = _STRING_OR_COMMENT.sub(lambda found: found[1] or " ", text)
+                text = _STRING_OR_LAST_COMMA.sub(lambda found: found[1] or "", text)
+                return HostFile(path, data, _parsed(text), has_comments=True)
         reason = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
         if isinstance(error, json.JSONDecodeError):
             reason = f"line {error.lineno}, column {error.colno}: {error.msg}"
@@ -175,11 +177,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-def _without_comments(text: str) -> str:
-    text = _STRING_OR_COMMENT.sub(lambda found: found[1] or " ", text)
-    return _STRING_OR_LAST_COMMA.sub(lambda found: found[1] or "", text)
 
 
 def _write_backup(path: Path, data: bytes, mode: int) -> Path:

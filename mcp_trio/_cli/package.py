@@ -371,7 +371,19 @@ def manifest_json(project: Project, server: "Server", author: str | None) -> dic
                 _without_none({"name": tool.name, "description": tool.description})
                 for tool in tools
             ],
-            "prompts": [_prompt_json(prompt) for prompt in prompts],
+            # The server makes a prompt's text from the arguments, which `prompts_generated` says.
+            # The schema requires a text, and the description stands for it.
+            "prompts": [
+                _without_none(
+                    {
+                        "name": prompt.name,
+                        "description": prompt.description,
+                        "arguments": [argument.name for argument in prompt.arguments or ()],
+                        "text": prompt.description or prompt.name,
+                    }
+                )
+                for prompt in prompts
+            ],
             "prompts_generated": True if prompts else None,
             "keywords": project.table.get("keywords"),
             "license": licence if isinstance(licence, str) else None,
@@ -394,22 +406,6 @@ def _listed(server: "Server") -> "tuple[Sequence[Tool], Sequence[Prompt]]":
 
     server.lifespan = None  # lists do not need what it opens
     return trio.run(listed)
-
-
-def _prompt_json(prompt: "Prompt") -> dict[str, Any]:
-    """Return a prompt for the manifest, whose schema requires a text.
-
-    The server makes the text from the arguments, which `prompts_generated` says. The description
-    stands for it.
-    """
-    return _without_none(
-        {
-            "name": prompt.name,
-            "description": prompt.description,
-            "arguments": [argument.name for argument in prompt.arguments or ()],
-            "text": prompt.description or prompt.name,
-        }
-    )
 
 
 def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Path]) -> bytes:

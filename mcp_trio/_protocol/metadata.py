@@ -374,6 +374,9 @@ def with_meta(params: ParamsToSend | None, members: Mapping[str, Any]) -> Params
     return msgspec.structs.replace(params or types.EmptyParams(), meta=meta)
 
 
+_NULL: Final = Raw(b"null")
+
+
 def with_result_metadata(
     result: msgspec.Struct | Raw, method: Method, own: dict[str, Any]
 ) -> msgspec.Struct | Raw:
@@ -392,7 +395,20 @@ def with_result_metadata(
     """
     default = _default_result_type(type(result))
     if default is None:
-        return _raw_with_metadata(bytes(result), own) if isinstance(result, Raw) else result
+        if not isinstance(result, Raw):
+            return result
+        # Null counts as absent.
+        others = msgspec.json.decode(result, type=dict[str, Raw])
+        raw_kind, raw_meta = others.pop("resultType", _NULL), others.pop("_meta", _NULL)
+        try:
+            added: dict[str, Raw] = msgspec.json.decode(raw_meta, type=dict[str, Raw] | None) or {}
+        except msgspec.ValidationError:
+            raise LocalProtocolError("the _meta of a result must be an object") from None
+        members: dict[str, Any] = {
+            "resultType": COMPLETE if raw_kind == _NULL else raw_kind,
+            "_meta": {**own, **added},
+        }
+        return Raw(msgspec.json.encode({**members, **others}))
     given: Any = result
     meta = {**own, **given.meta} if given.meta else own
     kind = default if given.result_type is None else given.result_type
@@ -409,21 +425,3 @@ def _default_result_type(kind: type) -> str | None:
     if not issubclass(kind, types.Result):
         return None
     return INPUT_REQUIRED if issubclass(kind, types.InputRequiredResult) else COMPLETE
-
-
-_NULL: Final = Raw(b"null")
-
-
-def _raw_with_metadata(text: bytes, own: dict[str, Any]) -> Raw:
-    """Add the same members to an encoded result, in which null counts as absent."""
-    others = msgspec.json.decode(text, type=dict[str, Raw])
-    kind, meta = others.pop("resultType", _NULL), others.pop("_meta", _NULL)
-    try:
-        given: dict[str, Raw] = msgspec.json.decode(meta, type=dict[str, Raw] | None) or {}
-    except msgspec.ValidationError:
-        raise LocalProtocolError("the _meta of a result must be an object") from None
-    members: dict[str, Any] = {
-        "resultType": COMPLETE if kind == _NULL else kind,
-        "_meta": {**own, **given},
-    }
-    return Raw(msgspec.json.encode({**members, **others}))

@@ -54,7 +54,12 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     def rejection(self, request: HttpRequest) -> Rejection | None:
         """Return the rejection of a request; None if it is accepted."""
-        if not self._allows_host(request):
+        allows_host = request.host is not None
+        if request.host is not None and self.hosts is not None:
+            name, port = request.host
+            port = port or _DEFAULT_PORTS.get(request.scheme)
+            allows_host = name in self.hosts or f"{name}:{port}" in self.hosts
+        if not allows_host:
             return _rejected(request, "Host", "hosts")
         if not self._allows_origin(request):
             return _rejected(request, "Origin", "origins")
@@ -102,13 +107,6 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             # Parameter headers may have any names, so all requested names are allowed.
             headers.append(("Access-Control-Allow-Headers", names))
         return headers
-
-    def _allows_host(self, request: HttpRequest) -> bool:
-        if request.host is None or self.hosts is None:
-            return request.host is not None
-        name, port = request.host
-        port = port or _DEFAULT_PORTS.get(request.scheme)
-        return name in self.hosts or f"{name}:{port}" in self.hosts
 
     def _allows_origin(self, request: HttpRequest) -> bool:
         origin = request.headers.get("origin")

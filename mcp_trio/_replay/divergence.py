@@ -345,6 +345,16 @@ def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDiverge
     untracked = [*map(str, untracked_calls[:_UNTRACKED_MAX])]
     if len(untracked_calls) > _UNTRACKED_MAX:
         untracked.append(f"and {len(untracked_calls) - _UNTRACKED_MAX} more calls")
+    is_refactoring = finding.kind in _REFACTORING_KINDS
+    remedies = ["fix the code"]
+    if is_refactoring and finding.missing is None and lane is not None:
+        is_effect = operation is not None and operation.kind == "cmd"
+        name = label_of("cmd", operation.body) if operation is not None and is_effect else ""
+        patch = name if name.isidentifier() else "change"
+        remedies.append(f'guard the change with ctx.patched("{patch}")')
+    remedies.append("record the session again")
+    if is_refactoring and finding.is_strict:
+        remedies.append('replay(mode="outbound")')
     rows = [
         ("recorded", recorded),
         ("replay", replayed),
@@ -356,7 +366,7 @@ def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDiverge
         ("waiting", _waiting(finding)),
         *(("untracked", text) for text in untracked),
         *(("file", note) for note in finding.trace.notes),
-        ("choose", " | ".join(_remedies(finding))),
+        ("choose", " | ".join(remedies)),
     ]
     ordinal = None if record is None else record.ordinal
     if ordinal is None and operation is not None:
@@ -858,19 +868,3 @@ POSSIBLE_CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
     _concurrent_sessions_cause,
     lambda _: f"a call that is not recorded: {calls[-1]}" if (calls := calls_at_import()) else "",
 )
-
-
-# Remedies -----------------------------------------------------------------------------------------
-
-
-def _remedies(finding: Finding) -> Iterator[str]:
-    is_refactoring = finding.kind in _REFACTORING_KINDS
-    yield "fix the code"
-    if is_refactoring and finding.missing is None and finding.lane is not None:
-        operation = finding.operation
-        is_effect = operation is not None and operation.kind == "cmd"
-        name = label_of("cmd", operation.body) if operation is not None and is_effect else ""
-        yield f'guard the change with ctx.patched("{name if name.isidentifier() else "change"}")'
-    yield "record the session again"
-    if is_refactoring and finding.is_strict:
-        yield 'replay(mode="outbound")'

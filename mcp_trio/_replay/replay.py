@@ -523,10 +523,7 @@ def _used_changes(trace: Trace, registry: Registry, changes: Changes) -> Iterato
                 ("recorded", f"{text} as it was listed then"),
                 ("replay", f"{text} as it is listed now"),
                 ("meaning", hint),
-                (
-                    "choose",
-                    'undo the change | record the session again | replay(mode="outbound")',
-                ),
+                ("choose", 'undo the change | record the session again | replay(mode="outbound")'),
             ]
             total = trace.journal[-1].number + 1
             heading = (

@@ -172,13 +172,6 @@ class Trace:
         indexes = self.indexes.get(lane)
         return indexes[-1] if indexes else -1
 
-    def index_of(self, lane: LaneKey, ordinal: int) -> int | None:
-        """Return the index of an operation of a lane; None if it is not recorded."""
-        for index in self.indexes.get(lane, ()):
-            if self.journal[index].ordinal == ordinal:
-                return index
-        return None
-
 
 # Records and lanes --------------------------------------------------------------------------------
 
@@ -217,11 +210,6 @@ def request_lane(lane: LaneKey) -> LaneKey:
 def request_lane_name(name: str) -> str:
     """Return the name of the handler's lane to which a lane belongs."""
     return name.partition(".")[0]
-
-
-def keeper_lane(lane: LaneKey) -> LaneKey:
-    """Return the lane that answers for a handler during multi round-trip requests."""
-    return lane[0], f"{request_lane_name(lane[1])}.{KEEPER}"
 
 
 def is_keeper(lane: LaneKey) -> bool:
