@@ -154,7 +154,13 @@ def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest
         raise Rejected(400, "the request line or a header is malformed") from error
     assert isinstance(parsed, h11.Request)
     method = parsed.method.decode("ascii")
-    target = _target(method, parsed.target)
+    target = parsed.target.decode("ascii")
+    if method != "OPTIONS" or target != "*":
+        match = _TARGET.fullmatch(target)
+        if match is None or method == "CONNECT":
+            raise Rejected(400, "the request target is neither a path nor a URL")
+        path = match["path"] or match["rest"] or "/"
+        target = path if path.startswith("/") else f"/{path}"
     request = HttpRequest.of(
         method, target, parsed.headers.raw_items(), scheme=scheme, client=client
     )
@@ -178,18 +184,6 @@ def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest
         is_last=not is_new or "close" in [each.strip(" \t") for each in connection],
         awaits_continue=expected is not None,
     )
-
-
-def _target(method: str, target: bytes) -> str:
-    """Return the path and query of a request target, which may be an absolute URL."""
-    text = target.decode("ascii")
-    if method == "OPTIONS" and text == "*":
-        return text
-    match = _TARGET.fullmatch(text)
-    if match is None or method == "CONNECT":
-        raise Rejected(400, "the request target is neither a path nor a URL")
-    path = match["path"] or match["rest"] or "/"
-    return path if path.startswith("/") else f"/{path}"
 
 
 # Encoding

@@ -225,7 +225,13 @@ class ResponseStream(msgspec.Struct, eq=False):
             return
         self._waiting.append(sent)
         self._bytes += len(sent.frame)
-        while self._is_over():
+        http = self.limits.http
+        while self._waiting:
+            # The newest message does not count: one large message does not make a client slow.
+            before = self._bytes - len(self._waiting[-1].frame)
+            is_many = len(self._waiting) > http.events_kept_max and not self.is_carried
+            if before <= http.unsent_bytes_max and not is_many:
+                break
             if self.is_carried:
                 self.is_overrun = True
                 self.take()
@@ -233,14 +239,6 @@ class ResponseStream(msgspec.Struct, eq=False):
                 self._bytes -= len(self._waiting.pop(0).frame)
                 self.dropped += 1
         self._news.wake()
-
-    def _is_over(self) -> bool:
-        # The newest message does not count: one large message does not make a client slow.
-        if not self._waiting:
-            return False
-        is_many = len(self._waiting) > self.limits.http.events_kept_max
-        before = self._bytes - len(self._waiting[-1].frame)
-        return before > self.limits.http.unsent_bytes_max or (is_many and not self.is_carried)
 
     def put_again(self, events: Sequence[Sent]) -> None:
         """Put the events that a reconnected client has missed in front of the queue."""

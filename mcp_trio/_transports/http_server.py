@@ -365,7 +365,11 @@ class NativeConnection:
 
     async def _serve_request(self, raw: bytes) -> bool:
         """Answer a request; return whether another one may follow on the connection."""
-        parsed = self._parse_request(raw)
+        parsed = self._last_parsed
+        if parsed is None or raw != self._last_raw:
+            parsed = parse_request(raw, self.client, self.scheme)
+            if is_cacheable(raw):
+                self._last_raw, self._last_parsed = raw, parsed
         if self.upgraded is not None and is_websocket_upgrade(parsed.request):
             if parsed.body_bytes != 0:
                 raise Rejected(400, "a WebSocket handshake cannot have a body")
@@ -390,15 +394,6 @@ class NativeConnection:
             return False  # closing the connection shows the client that the answer is incomplete
         exchange.skip_body()
         return True
-
-    def _parse_request(self, raw: bytes) -> ParsedRequest:
-        """Parse the headers, or return the previous result for identical ones."""
-        if raw == self._last_raw and self._last_parsed is not None:
-            return self._last_parsed
-        parsed = parse_request(raw, self.client, self.scheme)
-        if is_cacheable(raw):
-            self._last_raw, self._last_parsed = raw, parsed
-        return parsed
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """Log an application's error, unless the client's disconnect or bad body explains it."""

@@ -577,18 +577,16 @@ async def client_socket(
 
         connection = await _before_the_end(reader.stream, handshake)
         if connection is None:
-            raise await _rejection(reader)
+            await reader.stop()
+            error = reader.error
+            if isinstance(error, ConnectionRejected):
+                raise HandshakeFailed(
+                    "the server rejected the handshake",
+                    status=error.status_code,
+                    body=error.body or b"",
+                )
+            raise HandshakeFailed("disconnected during the handshake, or is not a WebSocket server")
         yield _opened(connection, reader)
-
-
-async def _rejection(reader: _Reader) -> HandshakeFailed:
-    await reader.stop()
-    error = reader.error
-    if isinstance(error, ConnectionRejected):
-        return HandshakeFailed(
-            "the server rejected the handshake", status=error.status_code, body=error.body or b""
-        )
-    return HandshakeFailed("disconnected during the handshake, or is not a WebSocket server")
 
 
 @asynccontextmanager
