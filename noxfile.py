@@ -173,6 +173,14 @@ def hosts(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def port(session: nox.Session) -> None:
+    """Run each row of the port table with FastMCP and with our package, and compare them."""
+    install(session, "interop")
+    session.install("-q", "pydantic>=2.11")
+    session.run("python", "tools/port/port_table.py", *session.posargs)
+
+
+@nox.session(default=False)
 def mounts(session: nox.Session) -> None:
     """Use our server at every mount, or the named ones, and pair protocol versions on the web."""
     install(session, "interop")

@@ -1,0 +1,829 @@
+"""The rows of the port table with mcp_trio: each public coroutine function is a row.
+
+A row returns what a client gets, by name; `in_fastmcp.py` has the same functions.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+
+import msgspec
+import trio
+from http_script import serving
+from pydantic import BaseModel, Field
+
+from mcp_trio import (
+    Client,
+    ClientGroup,
+    Context,
+    Image,
+    RequestError,
+    ResourceNotFound,
+    Server,
+    ToolError,
+)
+from mcp_trio.types import ElicitParams, PromptMessage, TextContent
+
+HERE = Path(__file__).resolve().parent
+SCRIPT = HERE / "greeter_mcp_trio.py"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+Facts: TypeAlias = dict[str, Any]
+
+
+class Model(BaseModel):
+    x: int
+    y: int = 2
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 2
+
+
+class Pair(TypedDict):
+    x: int
+    y: int
+
+
+def text_of(result: Any) -> str:
+    return "\n".join(block.text for block in result.content)
+
+
+def plain(model: Any) -> Any:
+    return msgspec.to_builtins(model)
+
+
+async def failure(call: Awaitable[Any]) -> Facts:
+    """Return the class and the text of the exception that a call raises."""
+    try:
+        result = await call
+    except Exception as error:
+        return {"class": type(error).__name__, "text": str(error)}
+    return {"class": None, "text": text_of(result)}
+
+
+async def called(server: Server, arguments: Any, **options: Any) -> Any:
+    """Call the only tool of a server."""
+    async with Client(server, **options) as client:
+        [tool] = await client.list_tools()
+        return await client.call_tool(tool.name, arguments)
+
+
+# Tools.
+
+
+async def tool_from_function() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def add(a: int, b: int = 1) -> int:
+        """Add two numbers."""
+        return a + b
+
+    async with Client(server) as client:
+        [tool] = await client.list_tools()
+        schema = tool.input_schema
+        result = await client.call_tool("add", {"a": 2})
+    kinds = {name: it["type"] for name, it in schema["properties"].items()}
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "arguments": kinds,
+        "required": schema["required"],
+        "text": text_of(result),
+        "default": schema["properties"]["b"]["default"],
+    }
+
+
+async def tool_details() -> Facts:
+    server = Server("demo")
+
+    @server.tool(
+        name="sum",
+        title="Sum",
+        description="Add up.",
+        tags={"maths"},
+        annotations={"readOnlyHint": True},
+        meta={"example.com/unit": "m"},
+    )
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with Client(server) as client:
+        [tool] = await client.list_tools()
+    listed = plain(tool)
+    meta = listed["_meta"]
+    return {
+        **{key: listed[key] for key in ("name", "title", "description")},
+        "read-only hint": listed["annotations"]["readOnlyHint"],
+        "tags": meta["fastmcp"]["tags"],
+        "meta": meta["example.com/unit"],
+    }
+
+
+async def positional_name() -> Facts:
+    server = Server("demo")
+
+    @server.tool("sum")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with Client(server) as client:
+        return {"names": [tool.name for tool in await client.list_tools()]}
+
+
+async def described_arguments() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def forecast(
+        city: Annotated[str, "The city"],
+        days: Annotated[int, Field(description="Days ahead", ge=1, le=7)] = 2,
+    ) -> str:
+        return f"{city} {days}"
+
+    async with Client(server) as client:
+        [tool] = await client.list_tools()
+        properties = tool.input_schema["properties"]
+        wrong = await failure(client.call_tool("forecast", {"city": "Oslo", "days": 9}))
+    days = properties["days"]
+    return {
+        "text in Annotated": properties["city"].get("description"),
+        "Field": {key: days[key] for key in ("description", "minimum", "maximum", "default")},
+        "error": wrong["class"],
+        "text of the error": wrong["text"].splitlines()[0],
+    }
+
+
+async def field_as_default() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def forecast(days: int = Field(default=2, description="Days ahead")) -> str:
+        return f"{days} days"
+
+    async with Client(server) as client:
+        try:
+            await client.list_tools()
+        except RequestError as error:
+            return {"text": error.message}
+        return {"text": text_of(await client.call_tool("forecast"))}
+
+
+async def pydantic_argument() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def add(point: Model) -> int:
+        return point.x + point.y
+
+    return {"text": text_of(await called(server, {"point": {"x": 1}}))}
+
+
+async def dataclass_argument() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def add(point: Point) -> int:
+        return point.x + point.y
+
+    return {"text": text_of(await called(server, {"point": {"x": 1}}))}
+
+
+async def typed_dict_argument() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def add(pair: Pair) -> int:
+        return pair["x"] + pair["y"]
+
+    return {"text": text_of(await called(server, {"pair": {"x": 1, "y": 2}}))}
+
+
+async def strict_arguments() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def double(a: int) -> int:
+        return 2 * a
+
+    return {
+        "number as text": await failure(called(server, {"a": "3"})),
+        "whole float": await failure(called(server, {"a": 3.0})),
+        "unknown argument": (await failure(called(server, {"a": 3, "b": 4})))["class"],
+        "missing argument": (await failure(called(server, {})))["class"],
+    }
+
+
+async def structured_output() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def number() -> int:
+        return 3
+
+    @server.tool
+    def text() -> str:
+        return "three"
+
+    @server.tool
+    def numbers() -> list[int]:
+        return [1, 2]
+
+    @server.tool
+    def mapping() -> dict[str, int]:
+        return {"x": 1}
+
+    @server.tool
+    def point() -> Point:
+        return Point(1)
+
+    facts: Facts = {}
+    async with Client(server) as client:
+        for tool in await client.list_tools():
+            result = await client.call_tool(tool.name)
+            structured = plain(result.structured_content)
+            facts[tool.name] = {"structured": structured, "text": text_of(result)}
+    return facts
+
+
+async def result_data() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def numbers() -> list[int]:
+        return [1, 2]
+
+    @server.tool
+    def point() -> Point:
+        return Point(1)
+
+    async with Client(server) as client:
+        result = await client.call_tool("numbers")
+        listed = result.data
+        one = await client.call_tool("point", result_type=Point)
+        untyped = (await client.call_tool("point")).data
+    return {"list": listed, "object": [one.x, one.y], "a dict": isinstance(untyped, dict)}
+
+
+async def tool_error() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def fail() -> str:
+        raise ToolError("no such city")
+
+    return await failure(called(server, {}))
+
+
+async def other_exception() -> Facts:
+    server = Server("demo", errors="message")
+
+    @server.tool
+    def fail() -> str:
+        raise ValueError("no such city")
+
+    return await failure(called(server, {}))
+
+
+async def masked_exception() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def fail() -> str:
+        raise ValueError("secret")
+
+    error = await failure(called(server, {}))
+    return {**error, "has the secret": "secret" in error["text"]}
+
+
+async def image() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def dot() -> Image:
+        return Image(data=PNG, format="png")
+
+    result = await called(server, {})
+    [block] = result.content
+    return {"type": plain(block)["type"], "mime type": block.mime_type, "data": block.data}
+
+
+async def thread() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def name() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    return {"in the main thread": (await called(server, {})).data}
+
+
+# Resources and prompts.
+
+
+async def resource() -> Facts:
+    server = Server("demo")
+
+    @server.resource("data://motd")
+    def motd() -> str:
+        """The message of the day."""
+        return "hello"
+
+    @server.resource("data://bytes")
+    def some_bytes() -> bytes:
+        return b"\x00\x01"
+
+    async with Client(server) as client:
+        listed = {it.uri: it.description for it in await client.list_resources()}
+        [text] = (await client.read_resource("data://motd")).contents
+        [blob] = (await client.read_resource("data://bytes")).contents
+    read = [plain(text), plain(blob)]
+    return {
+        "description": listed["data://motd"],
+        "text": read[0]["text"],
+        "blob": read[1]["blob"],
+        "mime types": [each.get("mimeType") for each in read],
+    }
+
+
+async def missing_resource() -> Facts:
+    server = Server("demo", offers=["resources"])
+    async with Client(server) as client:
+        try:
+            await client.read_resource("data://none")
+        except ResourceNotFound as error:
+            return {"code": error.code}
+    return {"code": None}
+
+
+async def resource_template() -> Facts:
+    server = Server("demo")
+
+    @server.resource("weather://{city}/now")
+    def weather(city: str) -> str:
+        return f"{city}: sun"
+
+    async with Client(server) as client:
+        [template] = await client.list_resource_templates()
+        [contents] = (await client.read_resource("weather://Oslo/now")).contents
+    return {"template": template.uri_template, "text": plain(contents)["text"]}
+
+
+async def resource_details() -> Facts:
+    server = Server("demo")
+
+    @server.resource(
+        "data://config",
+        name="config",
+        mime_type="application/json",
+        tags={"setup"},
+        meta={"example.com/unit": "m"},
+    )
+    def config() -> str:
+        return "{}"
+
+    async with Client(server) as client:
+        listed = plain((await client.list_resources())[0])
+        [contents] = (await client.read_resource("data://config")).contents
+    meta = listed["_meta"]
+    return {
+        "name": listed["name"],
+        "mime types": [listed["mimeType"], contents.mime_type],
+        "tags": meta["fastmcp"]["tags"],
+        "meta": meta["example.com/unit"],
+    }
+
+
+async def resource_of_data() -> Facts:
+    server = Server("demo")
+
+    @server.resource("data://settings")
+    def settings() -> dict[str, int]:
+        return {"depth": 3}
+
+    async with Client(server) as client:
+        [contents] = (await client.read_resource("data://settings")).contents
+    return {"value": json.loads(plain(contents)["text"])}
+
+
+async def resource_object() -> Facts:
+    server = Server("demo")
+    server.resource("data://note", name="note")(lambda: "a note")
+    async with Client(server) as client:
+        [contents] = (await client.read_resource("data://note")).contents
+    return {"text": plain(contents)["text"]}
+
+
+async def prompt() -> Facts:
+    server = Server("demo")
+
+    @server.prompt
+    def plan(city: str, days: int = 2) -> str:
+        """Plan a trip."""
+        return f"Plan {days} days in {city}."
+
+    async with Client(server) as client:
+        [listed] = await client.list_prompts()
+        got = await client.get_prompt("plan", {"city": "Oslo", "days": "3"})
+    return {
+        "description": listed.description,
+        "required": {it.name: bool(it.required) for it in listed.arguments or []},
+        "messages": messages_of(got),
+    }
+
+
+def messages_of(got: Any) -> list[list[str]]:
+    return [[it.role, it.content.text] for it in got.messages]
+
+
+async def prompt_messages() -> Facts:
+    server = Server("demo")
+
+    @server.prompt
+    def chat() -> list[str | PromptMessage]:
+        hello = TextContent(text="Hello!")
+        return ["Hi", PromptMessage(role="assistant", content=hello)]
+
+    async with Client(server) as client:
+        return {"messages": messages_of(await client.get_prompt("chat"))}
+
+
+async def prompt_dicts() -> Facts:
+    server = Server("demo")
+
+    @server.prompt
+    def chat() -> list[dict[str, str]]:
+        return [{"role": "assistant", "content": "Hello!"}]
+
+    async with Client(server) as client:
+        try:
+            return {"outcome": messages_of(await client.get_prompt("chat"))}
+        except RequestError as error:
+            return {"outcome": type(error).__name__}
+
+
+async def completion() -> Facts:
+    server = Server("demo")
+
+    @server.prompt
+    def plan(city: str) -> str:
+        return city
+
+    @server.completion(plan, "city")
+    def cities(value: str) -> list[str]:
+        return [name for name in ("Lima", "Oslo") if name.startswith(value)]
+
+    async with Client(server) as client:
+        got = await client.complete("plan", "city", "L")
+    return {"values": got.completion.values}
+
+
+# The context.
+
+
+async def context_by_type() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def whoami(a: int, ctx: Context) -> bool:
+        return ctx.request_id is not None
+
+    async with Client(server) as client:
+        [tool] = await client.list_tools()
+        result = await client.call_tool("whoami", {"a": 1})
+    return {"arguments": list(tool.input_schema["properties"]), "has an id": result.data}
+
+
+async def context_by_name() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def whoami(a: int, ctx) -> int:  # type: ignore[no-untyped-def]  # noqa: ANN001  by its name
+        assert ctx.request_id is not None
+        return a
+
+    async with Client(server) as client:
+        [tool] = await client.list_tools()
+    return {"arguments": list(tool.input_schema["properties"])}
+
+
+async def log() -> Facts:
+    server = Server("demo")
+    messages: list[Any] = []
+
+    @server.tool
+    async def work(ctx: Context) -> None:
+        await ctx.info("half")
+        await ctx.log("warning", "done", logger="work")
+
+    await called(server, {}, log=messages.append)
+    return {
+        "texts": [[each.level, each.logger, each.data] for each in messages],
+        "data": type(messages[0].data).__name__,
+    }
+
+
+async def progress() -> Facts:
+    server = Server("demo")
+    seen: list[Any] = []
+
+    @server.tool
+    async def work(ctx: Context) -> None:
+        await ctx.progress(1, 2, "half")
+        await ctx.progress(2, 2)
+
+    def keep(report: Any) -> None:
+        seen.append([report.progress, report.total, report.message])
+
+    async with Client(server) as client:
+        await client.call_tool("work", progress=keep)
+    return {"seen": seen}
+
+
+async def sample() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        result = await ctx.sample("2 + 2?", max_tokens=9)
+        return str(plain(result.content)["text"])
+
+    def answer(params: Any) -> str:
+        return f"{params.messages[0].content.text} 4"
+
+    return {"text": text_of(await called(server, {}, sampling=answer))}
+
+
+async def elicit_dataclass() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("Where?", Point)
+        assert answer.data is not None
+        return f"{answer.action} {answer.data.x} {answer.data.y}"
+
+    def fill(_params: ElicitParams) -> Point:
+        return Point(x=1, y=2)
+
+    return {"text": text_of(await called(server, {}, elicitation=fill))}
+
+
+async def elicit_model() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("Where?", Model)
+        assert answer.data is not None
+        return f"{answer.action} {answer.data.x} {answer.data.y}"
+
+    def fill(_params: ElicitParams) -> dict[str, int]:
+        return {"x": 1, "y": 2}
+
+    return {"text": (await failure(called(server, {}, elicitation=fill)))["text"]}
+
+
+async def elicit_scalar() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("How many?", int)
+        return f"{answer.action} {answer.data}"
+
+    return {"text": text_of(await called(server, {}, elicitation=lambda _: 3))}
+
+
+async def elicit_choices() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("Which?", Literal["red", "blue"])
+        return f"{answer.action} {answer.data}"
+
+    return {"text": text_of(await called(server, {}, elicitation=lambda _: "blue"))}
+
+
+async def elicit_stateless() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("How many?", int)
+        return f"{answer.action} {answer.data}"
+
+    error = await failure(called(server, {}, elicitation=lambda _: 3))
+    return {"answered": error["class"] is None, "text": error["text"]}
+
+
+async def elicit_declined() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("How many?", int)
+        return answer.action
+
+    return {"text": text_of(await called(server, {}, elicitation=lambda _: False))}
+
+
+async def read_resource() -> Facts:
+    server = Server("demo")
+
+    @server.resource("data://motd")
+    def motd() -> str:
+        return "hello"
+
+    @server.tool
+    async def read(ctx: Context) -> str:
+        contents = await ctx.read_resource("data://motd")
+        return str(plain(contents[0])["text"])
+
+    return {"text": text_of(await called(server, {}))}
+
+
+async def list_roots() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def roots(ctx: Context) -> str:
+        found = await ctx.list_roots()
+        return found[0].uri
+
+    async with Client(server, roots=["file:///srv"]) as client:
+        return {"text": text_of(await client.call_tool("roots"))}
+
+
+async def root_paths() -> Facts:
+    server = Server("demo")
+    Client(server, roots=["/srv"])
+    Client(server, roots=[Path("/srv")])
+    return {"accepted": True}
+
+
+async def lifespan() -> Facts:
+    @asynccontextmanager
+    async def opened(_server: Server) -> AsyncIterator[dict[str, str]]:
+        yield {"unit": "m"}
+
+    server = Server("demo", lifespan=opened)
+
+    @server.tool
+    async def unit(ctx: Context) -> str:
+        return str(ctx.lifespan["unit"])
+
+    return {"text": text_of(await called(server, {}))}
+
+
+async def request_ids() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ids(ctx: Context) -> list[bool]:
+        return [ctx.request_id is not None, ctx.principal is not None]
+
+    request_id, client_id = (await called(server, {})).data
+    return {"request_id": request_id, "client_id without authentication": client_id}
+
+
+async def client_info() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def who(ctx: Context) -> str:
+        assert ctx.client_info is not None
+        return ctx.client_info.name
+
+    return {"text": text_of(await called(server, {}, name="host", version="1"))}
+
+
+async def run_time_changes() -> Facts:
+    server = Server("demo")
+    changed: list[str] = []
+
+    def late() -> str:
+        return "late"
+
+    @server.tool
+    async def grow() -> None:
+        server.tool(late)
+
+    async with Client(server, list_changed=changed.append) as client:
+        before = [tool.name for tool in await client.list_tools()]
+        await client.call_tool("grow")
+        grown = sorted(tool.name for tool in await client.list_tools())
+        server.remove_tool("late")
+        after = [tool.name for tool in await client.list_tools()]
+        await trio.sleep(0.1)
+    return {"before": before, "grown": grown, "after": after, "told": bool(changed)}
+
+
+# Running and connecting.
+
+
+async def run_stdio() -> Facts:
+    async with Client([sys.executable, str(SCRIPT)]) as client:
+        return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
+
+
+async def run_http() -> Facts:
+    with serving(SCRIPT) as url:
+        async with Client(url) as client:
+            return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
+
+
+async def client_of_script() -> Facts:
+    async with Client(SCRIPT) as client:
+        return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
+
+
+async def client_of_server() -> Facts:
+    server = Server("demo", offers=["tools"])
+    async with Client(server) as client:
+        return {"tools": await client.list_tools()}
+
+
+async def client_of_config() -> Facts:
+    server = {"command": sys.executable, "args": [str(SCRIPT)]}
+    config = {"mcpServers": {"one": server, "two": server}}
+    async with ClientGroup.from_config(config) as group:
+        names = sorted(tool.name for tool in await group.list_tools())
+        result = await group.call_tool("one_greet", {"name": "Ada"})
+    return {"tools": names, "text": text_of(result)}
+
+
+async def server_info() -> Facts:
+    server = Server("demo", version="1.2", instructions="Use it.")
+    async with Client(server) as client:
+        info = client.server_info
+        return {"info": [info.name, info.version], "instructions": client.instructions}
+
+
+async def call_timeout() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def wait() -> None:
+        await trio.sleep(20)
+
+    async with Client(server) as client:
+        error = await failure(client.call_tool("wait", total_seconds=0.2))
+    return {"raises": error["class"] is not None, "class": error["class"]}
+
+
+async def ping() -> Facts:
+    async with Client(Server("demo")) as client:
+        await client.ping()
+    return {"result": None}
+
+
+async def raise_on_error() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def fail() -> str:
+        raise ToolError("no such city")
+
+    async with Client(server) as client:
+        result = await client.call_tool("fail", raise_tool_errors=False)
+        raised = await failure(client.call_tool("fail"))
+    return {"is_error": result.is_error, "text": text_of(result), "raised": raised["class"]}
+
+
+async def unknown_tool() -> Facts:
+    async with Client(Server("demo", offers=["tools"])) as client:
+        return {"raised": (await failure(client.call_tool("none")))["class"]}
+
+
+async def raw_result() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def number() -> int:
+        return 3
+
+    async with Client(server) as client:
+        result = await client.request("tools/call", {"name": "number", "arguments": {}})
+    return {"text": text_of(result), "is_error": bool(result.is_error)}
+
+
+async def tool_timeout() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def wait(ctx: Context) -> None:
+        with ctx.timeout(0.2):
+            await trio.sleep(20)
+
+    error = await failure(called(server, {}))
+    return {"raised": error["class"] is not None}
