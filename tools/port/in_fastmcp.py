@@ -13,21 +13,23 @@ import time
 from collections.abc import Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import mcp_types
 from fastmcp import Client, Context, FastMCP
 from fastmcp.dependencies import Depends
-from fastmcp.exceptions import MCPError, ToolError
+from fastmcp.exceptions import MCPError, PromptError, ToolError
 from fastmcp.prompts import Message
 from fastmcp.resources import TextResource
 from fastmcp.server import create_proxy
-from fastmcp.server.dependencies import get_context
+from fastmcp.server.dependencies import get_context, get_http_headers
 from fastmcp.server.middleware import Middleware
-from fastmcp.tools import Tool
+from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.tool_transform import ArgTransform
-from fastmcp.utilities.types import Image
+from fastmcp.utilities.types import Audio, Image
 from http_script import serving
 from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse
@@ -44,6 +46,10 @@ Facts = dict[str, Any]
 class Model(BaseModel):
     x: int
     y: int = 2
+
+
+class Colour(Enum):
+    RED = "red"
 
 
 @dataclass
@@ -314,6 +320,69 @@ async def image() -> Facts:
     return {"type": block.type, "mime type": block.mime_type, "data": block.data}
 
 
+async def audio() -> Facts:
+    mcp = FastMCP("demo")
+
+    @mcp.tool
+    def beep() -> Audio:
+        return Audio(data=b"RIFF", format="wav")
+
+    [block] = (await called(mcp, {})).content
+    return {"type": block.type, "mime type": block.mime_type, "data": block.data}
+
+
+async def whole_result() -> Facts:
+    mcp = FastMCP("demo")
+
+    @mcp.tool
+    def both() -> ToolResult:
+        return ToolResult(content="one apple", structured_content={"apples": 1})
+
+    result = await called(mcp, {})
+    return {"text": text_of(result), "structured": result.structured_content}
+
+
+async def text_only() -> Facts:
+    mcp = FastMCP("demo")
+
+    @mcp.tool(output_schema=None)
+    def number() -> int:
+        return 3
+
+    result = await called(mcp, {})
+    return {"text": text_of(result), "structured": result.structured_content}
+
+
+async def dates_and_enums() -> Facts:
+    mcp = FastMCP("demo")
+
+    @mcp.tool
+    def plan(day: date, colour: Colour, side: Literal["left", "right"]) -> str:
+        return f"{day:%d.%m.%Y} {colour.name} {side}"
+
+    arguments = {"day": "2026-07-28", "colour": "red", "side": "left"}
+    return {"text": text_of(await called(mcp, arguments))}
+
+
+async def method_as_tool() -> Facts:
+    mcp = FastMCP("demo")
+
+    class Counter:
+        def count(self, by: int) -> int:
+            return by + 1
+
+    mcp.tool(Counter().count)
+    return {"text": text_of(await called(mcp, {"by": 2}))}
+
+
+async def name_registered_twice() -> Facts:
+    mcp = FastMCP("demo")
+    first, second = (lambda: "first"), (lambda: "second")
+    mcp.tool(first, name="same")
+    mcp.tool(second, name="same")
+    return {"outcome": text_of(await called(mcp, {}))}
+
+
 async def thread() -> Facts:
     mcp = FastMCP("demo")
 
@@ -462,6 +531,21 @@ async def prompt_dicts() -> Facts:
         except Exception as error:
             return {"outcome": type(error).__name__}
     return {"outcome": [[it.role, it.content.text] for it in got.messages]}
+
+
+async def prompt_error() -> Facts:
+    mcp = FastMCP("demo")
+
+    @mcp.prompt
+    def plan() -> str:
+        raise PromptError("no such city")
+
+    async with Client(mcp) as client:
+        try:
+            await client.get_prompt("plan")
+        except MCPError as error:
+            return {"has the text": "no such city" in str(error), "code": error.error.code}
+    return {"has the text": None}
 
 
 async def completion() -> Facts:
@@ -936,6 +1020,16 @@ async def dependencies() -> Facts:
         return unit
 
     return {"text": text_of(await called(mcp, {}))}
+
+
+async def http_headers() -> Facts:
+    mcp = FastMCP("demo")
+
+    @mcp.tool
+    async def count() -> int:
+        return len(get_http_headers())
+
+    return {"without HTTP": (await called(mcp, {})).data}
 
 
 async def session_state() -> Facts:

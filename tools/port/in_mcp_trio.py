@@ -9,6 +9,8 @@ import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
@@ -18,6 +20,7 @@ from http_script import serving
 from pydantic import BaseModel, Field
 
 from mcp_trio import (
+    Audio,
     Client,
     ClientGroup,
     Context,
@@ -27,7 +30,7 @@ from mcp_trio import (
     Server,
     ToolError,
 )
-from mcp_trio.types import ElicitParams, PromptMessage, TextContent
+from mcp_trio.types import CallToolResult, Content, ElicitParams, PromptMessage, TextContent
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "greeter_mcp_trio.py"
@@ -39,6 +42,10 @@ Facts: TypeAlias = dict[str, Any]
 class Model(BaseModel):
     x: int
     y: int = 2
+
+
+class Colour(Enum):
+    RED = "red"
 
 
 @dataclass
@@ -316,6 +323,72 @@ async def image() -> Facts:
     return {"type": plain(block)["type"], "mime type": block.mime_type, "data": block.data}
 
 
+async def audio() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def beep() -> Audio:
+        return Audio(data=b"RIFF", format="wav")
+
+    [block] = (await called(server, {})).content
+    return {"type": plain(block)["type"], "mime type": block.mime_type, "data": block.data}
+
+
+async def whole_result() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def both() -> CallToolResult:
+        content: list[Content] = [TextContent(text="one apple")]
+        return CallToolResult(content=content, structured_content={"apples": 1})
+
+    result = await called(server, {})
+    return {"text": text_of(result), "structured": result.data}
+
+
+async def text_only() -> Facts:
+    server = Server("demo")
+
+    @server.tool(structured=False)
+    def number() -> int:
+        return 3
+
+    result = await called(server, {})
+    return {"text": text_of(result), "structured": result.data}
+
+
+async def dates_and_enums() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def plan(day: date, colour: Colour, side: Literal["left", "right"]) -> str:
+        return f"{day:%d.%m.%Y} {colour.name} {side}"
+
+    arguments = {"day": "2026-07-28", "colour": "red", "side": "left"}
+    return {"text": text_of(await called(server, arguments))}
+
+
+async def method_as_tool() -> Facts:
+    server = Server("demo")
+
+    class Counter:
+        def count(self, by: int) -> int:
+            return by + 1
+
+    server.tool(Counter().count)
+    return {"text": text_of(await called(server, {"by": 2}))}
+
+
+async def name_registered_twice() -> Facts:
+    server = Server("demo")
+    server.tool(name="same")(lambda: "first")
+    try:
+        server.tool(name="same")(lambda: "second")
+    except ValueError as error:
+        return {"outcome": type(error).__name__}
+    return {"outcome": text_of(await called(server, {}))}
+
+
 async def thread() -> Facts:
     server = Server("demo")
 
@@ -468,6 +541,21 @@ async def prompt_dicts() -> Facts:
             return {"outcome": messages_of(await client.get_prompt("chat"))}
         except RequestError as error:
             return {"outcome": type(error).__name__}
+
+
+async def prompt_error() -> Facts:
+    server = Server("demo")
+
+    @server.prompt
+    def plan() -> str:
+        raise ToolError("no such city")
+
+    async with Client(server) as client:
+        try:
+            await client.get_prompt("plan")
+        except RequestError as error:
+            return {"has the text": "no such city" in str(error), "code": error.code}
+    return {"has the text": None}
 
 
 async def completion() -> Facts:

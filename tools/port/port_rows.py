@@ -96,6 +96,21 @@ TOOLS: Final = (
     same("dataclass_argument", "a dataclass as an argument", "def add(point: Point) -> int:"),
     same("typed_dict_argument", "a `TypedDict` as an argument", "def add(pair: Pair) -> int:"),
     same(
+        "dates_and_enums",
+        "dates, enums and literals as arguments",
+        'def plan(day: date, colour: Colour, side: Literal["left", "right"]) -> str:',
+    ),
+    same("method_as_tool", "a method as a tool", "mcp.tool(Counter().count)"),
+    other(
+        "name_registered_twice",
+        "a name that is registered twice",
+        'mcp.tool(second, name="same")',
+        'server.tool(name="same")(lambda: "second")',
+        'raises `ValueError`, as FastMCP does with `on_duplicate="error"`; by default the second'
+        " function replaces the first in FastMCP",
+        differs="outcome",
+    ),
+    same(
         "strict_arguments",
         "checks of arguments",
         "def double(a: int) -> int:",
@@ -108,8 +123,8 @@ TOOLS: Final = (
         "structured_output",
         "structured output",
         "def number() -> int:\ndef numbers() -> list[int]:\ndef point() -> Point:",
-        'FastMCP sends a value that is no object as `{"result": 3}` with every version, mcp_trio until'
-        " 2025-11-25, as 2026-07-28 allows any value",
+        'FastMCP sends a value that is no object as `{"result": 3}` with every version, mcp_trio'
+        " until 2025-11-25, as 2026-07-28 allows any value",
         differs="number, text, numbers",
     ),
     other(
@@ -141,6 +156,21 @@ TOOLS: Final = (
         differs="text",
     ),
     same("image", "images", "def dot() -> Image:"),
+    same("audio", "audio", "def beep() -> Audio:"),
+    other(
+        "whole_result",
+        "text and structured content, each by itself",
+        'return ToolResult(content="one apple", structured_content={"apples": 1})',
+        'content: list[Content] = [TextContent(text="one apple")]\n'
+        'return CallToolResult(content=content, structured_content={"apples": 1})',
+        "the classes are in `mcp_trio.types`",
+    ),
+    other(
+        "text_only",
+        "no structured output",
+        "@mcp.tool(output_schema=None)",
+        "@server.tool(structured=False)",
+    ),
     same("thread", "`def` functions run in threads", "def name() -> bool:"),
     missing(
         "tool_timeout",
@@ -213,6 +243,13 @@ RESOURCES: Final = (
         'return [{"role": "assistant", "content": "Hello!"}]',
         "FastMCP 4 answers with an error",
         differs="outcome",
+    ),
+    other(
+        "prompt_error",
+        "an error of a prompt or resource",
+        'raise PromptError("no such city")',
+        'raise ToolError("no such city")',
+        "`ToolError` works in every handler",
     ),
     other(
         "completion",
@@ -359,6 +396,13 @@ CONTEXT: Final = (
         "async def measure(unit: str = Depends(unit)) -> str:",
         "call the function, or put what it makes into the lifespan",
         absent="Depends",
+    ),
+    missing(
+        "http_headers",
+        "the headers of the HTTP request",
+        "get_http_headers()",
+        "`verify=` gets the headers, and returns the `ctx.principal`",
+        absent="get_http_headers",
     ),
     missing(
         "session_state",
