@@ -30,6 +30,7 @@ from mcp_trio import (
     Server,
     ToolError,
 )
+from mcp_trio.middleware import CallNext, MiddlewareRequest
 from mcp_trio.types import CallToolResult, Content, ElicitParams, PromptMessage, TextContent
 
 HERE = Path(__file__).resolve().parent
@@ -915,3 +916,33 @@ async def tool_timeout() -> Facts:
 
     error = await failure(called(server, {}))
     return {"raised": error["class"] is not None}
+
+
+async def session_state() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def count(ctx: Context) -> int:
+        ctx.state["count"] = ctx.state.get("count", 0) + 1
+        return int(ctx.state["count"])
+
+    async with Client(server, protocol_versions=["2025-11-25"]) as client:
+        return {"counts": [(await client.call_tool("count")).data for _ in range(2)]}
+
+
+async def middleware() -> Facts:
+    seen: list[str | None] = []
+    server = Server("demo")
+
+    @server.middleware
+    async def log(request: MiddlewareRequest, call_next: CallNext) -> Any:
+        if request.method == "tools/call":
+            seen.append(request.name)
+        return await call_next(request)
+
+    @server.tool
+    def hello() -> str:
+        return "hello"
+
+    await called(server, {})
+    return {"seen": seen}

@@ -404,12 +404,12 @@ CONTEXT: Final = (
         "`verify=` gets the headers, and returns the `ctx.principal`",
         absent="get_http_headers",
     ),
-    missing(
+    other(
         "session_state",
         "state of a session",
-        'await ctx.set_state("count", number)',
-        "clients of 2026-07-28 have no session: use the lifespan, keyed by `ctx.principal`",
-        absent="Context.set_state",
+        'number = (await ctx.get_state("count") or 0) + 1\nawait ctx.set_state("count", number)',
+        'ctx.state["count"] = ctx.state.get("count", 0) + 1',
+        "a dict; each stateless request over HTTP has its own",
     ),
 )
 
@@ -498,12 +498,14 @@ CONNECTIONS: Final = (
 )
 
 COMPOSITION: Final = (
-    missing(
+    other(
         "middleware",
         "middleware",
-        "mcp.add_middleware(Logging())",
-        "planned as `@server.middleware`; until then, decorate the functions",
-        absent="Server.middleware",
+        "class Logging(Middleware):\n"
+        "async def on_call_tool(self, context: Any, call_next: Any) -> Any:",
+        "@server.middleware\n"
+        "async def log(request: MiddlewareRequest, call_next: CallNext) -> Any:",
+        "one function for all methods; [some are shipped](middleware.md)",
     ),
     missing(
         "mount",
