@@ -347,7 +347,20 @@ def manifest_json(project: Project, server: "Server", author: str | None) -> dic
         authors = [each for each in project.table.get("authors", ()) if "name" in each]
     if not authors or not authors[0]["name"]:
         raise click.UsageError("the bundle needs an author: add --author 'NAME <EMAIL>'")
-    tools, prompts = _listed(server)
+
+    import trio
+
+    from mcp_trio._client.client import Client
+
+    async def list_entries() -> "tuple[Sequence[Tool], Sequence[Prompt]]":
+        async with Client(server) as client:
+            offered = client.server_capabilities
+            tools = await client.list_tools() if offered.tools is not None else []
+            prompts = await client.list_prompts() if offered.prompts is not None else []
+            return tools, prompts
+
+    server.lifespan = None  # lists do not need what it opens
+    tools, prompts = trio.run(list_entries)
     repository = project.url(_REPOSITORY)
     licence = project.table.get("license")
     requires_python = project.table.get("requires-python")
@@ -390,22 +403,6 @@ def manifest_json(project: Project, server: "Server", author: str | None) -> dic
             "compatibility": requires_python and {"runtimes": {"python": requires_python}},
         }
     )
-
-
-def _listed(server: "Server") -> "tuple[Sequence[Tool], Sequence[Prompt]]":
-    import trio
-
-    from mcp_trio._client.client import Client
-
-    async def listed() -> "tuple[Sequence[Tool], Sequence[Prompt]]":
-        async with Client(server) as client:
-            offered = client.server_capabilities
-            tools = await client.list_tools() if offered.tools is not None else []
-            prompts = await client.list_prompts() if offered.prompts is not None else []
-            return tools, prompts
-
-    server.lifespan = None  # lists do not need what it opens
-    return trio.run(listed)
 
 
 def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Path]) -> bytes:

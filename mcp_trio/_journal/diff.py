@@ -211,7 +211,21 @@ def _differences(a: _Keyed, b: _Keyed) -> list[Difference]:
         else:
             found.append(_one_sided("missing", record, None))
     found += [_one_sided("extra", None, b[key]) for key in filterfalse(a.__contains__, b)]
-    return found + _order(a, b)
+    # Of the common records in another order, only the first two are reported.
+    in_order_of_b = filter(a.__contains__, b)
+    for key, other in zip(filter(b.__contains__, a), in_order_of_b, strict=True):
+        if key != other:
+            found.append(
+                Difference(
+                    what="order",
+                    kind=a[key].kind,
+                    lane=a[key].lane,
+                    left=a[key].number,
+                    right=b[other].number,
+                )
+            )
+            break
+    return found
 
 
 def _by_message(records: Iterable[Record], kind: str) -> _Keyed:
@@ -316,20 +330,3 @@ def _one_sided(what: Literal["missing", "extra"], a: Record | None, b: Record | 
         left=a.number if a else None,
         right=b.number if b else None,
     )
-
-
-def _order(a: _Keyed, b: _Keyed) -> list[Difference]:
-    """Return the first two records that both recordings have, in another order."""
-    in_order_of_b = filter(a.__contains__, b)
-    for key, other in zip(filter(b.__contains__, a), in_order_of_b, strict=True):
-        if key != other:
-            return [
-                Difference(
-                    what="order",
-                    kind=a[key].kind,
-                    lane=a[key].lane,
-                    left=a[key].number,
-                    right=b[other].number,
-                )
-            ]
-    return []

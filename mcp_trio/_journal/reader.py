@@ -140,7 +140,22 @@ class _Reader:
     def read(self, line_number: int, line: bytes, *, is_last: bool) -> Iterator[Record | Damage]:
         record = None if is_last and not line.endswith(b"\n") else _decode(line)
         if not self.has_begun:
-            self._begin(record)
+            if record is None or record.kind != "open":
+                raise RecordingError(
+                    "not a recording: its first line is not a complete `open` record"
+                )
+            version = decode_body(record, _FormatVersion).format_version
+            if version != FORMAT_VERSION:
+                raise RecordingError(
+                    f"cannot read format version {version}; this version of mcp_trio reads"
+                    f" {FORMAT_VERSION}"
+                )
+            segment = decode_body(record, OpenBody).segment
+            if segment > 1:
+                raise RecordingError(
+                    f"this is segment {segment} of a recording: read it from its first file"
+                )
+            self.has_begun = True
         if record is None:
             if is_last:
                 yield Damage(line_number, "torn", "the recording was cut in its last line")
@@ -174,22 +189,6 @@ class _Reader:
             self._next_number = record.number
         else:
             yield record
-
-    def _begin(self, record: Record | None) -> None:
-        if record is None or record.kind != "open":
-            raise RecordingError("not a recording: its first line is not a complete `open` record")
-        version = decode_body(record, _FormatVersion).format_version
-        if version != FORMAT_VERSION:
-            raise RecordingError(
-                f"cannot read format version {version}; this version of mcp_trio reads"
-                f" {FORMAT_VERSION}"
-            )
-        segment = decode_body(record, OpenBody).segment
-        if segment > 1:
-            raise RecordingError(
-                f"this is segment {segment} of a recording: read it from its first file"
-            )
-        self.has_begun = True
 
 
 class _FormatVersion(msgspec.Struct):

@@ -431,7 +431,14 @@ def load_trace(
     journal = without_lifespans(journal, kept=lifespans)
     indexes: dict[LaneKey, list[int]] = {}
     session_ends: dict[int, int] = {}
+    missing: dict[int, int] = {}
+    expected = 1
     for index, record in enumerate(journal):
+        while expected < record.number and expected in loaded.numbers:
+            expected += 1  # this record was read, and takes no part in a replay
+        if record.number > expected:
+            missing[index] = expected
+        expected = record.number + 1
         if record.lane is not None:
             indexes.setdefault(key_of(record), []).append(index)
         elif record.kind == "mark" and body_name(record) == ENDED_MARK:
@@ -439,7 +446,7 @@ def load_trace(
     return Trace(
         opening=loaded.opening,
         journal=journal,
-        missing=_missing(journal, loaded.numbers),
+        missing=missing,
         indexes=indexes,
         session_ends=session_ends,
         notes=loaded.notes,
@@ -494,16 +501,3 @@ def _single_steps(record: Record) -> Iterator[Record]:
                 is_step=BEGINS_STEP,
                 time_ns=time_ns,
             )
-
-
-def _missing(journal: Sequence[Record], numbers: Collection[int]) -> dict[int, int]:
-    """Return `Trace.missing`; a record of an unknown kind is not missing."""
-    expected = 1
-    missing: dict[int, int] = {}
-    for index, record in enumerate(journal):
-        while expected < record.number and expected in numbers:
-            expected += 1
-        if record.number > expected:
-            missing[index] = expected
-        expected = record.number + 1
-    return missing
