@@ -100,10 +100,6 @@ def _progress(params: dict[str, Any]) -> str:
     return f"{params.get('progress')}{of}" + ("" if message is None else f" {message}")
 
 
-def _log(params: dict[str, Any]) -> str:
-    return f"{params.get('level')}: {params.get('data')}"
-
-
 def _subscribed(params: dict[str, Any]) -> str:
     """Return what a subscription asks for: names of lists, and URIs of resources."""
     wanted = members_of(params.get("notifications"))
@@ -124,7 +120,7 @@ _SUBJECTS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
     "elicitation/create": _member("message"),
     "notifications/elicitation/complete": _member("elicitationId"),
     "notifications/progress": _progress,
-    "notifications/message": _log,
+    "notifications/message": lambda params: f"{params.get('level')}: {params.get('data')}",
     "notifications/resources/updated": _member("uri"),
     "notifications/subscriptions/acknowledged": _subscribed,
 }

@@ -31,10 +31,6 @@ STATELESS_CODES: Final = frozenset(
 """The error codes that only stateless servers send."""
 
 
-def _is_stateless(protocol_version: "ProtocolVersion") -> bool:
-    return not protocol_version.has_handshake
-
-
 @attrs.frozen(kw_only=True, eq=False)
 class ProtocolVersion:
     """The facts of one protocol version.
@@ -74,7 +70,9 @@ class ProtocolVersion:
     has_elicitation_ids: bool = False
     primes_streams: bool = False
     is_stateless: bool = attrs.field(
-        default=attrs.Factory(_is_stateless, takes_self=True), init=False, repr=False
+        default=attrs.Factory(lambda version: not version.has_handshake, takes_self=True),
+        init=False,
+        repr=False,
     )
 
     def error_code_for(self, code: int) -> int:
