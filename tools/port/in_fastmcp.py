@@ -832,6 +832,29 @@ async def run_time_changes() -> Facts:
     return {"before": before, "grown": grown, "after": after, "told": bool(changed)}
 
 
+async def resource_updates() -> Facts:
+    mcp = FastMCP("demo")
+    updated: list[str] = []
+
+    @mcp.resource("data://motd")
+    def motd() -> str:
+        return "hello"
+
+    @mcp.tool
+    async def change(ctx: Context) -> None:
+        params = mcp_types.ResourceUpdatedNotificationParams(uri="data://motd")
+        await ctx.send_notification(mcp_types.ResourceUpdatedNotification(params=params))
+
+    async def keep(message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/resources/updated":
+            updated.append(str(message.params.uri))
+
+    async with Client(mcp, message_handler=keep, mode="legacy") as client:
+        await client.call_tool("change")
+        await asyncio.sleep(0.1)
+    return {"updated": updated}
+
+
 # Running and connecting.
 
 

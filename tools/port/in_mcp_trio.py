@@ -33,6 +33,16 @@ from mcp_trio import (
 from mcp_trio.middleware import CallNext, MiddlewareRequest
 from mcp_trio.types import CallToolResult, Content, ElicitParams, PromptMessage, TextContent
 
+
+from mcp_trio.types import (
+    CallToolResult,
+    Content,
+    ElicitParams,
+    PromptMessage,
+    ResourceUpdatedParams,
+    TextContent,
+)
+
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "greeter_mcp_trio.py"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -815,6 +825,28 @@ async def run_time_changes() -> Facts:
         after = [tool.name for tool in await client.list_tools()]
         await trio.sleep(0.1)
     return {"before": before, "grown": grown, "after": after, "told": bool(changed)}
+
+
+async def resource_updates() -> Facts:
+    server = Server("demo")
+    updated: list[str] = []
+
+    @server.resource("data://motd")
+    def motd() -> str:
+        return "hello"
+
+    @server.tool
+    async def change() -> None:
+        server.resource_updated("data://motd")
+
+    def keep(params: ResourceUpdatedParams) -> None:
+        updated.append(params.uri)
+
+    async with Client(server, resource_updated=keep) as client:
+        await client.subscribe("data://motd")
+        await client.call_tool("change")
+        await trio.sleep(0.1)
+    return {"updated": updated}
 
 
 # Running and connecting.

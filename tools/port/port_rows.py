@@ -380,8 +380,16 @@ CONTEXT: Final = (
         "await ctx.send_notification(mcp_types.ToolListChangedNotification())\n"
         'mcp.local_provider.remove_tool("late")',
         'server.tool(late)\nserver.remove_tool("late")\nlist_changed=changed.append',
-        "the server notifies its clients itself; `server.resource_updated(uri)` notifies them of"
-        " changed contents",
+        "the server notifies its clients itself",
+    ),
+    other(
+        "resource_updates",
+        "changed contents of a resource",
+        "await ctx.send_notification(mcp_types.ResourceUpdatedNotification(params=params))\n"
+        "message_handler=keep",
+        'server.resource_updated("data://motd")\nresource_updated=keep\n'
+        'await client.subscribe("data://motd")',
+        "only clients that have subscribed are notified, from any task or thread",
     ),
     missing(
         "context_anywhere",
