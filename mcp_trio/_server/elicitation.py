@@ -141,7 +141,7 @@ class Form(msgspec.Struct, frozen=True, eq=False):
 def form_of(kind: Any) -> Form:
     """Return the form for a class with fields, the type of one value, or a JSON Schema.
 
-    The form for None has no fields: the user can only confirm it.
+    The form for None has no fields: the user can only confirm it. A list of strings is a choice.
 
     Raises:
         TypeError: A field has a type that a form cannot have, such as a nested object; the text
@@ -156,6 +156,8 @@ def form_of(kind: Any) -> Form:
             _check_field(name, member)
         check_form(schema)
         return Form(schema, dict)
+    if isinstance(kind, list | tuple) and all(isinstance(it, str) for it in cast("Any", kind)):
+        kind = Literal[tuple(cast("Sequence[str]", kind))]
     return _form_of_class(kind) if isinstance(kind, type) else _form_of_hint(kind)
 
 

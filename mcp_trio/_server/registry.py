@@ -625,8 +625,10 @@ class Registry:
             definitions: list[Any] = []
             for entry in entries[start:end]:
                 try:
-                    definitions.append(listing.define(entry))
-                except TypeError as error:
+                    definition = listing.define(entry)
+                    _encode(definition)  # its `meta` may have a value without a JSON form
+                    definitions.append(definition)
+                except (TypeError, ValueError) as error:
                     logger.error("%s leaves out %r: %s", method, entry.key, error)  # noqa: TRY400
             page = listing.result(
                 **{listing.member: definitions},

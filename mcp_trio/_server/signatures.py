@@ -183,6 +183,11 @@ def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
     return isinstance(kind, type) and issubclass(kind, kinds)
 
 
+def _is_pydantic_field(default: Any) -> bool:
+    kind: type[Any] = default.__class__
+    return kind.__name__ == "FieldInfo" and kind.__module__.partition(".")[0] == "pydantic"
+
+
 class Parameter(msgspec.Struct, frozen=True):
     """A parameter that receives an argument of the call.
 
@@ -274,7 +279,14 @@ class Signature:
 
     @functools.cached_property
     def _hints(self) -> dict[str, Any]:
-        return {item.name: resolved_hint(self._function, item) for item in self._all_parameters}
+        """The types of the parameters; a pydantic `Field` as a default belongs to its type."""
+        hints: dict[str, Any] = {}
+        for item in self._all_parameters:
+            hint = resolved_hint(self._function, item)
+            hints[item.name] = (
+                Annotated[hint, item.default] if _is_pydantic_field(item.default) else hint
+            )
+        return hints
 
     @functools.cached_property
     def context_parameter(self) -> str | None:
@@ -320,6 +332,12 @@ class Signature:
                 # It comes first, so that a `Meta` in the annotation overrides it.
                 hint = annotated(hint, [msgspec.Meta(description=description)])
             default = item.default
+            if _is_pydantic_field(default):
+                default = (
+                    inspect.Parameter.empty
+                    if default.is_required()
+                    else default.get_default(call_default_factory=True)
+                )
             if default is inspect.Parameter.empty:
                 default = msgspec.NODEFAULT
             is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (

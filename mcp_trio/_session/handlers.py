@@ -412,7 +412,7 @@ class Handling(msgspec.Struct, eq=False):
                 error=from_users_code(error) if logger.isEnabledFor(logging.DEBUG) else None,
             )
             if application.sends_error_texts:
-                text = f"error in {target}: {text}"
+                text = f"error in {target or request.method.name}: {text}"
             else:
                 text = f"{CRASH_TEXT} in {target}"
         result = application.failure_result(request, text)

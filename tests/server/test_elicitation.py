@@ -524,6 +524,10 @@ def test_equal_literals_keep_their_own_order():
     assert member(Literal["b", "a"])["enum"] == ["b", "a"]
 
 
+def test_a_list_of_strings_is_a_choice():
+    assert form_of(["red", "blue"]).schema == form_of(Literal["red", "blue"]).schema
+
+
 @pytest.mark.requirement("ELIC-09")
 @pytest.mark.parametrize("kind", [None, type(None)])
 def test_a_confirmation_is_a_form_without_members(kind):

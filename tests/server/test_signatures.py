@@ -20,6 +20,7 @@ import attrs
 import cattrs
 import jsonschema
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -942,3 +943,30 @@ def test_rejected_arguments_have_lines_that_each_name_a_path(sent):
         assert line.startswith(("it", "n", '["a\\nb"]', "key in n"))
         assert "`" not in line
         assert "$" not in line
+
+
+@pytest.mark.parametrize(
+    ("default", "expected"),
+    [
+        (pydantic.Field(default=2, description="Days ahead", ge=1), 2),
+        (pydantic.Field(default_factory=lambda: 3, description="Days ahead", ge=1), 3),
+    ],
+)
+def test_a_pydantic_field_as_a_default_has_the_default_and_the_description(default, expected):
+    def handler(days: int = default):
+        return days
+
+    found = signature_of(handler).schema["properties"]["days"]
+    assert (found["description"], found["minimum"]) == ("Days ahead", 1)
+    assert called(handler, {}) == expected
+    assert lines_of(handler, {"days": 0}) == ["days: should be greater than or equal to 1"]
+
+
+def test_a_pydantic_field_without_a_default_is_required():
+    field: Any = pydantic.Field(description="Days ahead")
+
+    def handler(days: int = field):
+        return days
+
+    assert signature_of(handler).schema["required"] == ["days"]
+    assert called(handler, {"days": 1}) == 1

@@ -458,6 +458,20 @@ async def test_a_tool_that_cannot_be_listed_is_named_in_the_log_and_hides_no_oth
     assert await asker.failure("tidal", {"port": 1}) == "internal error in tidal"
 
 
+async def test_a_tool_whose_meta_has_no_json_form_hides_no_other(server, serve, caplog):
+    @server.tool(meta={"com.example/it": object()})
+    async def odd() -> None:
+        pass
+
+    @server.tool
+    async def moor() -> None:
+        pass
+
+    asker = await serve(server)
+    assert [tool["name"] for tool in (await asker.result("tools/list"))["tools"]] == ["moor"]
+    assert "tools/list leaves out 'odd': " in caplog.text
+
+
 @pytest.mark.parametrize(
     ("handler", "text"),
     [

@@ -31,9 +31,6 @@ from mcp_trio import (
     ToolError,
 )
 from mcp_trio.middleware import CallNext, MiddlewareRequest
-from mcp_trio.types import CallToolResult, Content, ElicitParams, PromptMessage, TextContent
-
-
 from mcp_trio.types import (
     CallToolResult,
     Content,
@@ -187,12 +184,7 @@ async def field_as_default() -> Facts:
     def forecast(days: int = Field(default=2, description="Days ahead")) -> str:
         return f"{days} days"
 
-    async with Client(server) as client:
-        try:
-            await client.list_tools()
-        except RequestError as error:
-            return {"text": error.message}
-        return {"text": text_of(await client.call_tool("forecast"))}
+    return {"text": text_of(await called(server, {}))}
 
 
 async def pydantic_argument() -> Facts:
