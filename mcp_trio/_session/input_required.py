@@ -658,11 +658,6 @@ class SuspendedHandlers:
         """True if no handler is suspended and no reply is kept."""
         return not (self._rounds or self._indexed)
 
-    @property
-    def handlings(self) -> list[Handling]:
-        """The handlers that have asked and have not finished."""
-        return list(self._rounds)
-
     def close(self) -> None:
         """Accept no more retries: cancel the suspended handlers and drop the kept replies."""
         self.is_closed = True
