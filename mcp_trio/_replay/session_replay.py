@@ -95,6 +95,13 @@ class SessionReplay:
         await self._check_not_over(key)
         trace, index = replayer.trace, replayer.position.index
         following = trace.next_record(key, index)
+        while lane.has_own_pace and following is not None and following.kind == "step":
+            # The recorded task waited here until something woke it; this one need not wait.
+            step = self.step(lane)
+            if step is not None:
+                await step
+            index = replayer.position.index
+            following = trace.next_record(key, index)
         if following is None:
             # A handler of notifications may outlive its session.
             has_waited = trace.may_lack_record(index) or lane.name.startswith("n")
