@@ -218,7 +218,12 @@ def read_project(target: str, *, description: str | None, version: str | None) -
     source = server_file
     while (source.parent / "__init__.py").exists():
         source = source.parent
-    file = next(filter(Path.is_file, (each / "pyproject.toml" for each in source.parents)), None)
+    file = None
+    for folder in source.parents:
+        if (folder / "pyproject.toml").is_file():
+            file = folder / "pyproject.toml"
+        if file is not None or (folder / ".git").exists():  # A project ends at its repository.
+            break
     if file is None:
         raise click.UsageError(
             f"{target} has no pyproject.toml, beside it or above: write one, or begin with"

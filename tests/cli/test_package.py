@@ -292,6 +292,7 @@ def test_a_gap_in_pyproject_is_named(package, project, line, text):
 
 def test_a_server_without_a_pyproject_is_rejected(package, project):
     (project / "pyproject.toml").unlink()
+    (project / ".git").mkdir()  # The search for the file ends there.
     shown = package("--server-json", "--name", NAME)
     assert shown.exit_code == 2
     assert "has no pyproject.toml, beside it or above: write one" in shown.stderr
