@@ -265,7 +265,7 @@ def _location(host: Host, scope: Scope, config: str | None) -> Location:
 
 @attrs.frozen
 class _Launch:
-    """How a host starts a server: its TARGET, packages, Python and environment variables."""
+    """The start of a server by a host: its TARGET, packages, Python and environment variables."""
 
     target: str
     packages: Sequence[str]

@@ -77,7 +77,7 @@ class ServedSession:
         http: The HTTP client of the handlers.
         rounds: Resumes handlers that ask a stateless client, with each further request.
         log_level: The level that `logging/setLevel` has set; None: no log messages are sent.
-        state: What handlers and middleware keep for the session.
+        state: The values that handlers and middleware keep for the session.
     """
 
     shared: "ServerSessions"
@@ -105,7 +105,7 @@ class ServedSession:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What handlers and middleware keep for the session."""
+        """The values that handlers and middleware keep for the session."""
         if self._state is None:
             self._state = {}
         return self._state

@@ -134,9 +134,9 @@ class LogRequests:
             milliseconds = round((time.perf_counter() - begin) * 1000, 3)
             logger.log(
                 self.level,
-                "%s %s: %s in %.1f ms",
+                "%s %r: %s in %.1f ms",  # the client has chosen the name
                 request.method,
-                request.name or "",
+                request.name,
                 outcome,
                 milliseconds,
                 extra={
@@ -246,9 +246,9 @@ class CacheResults:
         context = request.context
         if context is None or request.method != "tools/call" or request.name not in self.tools:
             return await call_next(request)
-        key = msgspec.json.encode(
-            [context.principal, request.name, request.arguments], order="sorted"
-        )
+        # Before 2026-07-28 a result wraps values that are not objects.
+        parts = [context.principal, context.protocol_version, request.name, request.arguments]
+        key = msgspec.json.encode(parts, order="sorted")
         found = await context.effect(self._find, key.decode())
         if found is not None:
             return METHODS[request.method].decode_result(msgspec.Raw(found.encode()))

@@ -659,7 +659,7 @@ class Registry:
             lines: list[str] = []
             for entry in listing.entries(self):
                 digest = "-" * _DIGEST_CHARS
-                with suppress(TypeError):
+                with suppress(TypeError, ValueError):
                     digest = _digest(_encode(listing.define(entry)))
                 lines.append(f"{digest} {entry.key}")
             if len(lines) > _LINES_MAX:

@@ -96,7 +96,7 @@ def _calling_thread() -> _HandlerThread | None:
 
 
 class _Conversion(msgspec.Struct, frozen=True):
-    """How a value is converted to JSON and back."""
+    """The conversion of a value to JSON and back."""
 
     to_json: Callable[[Any], Any] = lambda value: value
     from_json: Callable[[Any], Any] = lambda value: value

@@ -251,7 +251,7 @@ async def test_requests_are_logged_with_their_outcome(server, caplog):
         if getattr(record, "method", "") == "tools/call"
     ]
     assert outcomes == [("add", "ok"), ("fail", "failed"), ("crash", "ZeroDivisionError")]
-    assert "tools/call add: ok in " in caplog.text
+    assert "tools/call 'add': ok in " in caplog.text
 
 
 async def test_calls_beyond_the_rate_are_rejected_with_the_time_to_wait(server):
@@ -298,6 +298,16 @@ async def test_a_kept_result_is_returned_without_a_call(server):
         for _ in range(2):
             assert (await client.call_tool("flaky")).is_error
     assert calls == [1, 2, "flaky", "flaky"]
+
+
+async def test_a_result_is_kept_for_its_protocol_version_only(server):
+    server.middleware(CacheResults({"add"}, seconds=60))
+    contents = []
+    for version in ("2026-07-28", "2025-11-25"):
+        async with Client(server, protocol_versions=[version]) as client:
+            result = await client.call_tool("add", {"a": 1, "b": 2})
+            contents.append(result.structured_content)
+    assert contents == [3, {"result": 3}]
 
 
 async def test_an_expired_result_is_made_again(server):
