@@ -39,7 +39,7 @@ import tempfile
 import threading
 import types
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -65,10 +65,7 @@ HERE: Final = Path(__file__).resolve().parent
 EXAMPLES: Final = HERE.parents[1] / "mcp_trio" / "examples"
 
 SESSION_SECONDS_MAX: Final = 60.0  # of virtual time, after the last request
-_RECORDINGS_MAX: Final = 3
 REAL_SECONDS_MAX: Final = 30
-# Virtual time stands still for so long while all tasks wait, so that threads can come back.
-THREAD_SECONDS: Final = 0.03
 ANSWER_SECONDS: Final = 0.004
 
 Params: TypeAlias = dict[str, Any]
@@ -92,8 +89,7 @@ class Subject:
     """A server and the script of its session.
 
     `variable` names the server in its module. `lists` tells whether the client asks for the lists.
-    `uses_threads`: its handlers or effects run in threads, which take real time. `other_functions`
-    of its module are no part of the server.
+    `other_functions` of its module are no part of the server.
     """
 
     name: str
@@ -102,7 +98,6 @@ class Subject:
     variable: str
     script: Sequence[Request]
     lists: bool = True
-    uses_threads: bool = False
     other_functions: frozenset[str] = frozenset()
 
 
@@ -213,7 +208,6 @@ SUBJECTS: Final = (
             prompt(225, "invite", name="Alan", time="evening"),
             complete(230, "invite", "name", "A"),
         ),
-        uses_threads=True,
     ),
     Subject(
         "weather",
@@ -247,7 +241,6 @@ SUBJECTS: Final = (
             prompt(80, "analyse_table", table="book"),
             complete(90, "analyse_table", "table", "b"),
         ),
-        uses_threads=True,
     ),
 )
 
@@ -276,8 +269,8 @@ def server_of(subject: Subject, number: int | None = None) -> Server:
 
 def record(subject: Subject, server: Server, path: Path) -> None:
     """Record the session of the script, always under the same clock, schedule and seed."""
-    clock = trio.testing.MockClock(autojump_threshold=THREAD_SECONDS * subject.uses_threads)
-    with seeded_schedule(0), fixed_seed():
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with seeded_schedule(0), fixed_seed(), standing_still_for_threads(clock):
         trio.run(_serve_and_call, subject, server, path, clock=clock)
 
 
@@ -290,6 +283,46 @@ def fixed_seed() -> Generator[None]:
         yield
     finally:
         secrets.randbits = randbits
+
+
+@contextmanager
+def standing_still_for_threads(clock: trio.testing.MockClock) -> Generator[None]:
+    """Let virtual time stand still while a thread computes, however long that takes.
+
+    A thread that waits for a call in the event loop does not compute.
+    """
+    run_sync, run = trio.to_thread.run_sync, trio.from_thread.run
+    computing = 0
+
+    def change(by: int) -> None:
+        nonlocal computing
+        computing += by
+        clock.autojump_threshold = math.inf if computing > 0 else 0
+
+    async def counted_run_sync(*args: Any, **keywords: Any) -> Any:
+        change(+1)
+        try:
+            return await run_sync(*args, **keywords)
+        finally:
+            change(-1)
+
+    def counted_run(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        async def call() -> Any:
+            change(-1)
+            try:
+                return await function(*args)
+            finally:
+                change(+1)
+
+        return run(call)
+
+    thread: Any = trio.to_thread
+    event_loop: Any = trio.from_thread
+    thread.run_sync, event_loop.run = counted_run_sync, counted_run
+    try:
+        yield
+    finally:
+        thread.run_sync, event_loop.run = run_sync, run
 
 
 async def _serve_and_call(subject: Subject, server: Server, path: Path) -> None:
@@ -588,31 +621,24 @@ def time_limit(text: str) -> Generator[None]:
 
 
 def record_subject(subject: Subject, folder: Path) -> Recorded:
-    """Record a server; check that a second session is the same, and so is a replay.
-
-    On a machine with much to do, threads may answer in another order, so this is tried again.
-    """
-    difference = None
-    for _ in range(_RECORDINGS_MAX):
-        path, again = folder / "recorded.mcprec.jsonl", folder / "again.mcprec.jsonl"
-        path.unlink(missing_ok=True)
-        again.unlink(missing_ok=True)
-        with lines_of(subject.source) as live_lines:
-            record(subject, server_of(subject), path)
-        record(subject, server_of(subject), again)
-        with lines_of(subject.source) as replayed_lines:
-            replay(path, server_of(subject))
-        trace = load_trace(path)
-        difference = first_difference(trace, load_trace(again))
-        if difference is None:
-            return Recorded(
-                subject=subject,
-                folder=folder,
-                trace=trace,
-                live_lines=live_lines,
-                replayed_lines=replayed_lines,
-            )
-    raise SystemExit(f"{subject.name}: two live sessions differ at record {difference}")
+    """Record a server; check that a second session is the same, and so is a replay."""
+    path, again = folder / "recorded.mcprec.jsonl", folder / "again.mcprec.jsonl"
+    with lines_of(subject.source) as live_lines:
+        record(subject, server_of(subject), path)
+    record(subject, server_of(subject), again)
+    trace = load_trace(path)
+    difference = first_difference(trace, load_trace(again))
+    if difference is not None:
+        raise SystemExit(f"{subject.name}: two live sessions differ at record {difference}")
+    with lines_of(subject.source) as replayed_lines:
+        replay(path, server_of(subject))
+    return Recorded(
+        subject=subject,
+        folder=folder,
+        trace=trace,
+        live_lines=live_lines,
+        replayed_lines=replayed_lines,
+    )
 
 
 def results_of(
