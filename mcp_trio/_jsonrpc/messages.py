@@ -466,6 +466,9 @@ def _without_escapes(text: bytes) -> bytes:
 
 # Numbers that take long to read.
 
+# A text with at most so many quotes is split at them: that copies it once, and is ten times faster
+# than to translate it.
+_QUOTES_TO_SPLIT: Final = 1000
 _LONG_EXPONENT: Final = b"e000"
 _SIGNS: Final = b"+-"
 _WINDOW_BYTES: Final = 64 * 1024
@@ -489,6 +492,9 @@ def has_more_long_exponents(count_max: int, text: bytes) -> bool:
     msgspec reads `1e300` in some 20 microseconds, a hundred times slower than other numbers, so
     that a megabyte of them would block the event loop for seconds. This check takes linear time.
     """
+    if _has_at_most(_QUOTES_TO_SPLIT, b'"', text):
+        text = b'"'.join(_without_escapes(text).split(b'"')[::2])
+        return text.translate(_NUMBER_MARKS, _SIGNS).count(_LONG_EXPONENT) > count_max
     if text.translate(_NUMBER_MARKS, _SIGNS).count(_LONG_EXPONENT) <= count_max:
         return False
     # Some of these may be in strings, so count again outside of strings. The text is split into

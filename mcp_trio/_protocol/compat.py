@@ -91,7 +91,9 @@ def _object_content(value: Any, protocol_version: ProtocolVersion) -> Any:
     """Keep structured content only if it is an object, and the version allows objects."""
     if protocol_version.structured_content != "object":
         return msgspec.UNSET
-    if isinstance(value, msgspec.Raw):
+    if value.__class__ is dict:
+        is_object = True
+    elif isinstance(value, msgspec.Raw):
         text = memoryview(value)
         is_object = bool(text) and (text[0] == _BRACE or bytes(text).lstrip().startswith(b"{"))
     else:

@@ -366,9 +366,7 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
             **shared,
         }
 
-    def structured(
-        self, value: Any, encoded: bytes, protocol_version: ProtocolVersion
-    ) -> msgspec.Raw:
+    def structured(self, value: Any, encoded: bytes, protocol_version: ProtocolVersion) -> Any:
         """Return a value as structured content, wrapped if the version demands an object.
 
         Raises:
@@ -376,8 +374,8 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
         """
         if type(value) is not self.valid_class and (errors := self.validation_errors(encoded)):
             raise TypeError("it does not match the output schema: " + "; ".join(errors))
-        is_wrapped = self.is_wrapped_for(protocol_version)
-        return msgspec.Raw(b'{"result":%b}' % encoded if is_wrapped else encoded)
+        raw = msgspec.Raw(encoded)
+        return {"result": raw} if self.is_wrapped_for(protocol_version) else raw
 
 
 def tool_result(
@@ -409,7 +407,7 @@ def tool_result(
                 return value
             raise TypeError("the tool has an output schema, but its result no structured content")
         encoded = writer.encode(data)
-        structured = msgspec.Raw(encoded)
+        structured: Any = msgspec.Raw(encoded)
         if checked_by is not None:
             structured = checked_by.structured(data, encoded, protocol_version)
         content = value.content or [TextContent(text=encoded.decode())]

@@ -23,6 +23,8 @@ import attrs
 import msgspec
 
 from mcp_trio._server.introspection import (
+    DeclaredParameter,
+    declared_parameters,
     parameter_label,
     plain_function,
     reject_unnameable,
@@ -274,8 +276,8 @@ class Signature:
         return parse_docstring(self._function.__doc__ or "")
 
     @functools.cached_property
-    def _all_parameters(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(self.handler).parameters.values())
+    def _all_parameters(self) -> list[DeclaredParameter]:
+        return declared_parameters(self.handler)
 
     @functools.cached_property
     def _hints(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from mcp_trio._server.introspection import (
     InvalidValue,
     class_of,
     count_known_keys,
+    declared_parameters,
     fields_of,
     has_fields,
     is_array,
@@ -442,8 +443,7 @@ def input_of(converter: "Converter", hint: Any) -> Any:
     hook: Any = converter.get_structure_hook(hint)
     try:
         function = plain_function(hook)
-        first = next(iter(inspect.signature(hook).parameters.values()))
-        return resolved_hint(function, first)
+        return resolved_hint(function, declared_parameters(hook)[0])
     except TypeError:
         return Any
 

@@ -19,6 +19,7 @@ import os
 import select
 import socket
 import stat
+from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -27,6 +28,7 @@ import trio
 from mcp_trio.limits import DEFAULT_LIMITS
 
 _CLOSED: Final = -1
+_PIPE_BYTES: Final = 1 << 20
 
 # The original function. In a recorded session, `os.write` checks whether a handler calls it, which
 # takes time.
@@ -170,6 +172,15 @@ class PolledDescriptor(Descriptor):
             raise BlockingIOError
 
 
+def widen_pipe(fd: int) -> None:
+    """Let a pipe hold 1 MiB, where the system allows that; Linux gives it 64 KiB.
+
+    A large message then takes fewer system calls, and fewer changes between the two processes.
+    """
+    with suppress(AttributeError, OSError):  # not Linux, or the user has too many wide pipes
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
 def open_descriptor(
     fd: int, *, chunk_bytes: int = DEFAULT_LIMITS.messages.chunk_bytes
 ) -> Descriptor:
@@ -189,5 +200,6 @@ def open_descriptor(
         except OSError:  # there is no /proc, or the pipe is another user's, or has no reader
             return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
         os.close(fd)
+        widen_pipe(own)
         return Descriptor(fd=own, chunk_bytes=chunk_bytes)
     return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)

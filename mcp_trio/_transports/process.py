@@ -23,7 +23,7 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._transports.descriptors import Descriptor
+from mcp_trio._transports.descriptors import Descriptor, widen_pipe
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -245,6 +245,8 @@ async def start_child(
         _close_all(theirs)
     for fd in ours:
         os.set_blocking(fd, False)  # only this process has this end of the pipe
+    for fd in ours[:2]:
+        widen_pipe(fd)
     child_stdin, child_stdout, *child_stderr = (
         Descriptor(fd=fd, chunk_bytes=limits.messages.chunk_bytes) for fd in ours
     )

@@ -26,7 +26,7 @@ from mcp_trio._transports.descriptors import (
 )
 from mcp_trio._transports.process import StderrTail
 from mcp_trio._transports.stdio import wait_parent_death
-from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
+from mcp_trio.limits import KIB, MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_process_channel, open_stdio_channel
 
 QUICK = Limits(
@@ -821,6 +821,20 @@ async def test_a_pipe_is_reopened_with_its_own_access():
     assert end.write_nowait(b"x") == 1
     assert await end.read() == b"x"
     end.close()
+
+
+@pytest.mark.parametrize("is_possible", [True, False])
+async def test_a_pipe_holds_a_large_message_where_the_system_allows_it(monkeypatch, is_possible):
+    read, write = os.pipe()
+    if not is_possible:
+        monkeypatch.delattr(fcntl, "F_SETPIPE_SZ")
+    end = open_descriptor(write)
+    try:
+        written = end.write_nowait(bytes(2 * MIB))
+        assert written == (MIB if is_possible else 64 * KIB)
+    finally:
+        end.close()
+        os.close(read)
 
 
 async def test_a_pipe_that_cannot_be_reopened_is_polled(tmp_path):
