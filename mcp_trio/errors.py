@@ -284,7 +284,7 @@ class ReplayDivergence(MCPError):
             is listed otherwise), "redacted" (a redacted value is needed), "blocked" (a
             handler tried to use external I/O), or "problem".
         offset_seconds: The time of the record since the start of the recording.
-        ordinal: The number of the operation within its lane.
+        ordinal: The number of the record among those of its lane.
         recorded: The recorded operation.
         replayed: The operation of the replay.
         hint: The likeliest cause, or what the difference means if there is no sign of a cause.

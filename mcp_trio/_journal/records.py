@@ -112,7 +112,7 @@ class Record(
         kind: One of `KINDS`.
         channel: The session in a shared recording; 0 in a recording of one session.
         lane: The path of a task within the session: the request, then child tasks.
-        ordinal: The number of the operation in its lane.
+        ordinal: The number of the record among those of its lane, from 1.
         is_step: `HAS_WAITED` if the lane has waited in the operation that this record ends;
             `BEGINS_STEP` if it had just started, or had waited outside of operations.
         time_ns: Nanoseconds since the recording began.

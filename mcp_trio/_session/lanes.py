@@ -43,14 +43,15 @@ from mcp_trio._session.call_sites import is_collecting
 
 
 class Lane(msgspec.Struct, eq=False):
-    """The path of a task within a session; the operations on it are numbered.
+    """The path of a task within a session; its records are numbered.
 
     Attributes:
         name: The path, such as `r5.0`.
         owner: The sequencer that the lane belongs to, or the memory of a resumable handler.
         outer: The lane of the same task in an outer session.
         has_steps: True if the steps of its task are journaled.
-        ordinal: The number of the last operation; 0 before the first.
+        ordinal: The number of the lane's last record, or of the last operation in the memory of a
+            resumable handler; 0 before the first.
         children: The number of tasks that the lane has spawned.
         random: The random number generator of the lane, made on first use.
         patches: The branch that the lane took at each change of the code, made on first use.
@@ -77,7 +78,7 @@ class Lane(msgspec.Struct, eq=False):
     effect_deadline: float = math.inf
 
     def next_ordinal(self) -> int:
-        """Count an operation, and return its number."""
+        """Count a record, or an operation of a resumable handler, and return its number."""
         self.ordinal += 1
         return self.ordinal
 
