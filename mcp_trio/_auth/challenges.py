@@ -1,0 +1,150 @@
+"""Challenges: the elements of a `WWW-Authenticate` header, parsed and formatted.
+
+A client with no token, or with one that does not suffice, learns from a challenge where the
+metadata of the server are (`resource_metadata`), which scopes the request needs (`scope`), and what
+was wrong with its token (`error`).
+
+https://www.rfc-editor.org/rfc/rfc9110#section-11.6.1
+https://www.rfc-editor.org/rfc/rfc6750#section-3
+https://www.rfc-editor.org/rfc/rfc9728#section-5.1
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+WWW_AUTHENTICATE: Final = "WWW-Authenticate"
+
+BEARER: Final = "Bearer"
+DPOP: Final = "DPoP"
+
+INVALID_REQUEST: Final = "invalid_request"
+INVALID_TOKEN: Final = "invalid_token"  # noqa: S105  no secret
+INSUFFICIENT_SCOPE: Final = "insufficient_scope"
+INVALID_DPOP_PROOF: Final = "invalid_dpop_proof"
+USE_DPOP_NONCE: Final = "use_dpop_nonce"
+
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  the syntax of RFC 9110, section 5.6.2
+_SCHEME: Final = re.compile(rf"{_TOKEN}(?![^ \t,])")
+_TOKEN_68: Final = re.compile(r"[ \t]+([A-Za-z0-9._~+/-]+=*)(?=[ \t]*(?:,|\Z))")
+# Values without quotes may have more characters than RFC 9110 allows, since servers send URLs so.
+_PARAMETER: Final = re.compile(
+    rf"""[ \t]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^ \t,"=][^ \t,"]*))""", re.DOTALL
+)
+_SEPARATORS: Final = re.compile(r"[ \t,]*")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_TO_ESCAPE: Final = re.compile(r'["\\]')
+_QUOTABLE: Final = re.compile(r"[\t !-~\x80-\xff]*")
+
+# RFC 6749, section 3.3.
+_SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    """One challenge of a `WWW-Authenticate` header.
+
+    Attributes:
+        scheme: The authentication scheme as it was sent; compare it with `is_for`.
+        parameters: The parameters by their names in lower case; of equal names the first counts.
+        token68: The data of a scheme that has data in place of parameters.
+    """
+
+    scheme: str
+    parameters: Mapping[str, str] = MappingProxyType({})
+    token68: str | None = None
+
+    def is_for(self, scheme: str) -> bool:
+        """Return whether the challenge is for a scheme; upper and lower case are the same."""
+        return self.scheme.lower() == scheme.lower()
+
+    @property
+    def error(self) -> str | None:
+        """The error code, such as "invalid_token"; None if the request had no credentials."""
+        return self.parameters.get("error")
+
+    @property
+    def resource_metadata(self) -> str | None:
+        """The URL of the protected resource metadata (RFC 9728), if the server named it."""
+        return self.parameters.get("resource_metadata")
+
+    @property
+    def scopes(self) -> tuple[str, ...] | None:
+        """The scopes that the request needs, in the order of the server; None if it named none."""
+        text = self.parameters.get("scope")
+        return None if text is None else tuple(dict.fromkeys(text.split()))
+
+
+def parse_challenges(values: Iterable[str]) -> list[Challenge]:
+    """Return the challenges of all `WWW-Authenticate` headers of a response, in their order.
+
+    A malformed header gives the challenges that precede the fault, and so does not hide them.
+
+    Args:
+        values: The value of each header, or one value in which they are joined by commas.
+    """
+    return [challenge for value in values for challenge in _parse(value)]
+
+
+def _parse(value: str) -> Iterator[Challenge]:
+    position = _skip_separators(value, 0)
+    while (scheme := _SCHEME.match(value, position)) is not None:
+        position = scheme.end()
+        token68 = _TOKEN_68.match(value, position)
+        if token68 is not None:
+            yield Challenge(scheme=scheme[0], token68=token68[1])
+            position = _skip_separators(value, token68.end())
+            continue
+        parameters: dict[str, str] = {}
+        while (parameter := _PARAMETER.match(value, position)) is not None:
+            name, quoted, plain = parameter.groups()
+            text = plain if quoted is None else _ESCAPED.sub(r"\1", quoted)
+            parameters.setdefault(name.lower(), text)
+            position = _skip_separators(value, parameter.end())
+        yield Challenge(scheme=scheme[0], parameters=parameters)
+        position = _skip_separators(value, position)
+
+
+def _skip_separators(value: str, position: int) -> int:
+    found = _SEPARATORS.match(value, position)
+    assert found is not None  # it matches the empty string as well
+    return found.end()
+
+
+def format_challenge(scheme: str, parameters: Mapping[str, str]) -> str:
+    """Return a challenge as the value of a `WWW-Authenticate` header.
+
+    Args:
+        scheme: The authentication scheme, such as "Bearer".
+        parameters: The parameters, in the order in which they are sent.
+
+    Raises:
+        ValueError: A value has a character that a header cannot have.
+    """
+    formatted: list[str] = []
+    for name, value in parameters.items():
+        if not _QUOTABLE.fullmatch(value):
+            raise ValueError(f"the parameter {name} has a character that no header may have")
+        formatted.append(f'{name}="{_TO_ESCAPE.sub(_escape, value)}"')
+    return f"{scheme} {', '.join(formatted)}".rstrip()
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Return scopes sorted and without duplicates.
+
+    Raises:
+        TypeError: The scopes are one string, or are not strings.
+        ValueError: A scope is empty or has a character that RFC 6749, section 3.3, does not allow.
+    """
+    if isinstance(scopes, str):
+        raise TypeError(f"scopes are a set of strings: write {{{scopes!r}}}")
+    for scope in scopes:
+        if not _SCOPE.fullmatch(scope):
+            raise ValueError(f"not a valid scope: {scope!r}")
+    return tuple(sorted(set(scopes)))

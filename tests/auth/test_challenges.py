@@ -1,0 +1,109 @@
+"""`WWW-Authenticate`: parsing what servers send, and formatting what we send."""
+
+import pytest
+
+from mcp_trio._auth.challenges import (
+    Challenge,
+    checked_scopes,
+    format_challenge,
+    parse_challenges,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", []),
+        (" , ,", []),
+        ("Bearer", [Challenge(scheme="Bearer")]),
+        (
+            'Bearer resource_metadata="https://a/b,c", scope="a b", error=invalid_token',
+            [
+                Challenge(
+                    scheme="Bearer",
+                    parameters={
+                        "resource_metadata": "https://a/b,c",
+                        "scope": "a b",
+                        "error": "invalid_token",
+                    },
+                )
+            ],
+        ),
+        (
+            r'Basic realm="x\"y", Bearer, Negotiate abc==, DPoP algs="ES256"',
+            [
+                Challenge(scheme="Basic", parameters={"realm": 'x"y'}),
+                Challenge(scheme="Bearer"),
+                Challenge(scheme="Negotiate", token68="abc=="),
+                Challenge(scheme="DPoP", parameters={"algs": "ES256"}),
+            ],
+        ),
+        (
+            "bearer  Resource_Metadata = https://a/b?c=d ,ERROR=x",
+            [
+                Challenge(
+                    scheme="bearer",
+                    parameters={"resource_metadata": "https://a/b?c=d", "error": "x"},
+                )
+            ],
+        ),
+        ('Bearer a="1", a="2"', [Challenge(scheme="Bearer", parameters={"a": "1"})]),
+        (
+            'Basic realm="x", Bearer error="never closed',
+            [Challenge(scheme="Basic", parameters={"realm": "x"}), Challenge(scheme="Bearer")],
+        ),
+    ],
+)
+@pytest.mark.requirement("AUTH-17")
+def test_a_header_is_parsed_to_its_challenges(value, expected):
+    assert parse_challenges([value]) == expected
+
+
+def test_the_challenges_of_all_headers_are_returned():
+    found = parse_challenges(["Basic", 'DPoP error="x"'])
+    assert [each.scheme for each in found] == ["Basic", "DPoP"]
+    assert found[1].is_for("dpop")
+    assert found[1].error == "x"
+    assert found[0].scopes is None
+
+
+def test_the_scopes_of_a_challenge_keep_their_order():
+    (challenge,) = parse_challenges(['Bearer scope="b a  b"'])
+    assert challenge.scopes == ("b", "a")
+
+
+def test_a_formatted_challenge_is_parsed_to_the_same():
+    parameters = {"error": "x", "error_description": r'a "quoted\" text, with commas'}
+    (challenge,) = parse_challenges([format_challenge("Bearer", parameters)])
+    assert challenge.parameters == parameters
+    assert format_challenge("Bearer", {}) == "Bearer"
+
+
+def test_a_value_that_would_break_the_header_is_rejected():
+    with pytest.raises(ValueError, match="the parameter a has a character"):
+        format_challenge("Bearer", {"a": "x\r\nSet-Cookie: y"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        'Bearer a="' + "\\" * 99_999,
+        "a" * 100_000 + "=",
+        " " * 100_000,
+        "a" + " " * 100_000 + "b",
+        "a, " * 50_000,
+        "a=" * 50_000,
+    ],
+)
+@pytest.mark.timeout(5)
+def test_a_long_header_takes_linear_time(value):
+    parse_challenges([value])
+
+
+def test_scopes_are_sorted_and_checked():
+    assert checked_scopes({"b", "a:x"}) == ("a:x", "b")
+    with pytest.raises(TypeError, match=r"write \{'a'\}"):
+        checked_scopes("a")
+    for bad in ("", "a b", 'a"', "ä"):
+        with pytest.raises(ValueError, match="not a valid scope"):
+            checked_scopes([bad])
