@@ -329,3 +329,39 @@ def test_a_missing_change_is_a_divergence(desk, recorded):
 def test_an_additional_change_is_a_divergence(desk, recorded):
     path = recorded(talk_subscribed_sessions, server=make_server_subscribed_sessions(prompt=False))
     desk.assert_diverges(path, make_server_subscribed_sessions())
+
+
+async def close_at_a_change(peer, session):
+    await peer.send(
+        listen("all", **EVERYTHING), request("b", "tools/call", name="bake", arguments={})
+    )
+    await trio.sleep(1)
+    # The subscription sends the change of `bake` now, before or after it hears of the shutdown.
+    await trio.lowlevel.checkpoint()
+    session.shut("closed")
+
+
+@pytest.mark.requirement("SUB-14")
+def test_a_subscription_that_ends_without_a_wait_replays_one_that_had_waited(world, recorded):
+    """In a replay all tasks hear of the shutdown before the subscription sends its last change."""
+
+    def make_bakery():
+        server = make_server_subscribed_sessions()
+
+        @server.tool
+        async def bake(*, ctx: Context) -> None:
+            await ctx.sleep(1)
+            ctx.server.resource_updated("fair://pie")
+
+        return server
+
+    have_waited = 0
+    for number in range(8):
+        path = recorded(close_at_a_change, number, make_bakery())
+        kinds = " ".join(record["k"] for record in world.records(path))
+        # The last change, the wait, and the end of the subscription.
+        have_waited += kinds.endswith("mark out step mark out out mark end")
+        heard = world.replayed(path, make_bakery())
+        assert heard.sent_messages == world.sent_frames(path)
+        assert heard.ordered == world.played(path)
+    assert have_waited
