@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import msgspec
+import trio
 
 from mcp_trio import types
 from mcp_trio._protocol.client_features import OpenElicitations
@@ -26,6 +27,7 @@ from mcp_trio._server.registry import (
     Registered,
     RegisteredEntry,
     RegisteredResource,
+    RegisteredTool,
     Registry,
     completion_result,
     method_result,
@@ -303,7 +305,10 @@ class ServedSession:
                 return _tool_failure(text)
             raise RequestError(INVALID_PARAMS, text) from error
         try:
-            value = await self._call(tool, handling, arguments)
+            calling = self._call(tool, handling, arguments)
+            value = await (
+                calling if tool.timeout is None else _within(tool.timeout, tool, calling)
+            )
             return _converted(
                 tool, tool_result, value, self.shared.writer, protocol_version, tool.output
             )
@@ -502,6 +507,17 @@ class ServedSession:
 
 async def _returned(value: Any) -> Any:
     return value
+
+
+async def _within(seconds: float, tool: RegisteredTool, calling: Awaitable[Any]) -> Any:
+    """Return the value of a call; cancel the call after some seconds.
+
+    Raises:
+        ToolError: The call was cancelled because the time was over.
+    """
+    with trio.move_on_after(seconds):
+        return await calling
+    raise ToolError(f"{tool.name!r} timed out: it did not finish within {seconds:g} s")
 
 
 def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:

@@ -27,6 +27,7 @@ from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
 from mcp_trio._protocol.versions import ProtocolVersion
+from mcp_trio._server.introspection import is_async
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
 from mcp_trio._server.uri_templates import UriTemplate
@@ -114,6 +115,20 @@ def _check_meta(_entry: object, _field: object, meta: Mapping[str, Any] | None) 
     check_keys(meta or ())
 
 
+def _check_timeout(tool: "RegisteredTool", _field: object, timeout: float | None) -> None:
+    if timeout is None:
+        return
+    if not timeout > 0:
+        raise ValueError(
+            f"timeout={timeout!r} of {tool.name!r} is not a positive number of seconds"
+        )
+    if not (tool.runs_in_thread or is_async(tool.signature.handler)):
+        raise ValueError(
+            f"timeout={timeout!r} cannot end {tool.name!r}, which runs in the event loop: make it"
+            " `async def`, or leave out thread=False"
+        )
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RegisteredEntry(Registered):
     """A handler with an entry in a list; `Server.tool` documents the attributes."""
@@ -154,9 +169,10 @@ class RegisteredEntry(Registered):
     kw_only=True, eq=False, slots=False, repr=False
 )  # slots would exclude cached_property
 class RegisteredTool(RegisteredEntry):
-    """A function that the model may call."""
+    """A function that the model may call; `Server.tool` documents the attributes."""
 
     annotations: types.ToolAnnotations | None = None
+    timeout: float | None = attrs.field(default=None, validator=_check_timeout)
     given_output: OutputSchema | None = None
     structured: bool | None = None
 

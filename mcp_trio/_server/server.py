@@ -250,6 +250,7 @@ class Server:
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         structured: bool | None = None,
+        timeout: float | None = None,
         thread: bool = True,
         resumable: bool | str = False,
     ) -> Callable[[F], F]: ...
@@ -269,6 +270,7 @@ class Server:
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         structured: bool | None = None,
+        timeout: float | None = None,
         thread: bool = True,
         resumable: bool | str = False,
     ) -> Any:
@@ -302,6 +304,12 @@ class Server:
                 by it, and passed to the function as one dict.
             output_schema: A JSON Schema of the structured content, whatever the annotation is.
             structured: Whether results contain structured content. None: as the annotation says.
+            timeout: Seconds after which a call is cancelled; the client gets a result with
+                `isError` that names the tool and this limit. The time includes waits for a thread
+                and for answers of the client; a resumable function has it anew in each round. The
+                thread of a `def` function is abandoned: it goes on, holds its place among
+                `limits.requests.threads_max`, and each call of its context raises
+                `RequestAbandoned`. A function that never waits cannot be cancelled.
             thread: False runs a `def` function in the event loop; it must never block.
             resumable: True lets a stateless client answer questions of the function with a new
                 request, which any instance of the server may handle: the function runs again from
@@ -315,7 +323,8 @@ class Server:
             TypeError: The function cannot be called with keyword arguments, or an annotation cannot
                 be decoded from JSON.
             ValueError: The name is registered already, or is not valid for a tool; the annotations
-                have an unknown hint; the input schema is not that of an object; or the tool is
+                have an unknown hint; the input schema is not that of an object; the timeout is not
+                positive, or the function runs in the event loop without waiting; or the tool is
                 destructive and resumable, and the server has no `states`.
         """
         handler, name = _handler_and_name("tool", handler, name)
@@ -342,6 +351,7 @@ class Server:
                 if output_schema is None
                 else given_output_schema(output_schema, self.limits),
                 structured=structured,
+                timeout=timeout,
                 resumable=resumable,
             )
             if not _TOOL_NAME.fullmatch(tool.name):

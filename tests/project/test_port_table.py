@@ -66,7 +66,7 @@ def test_what_is_missing_does_not_exist(name):
 def test_attributes_and_parameters_that_exist_are_found():
     assert has("Server.tool")
     assert has("Server.tool(tags)")
-    assert not has("Server.tool(timeout)")
+    assert not has("Server.tool(no_such_option)")
 
 
 @pytest.mark.slow

@@ -933,10 +933,9 @@ async def raw_result() -> Facts:
 async def tool_timeout() -> Facts:
     server = Server("demo")
 
-    @server.tool
-    async def wait(ctx: Context) -> None:
-        with ctx.timeout(0.2):
-            await trio.sleep(20)
+    @server.tool(timeout=0.2)
+    async def wait() -> None:
+        await trio.sleep(20)
 
     error = await failure(called(server, {}))
     return {"raised": error["class"] is not None}

@@ -170,13 +170,7 @@ TOOLS: Final = (
         "@server.tool(structured=False)",
     ),
     same("thread", "`def` functions run in threads", "def name() -> bool:"),
-    missing(
-        "tool_timeout",
-        "a time limit of a tool",
-        "@mcp.tool(timeout=0.2)",
-        "write `with trio.fail_after(0.2):`, or `ctx.timeout(0.2)`",
-        absent="Server.tool(timeout)",
-    ),
+    same("tool_timeout", "a time limit of a tool", "@mcp.tool(timeout=0.2)"),
     missing(
         "tool_transformation",
         "tools made of other tools",
