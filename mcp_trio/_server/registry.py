@@ -222,11 +222,11 @@ class RegisteredPrompt(RegisteredEntry):
 
     def definition(self) -> types.Prompt:
         """Return the entry in `prompts/list`."""
-        descriptions = self.signature.docstring.parameters
+        properties = self.signature.schema["properties"]
         arguments = [
             types.PromptArgument(
                 name=parameter.name,
-                description=descriptions.get(parameter.name),
+                description=properties[parameter.name].get("description"),
                 required=parameter.is_required,
             )
             for parameter in self.signature.parameters.values()

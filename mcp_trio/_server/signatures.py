@@ -39,6 +39,7 @@ from mcp_trio._server.type_adapters import (
     json_schema,
     plain_schema,
     structure,
+    text_in,
 )
 from mcp_trio._server.validation_errors import line, lines_of
 from mcp_trio.errors import MCPError
@@ -329,9 +330,9 @@ class Signature:
                     json_schema(hint)
                 except Exception as error:
                     raise TypeError(f"{parameter_label(self._function, name)}: {error}") from error
-            description = self.docstring.parameters.get(name)
+            description = text_in(self._hints[name]) or self.docstring.parameters.get(name)
             if description:
-                # It comes first, so that a `Meta` in the annotation overrides it.
+                # It comes first, so that a `Meta` or `doc` in the annotation overrides it.
                 hint = annotated(hint, [msgspec.Meta(description=description)])
             default = item.default
             if _is_pydantic_field(default):

@@ -550,6 +550,18 @@ def is_pydantic(hint: Any) -> bool:
     return inspect.isclass(kind) and (_is_own(kind) or hasattr(kind, "__pydantic_validator__"))
 
 
+def text_in(hint: Any) -> str | None:
+    """Return the description in an annotation: that of pydantic's `Field`, else its first text.
+
+    `Annotated[str, "the city"]` has a text. A description by `msgspec.Meta`, or by `doc` of
+    annotated-types, is part of the readable type.
+    """
+    metadata = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
+    fields = [getattr(it, "description", None) for it in metadata if _is_own(it.__class__)]
+    texts = [item for item in metadata if isinstance(item, str)]
+    return next(filter(None, [*reversed(fields), *texts]), None)
+
+
 def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "pydantic"
 

@@ -1,7 +1,10 @@
 """Resources, prompts and completions of a server."""
 
+from typing import Annotated
+
 import pytest
 import trio
+from pydantic import Field
 
 from mcp_trio import (
     Context,
@@ -285,11 +288,17 @@ def test_a_uri_can_be_registered_only_once(server):
 @pytest.mark.requirement("PROM-02")
 async def test_a_prompt_is_listed_with_its_arguments(server, serve):
     @server.prompt
-    async def sail(port: str, days: int = 2) -> str:
+    async def sail(
+        port: str,
+        days: int = 2,
+        boat: Annotated[str, "Which boat."] = "",
+        crew: Annotated[int, Field(description="How many.")] = 1,
+    ) -> str:
         """Plan a trip.
 
         Args:
             port: Where to.
+            boat: Not shown.
         """
 
     @server.prompt(name="rest", description="Do nothing.")
@@ -305,6 +314,8 @@ async def test_a_prompt_is_listed_with_its_arguments(server, serve):
                 "arguments": [
                     {"name": "port", "description": "Where to.", "required": True},
                     {"name": "days", "required": False},
+                    {"name": "boat", "description": "Which boat.", "required": False},
+                    {"name": "crew", "description": "How many.", "required": False},
                 ],
             },
             {"name": "rest", "description": "Do nothing."},

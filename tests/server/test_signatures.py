@@ -970,3 +970,36 @@ def test_a_pydantic_field_without_a_default_is_required():
 
     assert signature_of(handler).schema["required"] == ["days"]
     assert called(handler, {"days": 1}) == 1
+
+
+# Descriptions in annotations.
+
+
+@pytest.mark.parametrize(
+    ("hint", "description"),
+    [
+        (int, "From the docstring."),
+        (Annotated[int, "A text."], "A text."),
+        (Annotated[int, 3, "A text.", "Another."], "A text."),
+        (Annotated[int, at.Ge(1), "A text."], "A text."),
+        (Annotated[int, "A text.", at.doc("By doc.")], "By doc."),
+        (Annotated[int, msgspec.Meta(description="By Meta."), "A text."], "By Meta."),
+        (Annotated[int, pydantic.Field(ge=1), "A text."], "A text."),
+        (Annotated[int, "A text.", pydantic.Field(description="By Field.")], "By Field."),
+        (Annotated[int, pydantic.Field(description="By Field.")], "By Field."),
+        (Annotated[int, pydantic.Field(ge=1)], "From the docstring."),
+        (Annotated[int | None, "A text."], "A text."),
+    ],
+)
+def test_an_annotation_describes_its_argument_before_the_docstring_does(hint, description):
+    def handler(days):
+        """Plan.
+
+        Args:
+            days: From the docstring.
+        """
+
+    handler.__annotations__["days"] = hint
+    signature = signature_of(handler)
+    assert signature.schema["properties"]["days"]["description"] == description
+    assert signature.decode(b'{"days":2}').days == 2
