@@ -84,10 +84,14 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             ("Vary", "Origin"),
         ]
 
-    def preflight(self, request: HttpRequest) -> Headers | None:
+    def preflight(self, request: HttpRequest, methods: str = _METHODS) -> Headers | None:
         """Return the headers of the response to a CORS preflight request.
 
         https://fetch.spec.whatwg.org/#http-cors-protocol
+
+        Args:
+            request: The request.
+            methods: The methods that pages may use at its path; by default those of MCP.
 
         Returns:
             None if the request is not a preflight request, or is rejected.
@@ -99,7 +103,7 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             return None
         headers = [
             *allowed,
-            ("Access-Control-Allow-Methods", _METHODS),
+            ("Access-Control-Allow-Methods", methods),
             ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         ]
         names = request.header("access-control-request-headers")

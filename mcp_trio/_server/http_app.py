@@ -1,9 +1,9 @@
 """The HTTP application: checks, routes and answers the requests that an HTTP server receives.
 
 `HttpApp` checks `Host` and `Origin` and verifies the user. It routes each request to the MCP
-endpoint (`McpEndpoint`), the two endpoints of the HTTP+SSE transport (`SseEndpoints`), or the
-WebSocket endpoint (`WebSocketEndpoint`). `MountedApp` is the same application as an ASGI
-application.
+endpoint (`McpEndpoint`), the two endpoints of the HTTP+SSE transport (`SseEndpoints`), the
+WebSocket endpoint (`WebSocketEndpoint`), or a route of the user (`CustomRoutes`). `MountedApp` is
+the same application as an ASGI application.
 """
 
 import logging
@@ -35,8 +35,20 @@ from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
+from mcp_trio._server.routes import (
+    TEXT,
+    MalformedBodyError,
+    Request,
+    Route,
+    RouteHandler,
+    Routes,
+    response_of,
+)
 from mcp_trio._server.sockets import HandshakeCheck, verified
+from mcp_trio._server.uri_templates import UriError
+from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import FirstStep, lead
+from mcp_trio._session.tasks import from_users_code, one_line_about, sole_exception, split_group
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
 from mcp_trio._transports.http_response import (
@@ -49,9 +61,12 @@ from mcp_trio._transports.http_response import (
     until_gone,
 )
 from mcp_trio._transports.http_sessions import DuplicateIdError, TooManyStreamsError
+from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.websocket import Upgrade, Upgraded, accept_websocket
-from mcp_trio.errors import SERVER_BUSY
+from mcp_trio.errors import PARSE_ERROR, SERVER_BUSY
 from mcp_trio.types import RequestId
+
+logger = logging.getLogger("mcp_trio")
 
 
 class RejectedError(Exception):
@@ -519,6 +534,117 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             await upgrade.reject(_busy(503, str(error)))
 
 
+# Custom routes ----------------------------------------------------------------------------------
+
+
+# Status, headers and body of the response of a handler; or the rejection of the request.
+_Outcome: TypeAlias = tuple[int, Headers, bytes] | RejectedError
+
+
+@attrs.define(eq=False, repr=False)
+class CustomRoutes:
+    """The routes that a user has registered with `Server.route`."""
+
+    routes: Routes
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
+
+    def find(self, request: HttpRequest) -> "tuple[_Route, bool] | None":
+        """Return the function that answers a request, and whether the route is public.
+
+        The result is None if there is no such path.
+
+        Raises:
+            RejectedError: The path does not support the method, or is not valid.
+        """
+        found = self._found(request)
+        if found is None:
+            return None
+        route, path_params = found
+        method = route.find(request.method)
+        if method is None:
+            text = f"this path does not support {request.method}"
+            raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", route.allow)]))
+        return partial(self._respond, method.handler, path_params), method.is_public
+
+    def methods_of(self, request: HttpRequest) -> str | None:
+        """Return the methods at the path of a request, as for `Allow`; None without such a path."""
+        found = self._found(request)
+        return None if found is None else found[0].allow
+
+    def _found(self, request: HttpRequest) -> tuple[Route, Mapping[str, str]] | None:
+        try:
+            return self.routes.find(request.path)
+        except UriError as error:
+            raise RejectedError(Rejection(status=400, text=str(error))) from None
+
+    async def _respond(
+        self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
+    ) -> None:
+        """Call the handler, and cancel it when the client disconnects; send its response.
+
+        Raises:
+            RejectedError: The body cannot be read; or it is not JSON, and the handler asked for it.
+            trio.BrokenResourceError: The client is gone.
+        """
+        # An exception that left the nursery of `until_gone` would be in a group.
+        outcomes: list[_Outcome] = []
+
+        async def handle() -> None:
+            outcomes.append(await self._outcome(handler, path_params, pending))
+
+        if await until_gone(pending.exchange, handle):
+            (outcome,) = outcomes
+            if isinstance(outcome, RejectedError):
+                raise outcome
+            await pending.answer(*outcome)
+
+    async def _outcome(
+        self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
+    ) -> _Outcome:
+        """Return the outcome of a handler.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone.
+        """
+        unread: list[RejectedError | trio.BrokenResourceError] = []
+
+        async def read_body() -> bytes:
+            try:
+                return await pending.body()
+            except (RejectedError, trio.BrokenResourceError) as error:
+                unread.append(error)
+                raise
+
+        try:
+            value = await handler(Request.of(pending.request, path_params, read_body))
+            response = response_of(value)
+            return response.status, *response.encode(self.routes.writer)
+        except Exception as error:
+            failure = sole_exception(error)
+        except BaseExceptionGroup as group:
+            errors, rest = split_group(group)
+            if errors is not None:
+                self._report(pending.request, errors)
+            raise rest from None
+        for reason in unread:
+            if isinstance(reason, RejectedError):
+                return reason
+            raise reason
+        if isinstance(failure, MalformedBodyError):
+            return RejectedError(Rejection(status=400, code=PARSE_ERROR, text=str(failure)))
+        self._report(pending.request, failure)
+        return HTTPStatus.INTERNAL_SERVER_ERROR, [("Content-Type", TEXT)], CRASH_TEXT.encode()
+
+    def _report(self, request: HttpRequest, failure: BaseException) -> None:
+        chars_max = self.routes.limits.messages.error_text_chars_max
+        place = f"{request.method} {request.path}"[:chars_max]
+        self._log.report(
+            f"{type(failure).__name__} in a route",
+            f"the handler of {place} failed: {one_line_about(failure)[:chars_max]}",
+            error=from_users_code(failure) if logger.isEnabledFor(logging.DEBUG) else None,
+        )
+
+
 # The application --------------------------------------------------------------------------------
 
 
@@ -554,24 +680,37 @@ class HttpApp:
     has_sse: bool = True
     websocket: WebSocketEndpoint | None = None
     _routes: Mapping[str, _Route] = attrs.field(init=False)
+    _custom: CustomRoutes | None = attrs.field(default=None, init=False)
     _answering: int = attrs.field(default=0, init=False)
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
         mcp = McpEndpoint(self.runtime, streams_answers=self.streams_answers)
-        routes: list[tuple[str, _Route]] = [(_HEALTH, _tell_health), (self.path, mcp.respond)]
+        # The owner of each path, for error texts.
+        health, sse_owner = "the health check", "HTTP+SSE, which has_sse=False switches off"
+        routes: list[tuple[str, str, _Route]] = [
+            (_HEALTH, health, _tell_health),
+            (self.path, "the MCP endpoint, which path= changes", mcp.respond),
+        ]
         if self.has_sse and self.runtime.endpoint.has_sessions:
             sse = SseEndpoints(self.runtime)
-            routes += [("/sse", sse.respond_stream), ("/messages", sse.respond_post)]
+            routes.append(("/sse", sse_owner, sse.respond_stream))
+            routes.append(("/messages", sse_owner, sse.respond_post))
         if self.websocket is not None:
-            routes.append((self.websocket.handshake_check.path, self.websocket.respond))
-        paths = [path for path, _ in routes]
+            owner = "WebSocket, which has_websocket=False switches off"
+            routes.append((self.websocket.handshake_check.path, owner, self.websocket.respond))
+        paths = [path for path, _, _ in routes]
         for index, path in enumerate(paths):
             if not path.startswith("/"):
                 raise ValueError(f"a path begins with a slash: {path!r}")
             if path.rstrip("/") in [each.rstrip("/") for each in paths[:index]]:
                 raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
-        self._routes = dict(routes)
+        self._routes = {path: route for path, _, route in routes}
+        custom = self.runtime.server.routes
+        if custom is not None:
+            for path, owner, _ in routes:
+                custom.take(path, owner)
+            self._custom = CustomRoutes(custom)
 
     @property
     def upgraded(self) -> Upgraded | None:
@@ -607,9 +746,7 @@ class HttpApp:
     # the stack makes every wait of the request slower.
 
     def _respond(self, pending: PendingRequest) -> Awaitable[None]:
-        preflight = (
-            self.host_check.preflight(pending.request) if is_preflight(pending.request) else None
-        )
+        preflight = self._preflight(pending.request) if is_preflight(pending.request) else None
         if preflight is not None:
             return pending.exchange.answer(204, preflight)
         rejection = self.host_check.rejection(pending.request)
@@ -620,9 +757,23 @@ class HttpApp:
             return _tell_health(pending)
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         if route is None:
+            return self._respond_by_custom_route(pending)
+        return route(pending) if self.verify is None else _verified(pending, self.verify, route)
+
+    def _respond_by_custom_route(self, pending: PendingRequest) -> Awaitable[None]:
+        found = None if self._custom is None else self._custom.find(pending.request)
+        if found is None:
             text = f"there is no such path; the MCP endpoint is {self.path}"
             raise RejectedError(Rejection(status=404, text=text))
-        return route(pending) if self.verify is None else _verified(pending, self.verify, route)
+        route, is_public = found
+        verify = None if is_public else self.verify
+        return route(pending) if verify is None else _verified(pending, verify, route)
+
+    def _preflight(self, request: HttpRequest) -> Headers | None:
+        custom = None
+        if self._custom is not None and request.path not in self._routes:
+            custom = self._custom.methods_of(request)
+        return self.host_check.preflight(request, **({} if custom is None else {"methods": custom}))
 
 
 async def _verified(pending: PendingRequest, verify: Verify, route: _Route) -> None:
@@ -643,9 +794,6 @@ async def _tell_health(pending: PendingRequest) -> None:
 # An application that is mounted in another one may receive no lifespan events. So the first request
 # starts the runtime, as a system task of the Trio run. The runtime ends with a lifespan event, if
 # one arrives, with `aclose`, or with the run.
-
-
-logger = logging.getLogger("mcp_trio")
 
 
 @attrs.define(eq=False, repr=False)

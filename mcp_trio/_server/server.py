@@ -659,6 +659,51 @@ class Server:
         self._sessions.middleware.append(function)
         return function
 
+    def route(
+        self, path: str, *, methods: Collection[str] = ("GET",), is_public: bool = False
+    ) -> Callable[[F], F]:
+        """Register a function that answers HTTP requests beside the MCP endpoint.
+
+        ```python
+        @server.route("/ships/{name}")
+        async def ship(request: Request) -> dict[str, str]:
+            return {"name": request.path_params["name"]}
+        ```
+
+        The function gets a `mcp_trio.http.Request`, and returns a string, bytes, a dict, which is
+        sent as JSON, or a `mcp_trio.http.Response`. It runs over `serve_http`, `run("http")` and
+        `asgi`; the checks of `Host` and `Origin` apply. An exception is logged in one line, and
+        answered with status 500 without its text. The function is cancelled when its client
+        disconnects. Its requests are in no recording, and pass no middleware.
+
+        Args:
+            path: The path, below the mount of the application. `{name}` matches one segment,
+                `{+name}` the rest of the path.
+            methods: The HTTP methods that the function answers; other methods are answered with
+                status 405, and HEAD like GET without the body.
+            is_public: Answer requests without the authentication that `verify=` or `token=` ask
+                for.
+
+        Raises:
+            TypeError: The path is missing, `methods` is one string, or the function is not an
+                `async def` function with one parameter.
+            ValueError: The path is not valid, or belongs to the MCP endpoint or another route; or a
+                method is not valid.
+        """
+        if callable(path):
+            name = name_of(path)
+            raise TypeError(f'a route needs a path: write @server.route("/{name}") above {name}')
+        from mcp_trio._server.routes import checked_methods
+
+        routes, answered = self._sessions.routes, checked_methods(methods)
+        routes.check_path(path)
+
+        def register(handler: F) -> F:
+            routes.add(path, answered, handler, is_public=is_public)
+            return handler
+
+        return register
+
     def _inspect(
         self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any
     ) -> tuple[SignatureT, bool]:

@@ -59,6 +59,7 @@ from mcp_trio.types import Implementation, ServerCapabilities
 if TYPE_CHECKING:
     import httpx2
 
+    from mcp_trio._server.routes import Routes
     from mcp_trio._server.server import Server
 
 logger = logging.getLogger("mcp_trio")
@@ -247,6 +248,11 @@ class SessionSource(Protocol):
         """The subscribers to changes of the server."""
         ...
 
+    @property
+    def routes(self) -> "Routes | None":
+        """The custom HTTP routes; None if the source has none."""
+        ...
+
     def enter_lifespan(
         self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
     ) -> AbstractAsyncContextManager[EnteredLifespan]:
@@ -326,6 +332,7 @@ class ServerSessions:
     middleware: list[Middleware] = attrs.field(factory=list[Middleware], init=False)
     _counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
     _interned: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
+    _routes: "Routes | None" = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.writer = JsonWriter(self.server.converter)
@@ -340,6 +347,15 @@ class ServerSessions:
     def protocol_versions(self) -> Sequence[str]:
         """The protocol versions that are served, newest first."""
         return self.server.protocol_versions
+
+    @property
+    def routes(self) -> "Routes":
+        """The custom HTTP routes; the module is imported on first use."""
+        if self._routes is None:
+            from mcp_trio._server.routes import Routes
+
+            self._routes = Routes(self.limits, self.writer)
+        return self._routes
 
     @asynccontextmanager
     async def enter_lifespan(
@@ -560,11 +576,13 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         limits: The limits of each session.
         protocol_versions: The protocol versions that are served, newest first.
         change_notifier: An empty set of subscribers: the sessions report changes themselves.
+        routes: None: there are no custom routes.
     """
 
     limits: Limits
     protocol_versions: Sequence[str]
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
+    routes: None = attrs.field(default=None, init=False)
 
     @abstractmethod
     def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:

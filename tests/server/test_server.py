@@ -951,7 +951,7 @@ PUBLIC_METHODS = {
     *("tool", "remove_tool", "resource", "remove_resource", "prompt", "remove_prompt"),
     *("completion", "remove_completion", "method", "resource_updated", "list_changed"),
     *("run", "serve", "serve_stdio", "serve_http", "asgi", "serve_websocket"),
-    *("serve_unix", "serve_tcp", "dial", "middleware"),
+    *("serve_unix", "serve_tcp", "dial", "middleware", "route"),
 }
 
 

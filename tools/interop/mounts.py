@@ -142,6 +142,7 @@ def mounts() -> list[Mount]:
         Mount(
             name="in Starlette, deep", command=[*hypercorn, f"{in_starlette}({deep!r})"], **below
         ),
+        Mount(name="in FastAPI", command=[*hypercorn, f"{program}:in_fastapi()"], **below),
         Mount(name="beside Quart-Trio", command=[*hypercorn, f"{program}:beside_quart()"], **below),
     ]
 

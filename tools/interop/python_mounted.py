@@ -50,6 +50,31 @@ def in_starlette(path: str = "") -> Any:
     return Starlette(routes=[Route(BESIDE, beside), Mount(path, app=server.asgi())])
 
 
+def in_fastapi() -> Any:
+    """Return a FastAPI application in which ours is mounted, and whose lifespan closes ours."""
+    from collections.abc import AsyncGenerator
+    from contextlib import asynccontextmanager
+
+    from fastapi import FastAPI
+    from fastapi.responses import PlainTextResponse
+
+    mounted = server.asgi()
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        yield
+        await mounted.aclose()
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get(BESIDE)
+    async def beside() -> PlainTextResponse:
+        return PlainTextResponse(HELLO)
+
+    app.mount(DEEP, mounted)
+    return app
+
+
 def beside_quart() -> Any:
     """Return ours beside a Quart-Trio application, by hypercorn's dispatcher."""
     from hypercorn.middleware.dispatcher import TrioDispatcherMiddleware

@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import httpx2
 import mcp_types
 from fastmcp import Client, Context, FastMCP
 from fastmcp.dependencies import Depends
@@ -955,7 +956,10 @@ async def custom_route() -> Facts:
     async def hello(request: Any) -> PlainTextResponse:
         return PlainTextResponse("hello")
 
-    return {"route": "/hello" in [route.path for route in mcp.http_app().routes]}
+    transport = httpx2.ASGITransport(mcp.http_app())
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        got, post = await http.get("/hello"), await http.post("/hello")
+    return {"got": [got.status_code, got.text], "post": post.status_code}
 
 
 async def middleware() -> Facts:

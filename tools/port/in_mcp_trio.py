@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
+import httpx2
 import msgspec
 import trio
 from http_script import serving
@@ -951,6 +952,19 @@ async def session_state() -> Facts:
 
     async with Client(server, protocol_versions=["2025-11-25"]) as client:
         return {"counts": [(await client.call_tool("count")).data for _ in range(2)]}
+
+
+async def custom_route() -> Facts:
+    server = Server("demo")
+
+    @server.route("/hello", methods=["GET"])
+    async def hello(request: Any) -> str:
+        return "hello"
+
+    transport = httpx2.ASGITransport(server.asgi())
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        got, post = await http.get("/hello"), await http.post("/hello")
+    return {"got": [got.status_code, got.text], "post": post.status_code}
 
 
 async def middleware() -> Facts:

@@ -528,12 +528,17 @@ COMPOSITION: Final = (
         "write a tool for each operation that a model needs, with `ctx.http`",
         absent="Server.from_openapi",
     ),
-    missing(
+    other(
         "custom_route",
         "other HTTP routes",
-        '@mcp.custom_route("/hello", methods=["GET"])',
-        "[mount](mount-into-an-application.md) `server.asgi()` into an application that has them",
-        absent="Server.custom_route",
+        '@mcp.custom_route("/hello", methods=["GET"])\n'
+        "async def hello(request: Any) -> PlainTextResponse:\n"
+        'return PlainTextResponse("hello")',
+        '@server.route("/hello", methods=["GET"])\n'
+        "async def hello(request: Any) -> str:\n"
+        'return "hello"',
+        "[described here](serve.md#routes-beside-the-mcp-endpoint); a route needs the same"
+        " authentication as the MCP endpoint, unless it is registered with `is_public=True`",
     ),
     missing(
         "authorization",

@@ -1,0 +1,337 @@
+"""Custom HTTP routes: the table behind `Server.route`, and the requests and responses of handlers.
+
+The HTTP application (`http_app.py`) looks a path up here after the paths of its own endpoints.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qs
+
+import attrs
+import msgspec
+
+from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, encoded
+from mcp_trio._server.introspection import function_label, is_async, plain_function
+from mcp_trio._server.results import JsonWriter
+from mcp_trio._server.uri_templates import OPERATORS, UriError, UriTemplate
+from mcp_trio.limits import Limits
+
+
+class MalformedBodyError(ValueError):
+    """The body of a request is not JSON; unless it is caught, the client gets status 400."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Request:
+    """An HTTP request to a route of a server.
+
+    Attributes:
+        method: The method, such as `GET`.
+        path: The path as received, below the mount of the application.
+        path_params: The decoded values of the variables in the route's path, by name.
+        query: The decoded values in the query, by name; a name may occur several times.
+        headers: The values of the headers, by names in lower case; values of repeated headers are
+            joined with a comma.
+        client: The address of the client, if it is known.
+        principal: The user, as `verify=` returned it; None for a public route, or without
+            `verify=` and `token=`.
+    """
+
+    method: str
+    path: str
+    path_params: Mapping[str, str]
+    query: Mapping[str, Sequence[str]]
+    headers: Mapping[str, str]
+    client: str | None
+    principal: str | None
+    _read_body: Callable[[], Awaitable[bytes]] = attrs.field(alias="read_body")
+
+    @classmethod
+    def of(
+        cls,
+        request: HttpRequest,
+        path_params: Mapping[str, str],
+        read_body: Callable[[], Awaitable[bytes]],
+    ) -> "Request":
+        """Return the request for a handler; `read_body` reads its body."""
+        return cls(
+            method=request.method,
+            path=request.path,
+            path_params=path_params,
+            query=parse_qs(request.query, keep_blank_values=True),
+            headers=request.headers,
+            client=request.client,
+            principal=request.principal,
+            read_body=read_body,
+        )
+
+    async def body(self) -> bytes:
+        """Return the complete body; later calls return the same bytes.
+
+        A body of more than `limits.messages.bytes_max` bytes raises an exception, with which the
+        client gets status 413.
+        """
+        return await self._read_body()
+
+    async def json(self) -> Any:
+        """Return the body, decoded from JSON.
+
+        Raises:
+            ValueError: The body is not JSON; unless it is caught, the client gets status 400.
+        """
+        body = await self.body()
+        try:
+            return msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedBodyError(f"the body is not JSON: {error}") from error
+
+
+TEXT: Final = "text/plain; charset=utf-8"
+_BYTES: Final = "application/octet-stream"
+
+# RFC 9110, section 15: a response has a final status of three digits.
+_STATUSES: Final = range(200, 600)
+
+# The HTTP server sets these itself, from the body and the connection.
+_HEADERS_OF_HOST: Final = frozenset({"connection", "content-length", "date", "transfer-encoding"})
+
+
+@attrs.frozen
+class Response:
+    """The response of a route.
+
+    Attributes:
+        body: A string, sent as UTF-8; bytes; or a dict, sent as JSON.
+        status: The HTTP status, from 200 to 599.
+        headers: Further headers, by name. `Content-Type` follows from the body: `text/plain`,
+            `application/octet-stream` or `application/json`; one that is given replaces it.
+
+    Raises:
+        ValueError: The status or a header is invalid.
+    """
+
+    body: str | bytes | Mapping[str, Any] = b""
+    status: int = attrs.field(default=200, kw_only=True)
+    headers: Mapping[str, str] = attrs.field(factory=dict[str, str], kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.status not in _STATUSES:
+            raise ValueError(f"a response has a status from 200 to 599, not {self.status!r}")
+        encoded([*self.headers.items()])
+        reserved = _HEADERS_OF_HOST.intersection(map(str.lower, self.headers))
+        if reserved:
+            raise ValueError(
+                f"the HTTP server itself sets the header {', '.join(sorted(reserved))}"
+            )
+
+    def encode(self, writer: JsonWriter) -> tuple[Headers, bytes]:
+        """Return the headers and the bytes of the body.
+
+        Raises:
+            TypeError: The body is of another class, or has no JSON form.
+        """
+        body: Any = self.body
+        match body:
+            case str():
+                media_type, data = TEXT, body.encode()
+            case bytes():
+                media_type, data = _BYTES, body
+            case Mapping():
+                media_type, data = JSON, writer.encode(body)
+            case _:
+                raise TypeError(
+                    f"a route returns a str, bytes, a dict or a Response, not {type(body).__name__}"
+                )
+        headers = [*self.headers.items()]
+        if data and "content-type" not in map(str.lower, self.headers):
+            headers.append(("Content-Type", media_type))
+        return headers, data
+
+
+def response_of(value: Any) -> Response:
+    """Return the response for the value that a handler returned."""
+    return value if isinstance(value, Response) else Response(value)
+
+
+RouteHandler: TypeAlias = Callable[[Request], Awaitable[Any]]
+
+# RFC 9110, section 9.1: a method is a token; those in use are words in capitals.
+_METHOD: Final = re.compile(r"[A-Z]+")
+
+# Variables of a path: a segment, and the rest of the path with its slashes.
+_SEGMENT, _REST = OPERATORS[""], OPERATORS["+"]
+
+# The paths that the server itself always answers, unless `path=` changes that of the MCP endpoint.
+_OWN_PATHS: Final = {"/health": "the health check", "/mcp": "the MCP endpoint"}
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RouteMethod:
+    """The handler of one method of a route; `is_public` exempts it from `verify=` and `token=`."""
+
+    handler: RouteHandler
+    is_public: bool
+
+
+@attrs.frozen(eq=False, repr=False)
+class Route:
+    """A path, which may be a template, and its handlers by method."""
+
+    template: UriTemplate
+    methods: dict[str, RouteMethod] = attrs.field(factory=dict[str, RouteMethod], init=False)
+
+    def find(self, method: str) -> RouteMethod | None:
+        """Return the handler of a method; that of GET answers HEAD as well, if HEAD has none."""
+        found = self.methods.get(method)
+        return self.methods.get("GET") if found is None and method == "HEAD" else found
+
+    @property
+    def allow(self) -> str:
+        """The value of the header `Allow`."""
+        return ", ".join(sorted({*self.methods, *(["HEAD"] if "GET" in self.methods else [])}))
+
+
+@attrs.define(eq=False, repr=False)
+class Routes:
+    """The routes of a server.
+
+    Attributes:
+        limits: The limits of the server.
+        writer: The JSON encoder for responses, with the server's converter.
+    """
+
+    limits: Limits
+    writer: JsonWriter
+    # By the path without the names of variables: routes with the same key match the same paths.
+    _routes: dict[str, Route] = attrs.field(factory=dict[str, Route], init=False)
+    _taken: dict[str, str] = attrs.field(factory=lambda: dict(_OWN_PATHS), init=False)
+
+    def add(
+        self, path: str, methods: Collection[str], handler: RouteHandler, *, is_public: bool
+    ) -> None:
+        """Add the handler of some methods of a path; see `Server.route`.
+
+        Raises:
+            TypeError: The handler is not an `async def` function with one parameter.
+            ValueError: A method has a handler already.
+        """
+        label = function_label(plain_function(handler))
+        if not is_async(handler):
+            raise TypeError(f"{label}: the handler of a route has to be `async def`")
+        try:
+            inspect.signature(handler).bind(None)
+        except TypeError as error:
+            text = f"{label}: the handler of a route takes one parameter, the request"
+            raise TypeError(text) from error
+        template = path_template(path)
+        route = self._routes.setdefault(_key(template), Route(template))
+        if route.template.text != template.text:
+            raise ValueError(
+                f"the route {path!r} matches the same paths as {route.template.text!r}"
+            )
+        again = sorted(route.methods.keys() & set(methods))
+        if again:
+            raise ValueError(f"the route {path!r} has a handler of {', '.join(again)} already")
+        for method in methods:
+            route.methods[method] = RouteMethod(handler=handler, is_public=is_public)
+
+    def check_path(self, path: str) -> None:
+        """Check the path of a new route.
+
+        Raises:
+            ValueError: The path is not valid, or is that of an endpoint of the server.
+        """
+        taken_by = self._taken.get(_key(path_template(path)))
+        if taken_by is not None:
+            raise ValueError(f"the path {path!r} is that of {taken_by}: choose another one")
+
+    def take(self, path: str, owner: str) -> None:
+        """Take a path for an endpoint of a served application, so that no route can have it.
+
+        Raises:
+            ValueError: A route has this path.
+        """
+        key = path.rstrip("/")
+        if key in self._routes:
+            raise ValueError(
+                f"the route {path!r} has the path of {owner}: give one of them another"
+            )
+        self._taken[key] = owner
+
+    def find(self, path: str) -> tuple[Route, Mapping[str, str]] | None:
+        """Return the route of a path, and the values of the variables; None if there is none.
+
+        A path without variables has precedence, then the route that was registered first. A slash
+        at the end of the path does not count.
+
+        Raises:
+            UriError: The path is too long, or a value could lead out of its path segment.
+        """
+        if not self._routes:
+            return None
+        path = path.rstrip("/")
+        static = self._routes.get(path)
+        if static is not None and not static.template.variables:
+            return static, {}
+        failure: UriError | None = None
+        uri_chars_max = self.limits.messages.uri_chars_max
+        for route in tuple(self._routes.values()):
+            try:
+                values = route.template.match(path or "/", uri_chars_max=uri_chars_max)
+            except UriError as error:
+                failure = error
+                continue
+            if values is not None:
+                return route, values
+        if failure is not None:
+            raise failure
+        return None
+
+
+def checked_methods(methods: Collection[str]) -> Collection[str]:
+    """Return the methods of a route in capitals.
+
+    Raises:
+        TypeError: They are one string.
+        ValueError: There are none, or one is not a word.
+    """
+    if isinstance(methods, str):
+        raise TypeError(f"methods are a list: write [{methods!r}]")
+    capitals = {method.upper() for method in methods}
+    for method in capitals:
+        if not _METHOD.fullmatch(method):
+            raise ValueError(f"{method!r} is not an HTTP method")
+    if not capitals:
+        raise ValueError('a route needs at least one method, such as methods=["GET"]')
+    return capitals
+
+
+def path_template(path: str) -> UriTemplate:
+    """Return the parsed path of a route.
+
+    Raises:
+        ValueError: It does not begin with a slash, has a query, or an expression other than
+            `{name}` and `{+name}`.
+    """
+    if not path.startswith("/"):
+        raise ValueError(f"a path begins with a slash: {path!r}")
+    if "?" in path or "#" in path:
+        raise ValueError(f"{path!r} has a query or a fragment, which a route cannot match")
+    template = UriTemplate.parse(path if path == "/" else path.rstrip("/"))
+    for expression in template.expressions:
+        if expression.operator not in (_SEGMENT, _REST) or len(expression.names) > 1:
+            raise ValueError(
+                f"{path!r}: a variable of a path is {{name}}, for one segment, or {{+name}}, for"
+                " the rest of the path"
+            )
+    return template
+
+
+def _key(template: UriTemplate) -> str:
+    pieces = [
+        piece if isinstance(piece, str) else "{}" if piece.operator is _SEGMENT else "{+}"
+        for piece in template.pieces
+    ]
+    return "".join([*pieces, template.tail]).rstrip("/")
