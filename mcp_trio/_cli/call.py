@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_args
 
@@ -295,7 +295,7 @@ def _print_log(message: LoggingMessageParams) -> None:
 # Schemas come from servers: a part of one that is not understood is ignored, and the server then
 # validates the arguments.
 
-_SCHEMA_DEPTH_MAX: Final = 6
+SCHEMA_DEPTH_MAX: Final = 6
 
 # The types of JSON Schema for the types of decoded values.
 TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
@@ -311,12 +311,12 @@ TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schemas of the arguments, by name."""
-    return _members(schema.get("properties"))
+    return object_members(schema.get("properties"))
 
 
 def typed_names(schema: Mapping[str, Any]) -> str:
     """Return the arguments with their types, such as `city=string [days=integer]`."""
-    required = _items(schema.get("required"))
+    required = array_items(schema.get("required"))
     texts: list[str] = []
     for name, argument in properties_of(schema).items():
         types = "|".join(sorted(schema_types(argument, schema)))
@@ -327,30 +327,43 @@ def typed_names(schema: Mapping[str, Any]) -> str:
 
 def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
     """Return the types that a schema inside of `root` allows; none if it does not restrict them."""
-    members = _members(schema)
-    if depth > _SCHEMA_DEPTH_MAX:  # the schema refers to itself
+    if depth > SCHEMA_DEPTH_MAX:  # the schema contains itself
         return frozenset()
-    if "$ref" in members:
-        # A pointer such as `#/$defs/Day`; any other reference leads to no schema.
-        target: object = root
-        for step in str(members["$ref"]).removeprefix("#/").split("/"):
-            target = _members(target).get(step)
-        return schema_types(target, root, depth + 1)
+    members = resolved(schema, root)
     declared = members.get("type")
-    names = [declared] if isinstance(declared, str) else _items(declared)
-    values = _items(members.get("enum")) + ([members["const"]] if "const" in members else [])
+    names = [declared] if isinstance(declared, str) else array_items(declared)
+    values = array_items(members.get("enum")) + ([members["const"]] if "const" in members else [])
     types = frozenset(map(str, names)).union(*(TYPE_NAMES[type(value)] for value in values))
     for keyword in ("anyOf", "oneOf"):
-        for alternative in _items(members.get(keyword)):
+        for alternative in array_items(members.get(keyword)):
             types |= schema_types(alternative, root, depth + 1)
     return types
 
 
-def _items(value: Any) -> list[Any]:
+def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema inside of `root`, or in place of a reference the schema that it refers to.
+
+    A reference that leads nowhere, or to itself, becomes an empty schema.
+    """
+    members = object_members(schema)
+    for _ in range(SCHEMA_DEPTH_MAX):
+        if "$ref" not in members:
+            return members
+        # A pointer such as `#/$defs/Day`; any other reference leads to no schema.
+        target: object = root
+        for step in str(members["$ref"]).removeprefix("#/").split("/"):
+            target = object_members(target).get(step)
+        members = object_members(target)
+    return {}
+
+
+def array_items(value: Any) -> list[Any]:
+    """Return the items of a JSON array; none for anything else."""
     return list(cast("Iterable[Any]", value)) if isinstance(value, list) else []
 
 
-def _members(value: Any) -> Mapping[str, Any]:
+def object_members(value: Any) -> Mapping[str, Any]:
+    """Return the members of a JSON object; none for anything else."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
@@ -534,17 +547,20 @@ def call_command(
     if as_json:
         echo_json(bytes(raw_results[-1]))
     else:
-        text = content_text(result.content)
-        if result.is_error:
-            echo_error(f"{text}{hint}")
-        elif _has_more_than_texts(result):
-            structured = msgspec.json.format(
-                msgspec.json.encode(result.structured_content)
-            ).decode()
-            echo_peer_text(f"{text}\n{structured}" if text else structured)
-        else:
-            echo_peer_text(text)
+        print_tool_result(result, hint)
     context.exit(1 if result.is_error else 0)
+
+
+def print_tool_result(result: "CallToolResult", hint: str = "") -> None:
+    """Print the result of a tool to stdout; the text of a failed tool to stderr, with `hint`."""
+    text = content_text(result.content)
+    if result.is_error:
+        echo_error(f"{text}{hint}")
+    elif _has_more_than_texts(result):
+        structured = msgspec.json.format(msgspec.json.encode(result.structured_content)).decode()
+        echo_peer_text(f"{text}\n{structured}" if text else structured)
+    else:
+        echo_peer_text(text)
 
 
 async def _suggestion(name: str, fetch: Callable[[], Awaitable[Iterable[Any]]]) -> str:
@@ -650,6 +666,34 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 
+async def fetch_lists(client: "Client", kinds: Collection[str] = ()) -> dict[str, Sequence[Any]]:
+    """Request the lists of these kinds; without a kind, each list that the server offers."""
+    lists: dict[str, Sequence[Any]] = {}
+    for name, kind in KINDS.items():
+        is_offered = getattr(client.server_capabilities, kind.capability) is not None
+        if name not in kinds and (kinds or not is_offered):
+            continue
+        try:
+            lists[name] = await kind.fetch(client)
+        except RequestError as error:
+            # Many servers with resources do not know the request for templates.
+            if name in kinds or error.code != METHOD_NOT_FOUND:
+                raise
+    return lists
+
+
+def items_as_sent(
+    kinds: Iterable[str], raw_results: Iterable[msgspec.Raw]
+) -> dict[str, list[msgspec.Raw]]:
+    """Return the items of all pages of these lists, each as the server sent it, by member name."""
+    members: dict[str, list[msgspec.Raw]] = {KINDS[kind].member: [] for kind in kinds}
+    for page in raw_results:
+        result = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
+        for member in members.keys() & result:
+            members[member] += msgspec.json.decode(result[member], type=list[msgspec.Raw])
+    return members
+
+
 @click.command(
     cls=SessionCommand,
     short_help="List what a server offers.",
@@ -685,28 +729,11 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
             raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}{hint}")
 
     async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
-        lists: dict[str, Sequence[Any]] = {}
-        for name, kind in KINDS.items():
-            is_offered = getattr(client.server_capabilities, kind.capability) is not None
-            if name not in kinds and (kinds or not is_offered):
-                continue
-            try:
-                lists[name] = await kind.fetch(client)
-            except RequestError as error:
-                # Many servers with resources do not know the request for templates.
-                if name in kinds or error.code != METHOD_NOT_FOUND:
-                    raise
-        return lists
+        return await fetch_lists(client, kinds)
 
     lists, raw_results = in_session(SessionChoices(**chosen), fetch, with_raw_results=as_json)
     if as_json:
-        # One object with the items of all pages, each as the server sent it.
-        members: dict[str, Any] = {KINDS[name].member: [] for name in lists}
-        for page in raw_results:
-            result = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
-            for member in members.keys() & result:
-                members[member] += msgspec.json.decode(result[member], type=Sequence[msgspec.Raw])
-        echo_json(msgspec.json.encode(members))
+        echo_json(msgspec.json.encode(items_as_sent(lists, raw_results)))
         return
 
     narrow = {"arguments": Column("arguments", screen_columns_max=_ARGUMENTS_COLUMNS_MAX)}

@@ -1,0 +1,322 @@
+"""`mcp-trio inspect`: everything that a server offers, as a page or as JSON.
+
+The page is made by rich, which wraps long descriptions inside of their columns. All texts on it
+come from the server, so unprintable characters are escaped.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from mcp_trio._cli.call import (
+    KINDS,
+    SCHEMA_DEPTH_MAX,
+    SERVER_EPILOG,
+    SessionChoices,
+    SessionCommand,
+    array_items,
+    fetch_lists,
+    in_session,
+    items_as_sent,
+    object_members,
+    properties_of,
+    resolved,
+    session_parameters,
+)
+from mcp_trio._cli.output import echo_json, printable, printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from mcp_trio._client.client import Client
+    from mcp_trio.types import Implementation, Prompt, ServerCapabilities, Tool
+
+
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server tells about itself.
+
+    Attributes:
+        server: Its name and version.
+        protocol_version: The protocol version of the session.
+        capabilities: Its capabilities.
+        instructions: A text about its use, for the model.
+        lists: The items of each list that it offers, by the names in `KINDS`.
+    """
+
+    server: "Implementation"
+    protocol_version: str
+    capabilities: "ServerCapabilities"
+    instructions: str | None
+    lists: Mapping[str, Sequence[Any]]
+
+
+async def fetch_facts(client: "Client") -> ServerFacts:
+    """Request all lists of a server."""
+    return ServerFacts(
+        server=client.server_info,
+        protocol_version=client.protocol_version,
+        capabilities=client.server_capabilities,
+        instructions=client.instructions,
+        lists=await fetch_lists(client),
+    )
+
+
+# JSON.
+
+
+def facts_as_json(facts: ServerFacts, raw_results: Sequence[msgspec.Raw]) -> bytes:
+    """Return one JSON object, whose keys are the same for every server.
+
+    `raw_results` are the results of the requests for the lists, as they were received.
+    """
+    lists: Mapping[str, Any] = items_as_sent(facts.lists, raw_results)
+    members = {
+        "server": facts.server,
+        "protocolVersion": facts.protocol_version,
+        "capabilities": facts.capabilities,
+        "instructions": facts.instructions,
+        **{kind.member: lists.get(kind.member, ()) for kind in KINDS.values()},
+    }
+    return msgspec.json.encode(members)
+
+
+# The page.
+
+_PIPE_COLUMNS: Final = 100  # the width of the page where there is no terminal
+_ARGUMENT_COLUMNS: Final = ("argument", "type", "required", "default", "description")
+_RESULT_COLUMNS: Final = ("result", *_ARGUMENT_COLUMNS[1:])
+
+# Keywords of JSON Schema that bound a value, and how a type shows them.
+_BOUNDS: Final[Mapping[str, str]] = {
+    "format": "{}",
+    "minimum": ">= {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "<= {}",
+    "exclusiveMaximum": "< {}",
+    "multipleOf": "multiple of {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "pattern": "pattern {}",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+}
+
+
+def page_of(facts: ServerFacts) -> str:
+    """Return the page for stdout: in colours, and as wide as the screen, on a terminal only."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        print_page(console, facts)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def print_page(console: "Console", facts: ServerFacts) -> None:
+    """Print what a server offers, each list below a heading, to a console of rich."""
+    server = facts.server
+    _print(console, f"{server.name} {server.version}", style="bold")
+    _print(console, server.title, server.description, server.website_url)
+    _print(console, f"protocol version {facts.protocol_version}")
+    _print(console, f"capabilities: {', '.join(_capabilities(facts.capabilities)) or 'none'}")
+    if facts.instructions:
+        _print(console, "instructions:")
+        _print(console, facts.instructions, indent=2)
+    for kind, items in facts.lists.items():
+        console.print()
+        _print(console, f"{kind}: {len(items) or 'none'}", style="bold underline")
+        for item in items:
+            console.print()
+            if kind == "tools":
+                _print_tool(console, item)
+            elif kind == "prompts":
+                _print_prompt(console, item)
+            else:
+                _print(console, getattr(item, "uri", None) or item.uri_template, style="bold cyan")
+                facts_ = (item.title, item.mime_type)
+                _print(console, ", ".join([item.name, *filter(None, facts_)]), indent=2)
+                _print(console, item.description, indent=2)
+                _print_members(console, "annotations", item.annotations)
+                _print_members(console, "_meta", item.meta)
+
+
+def _print_tool(console: "Console", tool: "Tool") -> None:
+    _print(console, tool.name, style="bold cyan")
+    _print(console, tool.title, tool.description, indent=2)
+    _print_table(console, _ARGUMENT_COLUMNS, list(argument_rows(tool.input_schema)))
+    if tool.output_schema is not None:
+        schema = tool.output_schema
+        rows = [*_rows_inside(schema, schema, "", 0)]
+        if not properties_of(schema):  # the result as a whole has a type
+            text = str(schema.get("description", ""))
+            rows.insert(0, ("", type_text(schema, schema), "", "", text))
+        _print_table(console, _RESULT_COLUMNS, rows)
+    _print_members(console, "annotations", tool.annotations)
+    _print_members(console, "execution", tool.execution)
+    _print_members(console, "_meta", tool.meta)
+
+
+def _print_prompt(console: "Console", prompt: "Prompt") -> None:
+    _print(console, prompt.name, style="bold cyan")
+    _print(console, prompt.title, prompt.description, indent=2)
+    rows = [
+        (each.name, "yes" if each.required else "no", each.description or each.title or "")
+        for each in prompt.arguments or ()
+    ]
+    _print_table(console, ("argument", "required", "description"), rows)
+    _print_members(console, "_meta", prompt.meta)
+
+
+def _print(console: "Console", *texts: str | None, indent: int = 0, style: str = "") -> None:
+    """Print each text that is not empty, with unprintable characters escaped."""
+    from rich.text import Text
+
+    for text in filter(None, texts):
+        content = Text(printable_lines(text.strip()), style=style)
+        console.print(_indented(content, indent))
+
+
+def _print_table(console: "Console", columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, unless it has no rows, without the columns that are empty."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    shown = [0, *(at for at in range(1, len(columns)) if any(row[at] for row in rows))]
+    for index in shown:
+        table.add_column(columns[index], overflow="fold")  # long words are broken, not cut
+    for row in rows:
+        texts = (printable(" ".join(row[index].split())) for index in shown)
+        table.add_row(*map(Text, texts))
+    console.print(_indented(table, 2))
+
+
+def _indented(content: "RenderableType", columns: int) -> "RenderableType":
+    from rich.padding import Padding
+
+    return Padding(content, (0, 0, 0, columns), expand=False)
+
+
+def _print_members(console: "Console", name: str, value: object) -> None:
+    """Print a JSON object in one line, unless it is None or empty."""
+    members = msgspec.to_builtins(value)
+    if members:
+        texts = (f"{key}: {_json(each)}" for key, each in members.items())
+        _print(console, f"{name}: {', '.join(texts)}", indent=2)
+
+
+def _capabilities(capabilities: "ServerCapabilities") -> Iterator[str]:
+    """Yield each capability, with what it includes, such as `resources (subscribe)`."""
+    for name, value in msgspec.to_builtins(capabilities).items():
+        included = [key for key, each in value.items() if each is not False]
+        yield f"{name} ({', '.join(included)})" if included else name
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# The arguments of a tool, from its JSON Schema. As in `call`, a schema may contain anything.
+
+
+def argument_rows(
+    schema: Mapping[str, Any],
+    root: Mapping[str, Any] | None = None,
+    path: str = "",
+    depth: int = 0,
+) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield name, type, "yes" or "no" for required, default and description of each argument.
+
+    The members of an object follow it, as `point.x`, and those of the objects of an array, as
+    `points[].x`.
+    """
+    root = schema if root is None else root
+    required = array_items(schema.get("required"))
+    for name, argument in properties_of(schema).items():
+        given = object_members(argument)  # a reference may have a description of its own
+        members = {**resolved(argument, root), **given}
+        default = _json(members["default"]) if "default" in members else ""
+        description = members.get("description") or members.get("title") or ""
+        is_required = "yes" if name in required else "no"
+        yield f"{path}{name}", type_text(argument, root), is_required, default, str(description)
+        if depth < SCHEMA_DEPTH_MAX:
+            yield from _rows_inside(argument, root, f"{path}{name}", depth + 1)
+
+
+def _rows_inside(
+    schema: object, root: Mapping[str, Any], path: str, depth: int
+) -> Iterator[tuple[str, str, str, str, str]]:
+    members = resolved(schema, root)
+    if properties_of(members):
+        yield from argument_rows(members, root, f"{path}." if path else "", depth)
+    elif "items" in members and depth < SCHEMA_DEPTH_MAX:
+        yield from _rows_inside(members["items"], root, f"{path}[]", depth + 1)
+    elif depth < SCHEMA_DEPTH_MAX:
+        for keyword in ("anyOf", "oneOf"):
+            for alternative in array_items(members.get(keyword)):
+                yield from _rows_inside(alternative, root, path, depth + 1)
+
+
+def type_text(schema: object, root: Mapping[str, Any], depth: int = 0) -> str:
+    """Return the type that a schema inside of `root` describes, such as `integer, >= 1`."""
+    members = resolved(schema, root)
+    if depth > SCHEMA_DEPTH_MAX:  # the schema contains itself
+        return "any"
+    if "const" in members:
+        return _json(members["const"])
+    if values := array_items(members.get("enum")):
+        return " | ".join(map(_json, values))
+    for keyword in ("anyOf", "oneOf"):
+        if alternatives := array_items(members.get(keyword)):
+            texts = dict.fromkeys(type_text(each, root, depth + 1) for each in alternatives)
+            return " | ".join(texts)
+    declared = members.get("type")
+    names = [declared] if isinstance(declared, str) else array_items(declared)
+    if "array" in names and object_members(members.get("items")):
+        item = type_text(members["items"], root, depth + 1)
+        names = [f"array of {item}" if name == "array" else name for name in names]
+    bounds = [text.format(members[key]) for key, text in _BOUNDS.items() if key in members]
+    return ", ".join([" | ".join(map(str, names)) or "any", *bounds])
+
+
+# `mcp-trio inspect`.
+
+
+@click.command(
+    cls=SessionCommand,
+    short_help="Show everything that a server offers.",
+    epilog=f"""\b
+The page has the server's name, version, protocol version, capabilities and instructions, and each
+tool, resource, resource template and prompt with its arguments.
+
+\b
+--json prints one object with the keys server, protocolVersion, capabilities, instructions, tools,
+resources, resourceTemplates and prompts. All of them are always there; the items of the lists are
+as the server sent them, and a list that the server does not offer is empty.
+
+{SERVER_EPILOG}
+\b
+Exit status: 0 success; 1 a request was rejected, the connection was lost, or the time limit was
+reached; 2 wrong usage; 130 interrupted.
+
+\b
+Examples:
+  mcp-trio inspect server.py
+  mcp-trio inspect --json -- npx -y some-server | jq '.tools[].name'
+""",
+)
+@session_parameters
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect_command(*, as_json: bool, **chosen: Any) -> None:
+    """Show everything that a server offers, as a page."""
+    facts, raw_results = in_session(SessionChoices(**chosen), fetch_facts, with_raw_results=as_json)
+    if as_json:
+        echo_json(facts_as_json(facts, raw_results))
+    else:
+        click.echo(page_of(facts))
