@@ -88,12 +88,13 @@ def read_host_file(path: Path, *, may_have_comments: bool = False) -> HostFile:
     """
     try:
         path = path.resolve()
-        if not path.exists():
-            return HostFile(path, None, {})
-        if not path.is_file():
+        if not stat.S_ISREG(path.stat().st_mode):
             raise ConfigError(f"{path}: is not a file")
         data = path.read_bytes()
-    except (OSError, RuntimeError) as error:  # RuntimeError: the links form a loop
+    except (FileNotFoundError, NotADirectoryError):
+        return HostFile(path, None, {})
+    # If links form a loop, `resolve` raises RuntimeError up to Python 3.12, and `stat` since 3.13.
+    except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path}: cannot be read: {reason}") from None
     try:

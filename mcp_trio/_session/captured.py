@@ -201,6 +201,8 @@ _FUNCTIONS: Final[dict[str, tuple[_Conversion, float]]] = {
     "time.clock_gettime_ns": (_PLAIN, 2),
     "uuid.uuid1": (_UUID, 3),
     "uuid.uuid4": (_UUID, 1),
+    "uuid.uuid6": (_UUID, 3),  # since Python 3.14
+    "uuid.uuid7": (_UUID, 1),  # since Python 3.14
 }
 
 

@@ -93,7 +93,7 @@ def test_an_unreadable_last_line_is_torn_and_any_other_is_damaged():
         b"[1]\n",
         b'{"n":"x","k":"in","t":0}\n',
         FRAME.join([b'{"n":5,"k":"in","t":0,"f":', b"}\n"]).replace("é".encode(), b"\xff"),
-        b'{"n":5,"k":"in","t":0,"f":' + b"[" * 200_000 + b"]" * 200_000 + b"}\n",
+        b'{"n":5,"k":"in","t":0,"f":' + b"[" * 2_000_000 + b"]" * 2_000_000 + b"}\n",
         b'{"n":5,"k":"in","t":0,"b":"?"}\n',
         b'{"n":5,"k":"gap","t":0,"f":[]}\n',
         b'{"n":5,"k":"gap","t":0}\n',

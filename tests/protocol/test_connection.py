@@ -642,7 +642,7 @@ def test_no_depth_of_nesting_makes_receive_raise(ready):
 
 
 def test_params_too_deep_for_the_stack_are_bad_params():
-    deep = b'{"name":"a","arguments":{"x":%s}}' % (b"[" * 200_000 + b"]" * 200_000)
+    deep = b'{"name":"a","arguments":{"x":%s}}' % (b"[" * 2_000_000 + b"]" * 2_000_000)
     with pytest.raises(msgspec.ValidationError, match="nested too deeply"):
         METHODS["tools/call"].decode_params(msgspec.Raw(deep))
 

@@ -325,6 +325,9 @@ CAPTURED = {
     "from random import random": lambda _: number_below_one(),
     "from uuid import uuid4": lambda _: new_id(),
 }
+for _name in ("uuid6", "uuid7", "uuid8"):  # since Python 3.14
+    if hasattr(uuid, _name):
+        CAPTURED[_name] = lambda _, name=_name: getattr(uuid, name)()
 
 # Named: done, and listed; a divergence behind it names it.
 NAMED = {

@@ -91,6 +91,7 @@ def notes_of(path):
     return [line for line in open_recording(path) if b'"untracked"' in line]
 
 
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")  # since 3.12
 def test_clocks_and_random_numbers_are_captured(recorded):
     def every_source(folder):
         return {name: str(source(folder)) for name, source in CAPTURED.items()}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import urllib.error
 import urllib.request
 
 import pytest
@@ -96,8 +97,12 @@ def post(url, tool):
         "Mcp-Name": tool,
     }
     request = urllib.request.Request(url, request_for(tool).encode(), headers)
-    with contextlib.suppress(OSError):
+    try:
         urllib.request.urlopen(request).read()
+    except urllib.error.HTTPError as error:  # it holds an open file
+        error.close()
+    except OSError:
+        pass
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import sqlite3
 import sys
 import textwrap
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -114,8 +115,8 @@ def raised(error, cause=None, context=None):
 
 
 def sqlite_error():
-    with pytest.raises(sqlite3.Error) as caught:
-        sqlite3.connect(":memory:").execute("nonsense")
+    with closing(sqlite3.connect(":memory:")) as database, pytest.raises(sqlite3.Error) as caught:
+        database.execute("nonsense")
     return caught.value
 
 
