@@ -215,10 +215,10 @@ class Context(BaseContext):
 
         Args:
             message: The text for the user.
-            kind: A flat class (attrs, dataclass, Struct, TypedDict, NamedTuple) whose fields are
-                strings, numbers, booleans, dates, choices (Literal, Enum) or lists of choices, with
-                defaults and constraints; or one such type alone; or the `requestedSchema` itself.
-                Without it the user only accepts or declines.
+            kind: A flat class (attrs, dataclass, Struct, TypedDict, NamedTuple, pydantic model)
+                whose fields are strings, numbers, booleans, dates, choices (Literal, Enum) or lists
+                of choices, with defaults and constraints; or one such type alone; or the
+                `requestedSchema` itself. Without it the user only accepts or declines.
 
         Raises:
             TypeError: The class is not flat; the text names the field.

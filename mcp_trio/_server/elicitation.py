@@ -15,11 +15,12 @@ import types
 import typing
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Final,
     Generic,
@@ -48,6 +49,8 @@ from mcp_trio._protocol.client_features import (
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._server.introspection import (
+    Field,
+    InvalidValue,
     class_of,
     fields_of,
     has_fields,
@@ -55,7 +58,14 @@ from mcp_trio._server.introspection import (
     is_union,
     strip_metadata,
 )
-from mcp_trio._server.type_adapters import TypeReader, convert, json_schema, name_of
+from mcp_trio._server.type_adapters import (
+    PydanticReading,
+    TypeReader,
+    convert,
+    json_schema,
+    name_of,
+    text_in,
+)
 from mcp_trio._server.validation_errors import line
 from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.effects import randomness
@@ -164,7 +174,7 @@ def form_of(kind: Any) -> Form:
 def _form_of_hint(kind: Any) -> Form:
     if kind is None or kind is types.NoneType:
         return Form(_object({}, ()), lambda _: None)
-    if has_fields(kind):
+    if has_fields(kind) or _is_model(kind):
         return _form_of_fields(kind)
     field = _FormField(owner="a form", name=VALUE, hint=kind)
     return Form(
@@ -179,11 +189,8 @@ _form_of_class: Final = functools.lru_cache(_form_of_hint)
 
 
 def _form_of_fields(kind: Any) -> Form:
-    owner = name_of(kind)
-    pairs = [
-        (field, _FormField(owner=owner, name=field.wire_name, hint=field.hint))
-        for field in fields_of(kind)
-    ]
+    is_model = _is_model(kind)
+    pairs = [*(_fields_of_model(kind) if is_model else _fields_of_class(kind))]
     properties: dict[str, Any] = {}
     required: list[str] = []
     for field, member in pairs:
@@ -192,26 +199,82 @@ def _form_of_fields(kind: Any) -> Form:
             schema["default"] = msgspec.to_builtins(field.default)
         if field.is_required and not member.is_optional:
             required.append(field.wire_name)
+    read = _read_model if is_model else _read_fields
+    return Form(_object(properties, required), functools.partial(read, kind, pairs))
 
-    def build(content: Mapping[str, Any]) -> Any:
-        errors: list[str] = []
-        values: dict[str, Any] = {}
-        for field, member in pairs:
-            if field.wire_name in content:
-                try:
-                    values[field.name] = member.read(content[field.wire_name])
-                except FormError as error:
-                    errors += error.lines
-            elif field.is_required:  # The type allows None, so the form does not require the field.
-                values[field.name] = None
-        if errors:
-            raise FormError(errors)
-        try:
-            return class_of(kind)(**values)
-        except (TypeError, ValueError) as error:  # A validator of the class rejects the values.
-            raise FormError([str(error)]) from error
 
-    return Form(_object(properties, required), build)
+def _fields_of_class(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
+    for field in fields_of(kind):
+        yield field, _FormField(owner=name_of(kind), name=field.wire_name, hint=field.hint)
+
+
+def _read_fields(
+    kind: Any, pairs: Sequence[tuple[Field, "_FormField"]], content: Mapping[str, Any]
+) -> Any:
+    errors: list[str] = []
+    values: dict[str, Any] = {}
+    for field, member in pairs:
+        if field.wire_name in content:
+            try:
+                values[field.name] = member.read(content[field.wire_name])
+            except FormError as error:
+                errors += error.lines
+        elif field.is_required:  # The type allows None, so the form does not require the field.
+            values[field.name] = None
+    if errors:
+        raise FormError(errors)
+    try:
+        return class_of(kind)(**values)
+    except (TypeError, ValueError) as error:  # A validator of the class rejects the values.
+        raise FormError([str(error)]) from error
+
+
+# Models of pydantic. A model checks the complete content, because a validator may need all fields.
+
+
+def _is_model(kind: Any) -> bool:
+    """Return whether a type is a pydantic model with fields."""
+    return getattr(kind, "__pydantic_root_model__", True) is False
+
+
+def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
+    owner = name_of(kind)
+    try:
+        schema = _flat(json_schema(TypeReader().readable(kind)))
+    except Exception as error:  # pydantic raises `RuntimeError` for a type without a JSON form
+        reason = str(error).partition("\n")[0]
+        raise TypeError(f"{owner}: {reason}") from error
+    for name, info in kind.model_fields.items():
+        # An alias may be a choice of several, of which the schema has the first.
+        alias = getattr(info.validation_alias, "choices", [info.validation_alias])[0]
+        key = alias if isinstance(alias, str) else name
+        if key in schema["properties"]:
+            special: Any = Annotated
+            hint = special[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+            given = schema["properties"][key] | {"$defs": schema["$defs"]}
+            member = _FormField(owner=owner, name=key, hint=hint, given_schema=given)
+            default = member.json_schema.get("default", msgspec.NODEFAULT)
+            required = info.is_required()
+            yield (
+                Field(name=name, wire_name=key, hint=hint, is_required=required, default=default),
+                member,
+            )
+
+
+def _read_model(
+    kind: Any, pairs: Sequence[tuple[Field, "_FormField"]], content: Mapping[str, Any]
+) -> Any:
+    # A required field whose type allows None is not required in the form.
+    values: dict[str, Any] = {field.wire_name: None for field, _ in pairs if field.is_required}
+    names = [field.wire_name for field, _ in pairs if field.wire_name in content]
+    values |= {name: content[name] for name in names}
+    try:
+        return PydanticReading(kind).read(values, strict=True)
+    except InvalidValue as error:
+        lines = [
+            f"{path.removeprefix('.')}: {text}" if path else text for path, text in error.errors
+        ]
+        raise FormError(lines) from error
 
 
 def _object(properties: dict[str, Any], required: Sequence[str]) -> dict[str, Any]:
@@ -241,6 +304,7 @@ class _FormField:
         owner: The name of the class, for errors.
         name: The name of the field.
         hint: The annotation.
+        given_schema: The JSON Schema by pydantic, which also decodes the value.
         readable: The type that msgspec decodes.
         core: The type without None and without metadata.
         json_schema: The JSON Schema of the type, of which a form may have only a part.
@@ -250,6 +314,7 @@ class _FormField:
     owner: str
     name: str
     hint: Any
+    given_schema: dict[str, Any] | None = None
     readable: Any = attrs.field(init=False)
     core: Any = attrs.field(init=False)
     json_schema: Mapping[str, Any] = attrs.field(init=False)
@@ -263,6 +328,9 @@ class _FormField:
             self.is_optional = len(others) < len(members)
             if len(others) == 1:
                 self.core = strip_metadata(others[0])
+        if self.given_schema is not None:
+            self.json_schema = _flat(self.given_schema)
+            return
         try:
             self.readable = TypeReader().readable(self.hint)
             self.json_schema = _flat(json_schema(self.readable))
@@ -287,8 +355,10 @@ class _FormField:
             TypeError: A form cannot have a field of the type.
             LocalProtocolError: The field asks for a secret, or its text contains a link.
         """
-        _check_field(self.name, self.json_schema)
-        schema = _subset(self.json_schema, _TEXTS)
+        text = text_in(self.hint)
+        described = ({} if text is None else {"description": text}) | {**self.json_schema}
+        _check_field(self.name, described)
+        schema = _subset(described, _TEXTS)
         choices = _choices(self.core)
         if choices is not None:
             return {**schema, "type": "string", **self._choice_schema(choices, "oneOf")}

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 import annotated_types as at
 import attrs
 import msgspec
+import pydantic
+import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -566,8 +568,25 @@ class TripTuple(NamedTuple):
     note: str | None = None
 
 
+class TripModel(pydantic.BaseModel):
+    to_city: str
+    days: Annotated[int, pydantic.Field(ge=1)] = 1
+    size: Size = Size.SMALL
+    note: str | None = None
+
+
+@pydantic.dataclasses.dataclass
+class TripPydantic:
+    to_city: str
+    days: Annotated[int, pydantic.Field(ge=1)] = 1
+    size: Size = Size.SMALL
+    note: str | None = None
+
+
 @pytest.mark.requirement("ELIC-09", "ELIC-13")
-@pytest.mark.parametrize("kind", [TripStruct, TripAttrs, TripData, TripTuple])
+@pytest.mark.parametrize(
+    "kind", [TripStruct, TripAttrs, TripData, TripTuple, TripModel, TripPydantic]
+)
 def test_each_kind_of_class_is_a_form_with_its_fields_and_their_defaults(kind):
     city = "toCity" if kind is TripStruct else "to_city"
     form = form_of(kind)
@@ -623,6 +642,80 @@ def test_an_optional_field_is_not_required_in_the_form():
     assert form_of(int | None).read({"value": 3}) == 3
 
 
+# Models of pydantic.
+
+
+class Visit(pydantic.BaseModel):
+    """When, and how."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    first: dt.date = pydantic.Field(description="The first day.", alias="from")
+    last: dt.date | None
+    class_: Annotated[Literal["b", "a"], "The class."] = pydantic.Field("a", alias="class")
+    days: Annotated[float, pydantic.Field(gt=0, le=9)] = 1
+    sizes: list[Size] = pydantic.Field(default_factory=lambda: [Size.SMALL], max_length=2)
+    home: pydantic.AnyUrl = pydantic.Field(
+        "a:b", validation_alias=pydantic.AliasChoices("page", "site")
+    )
+    is_paid: bool = pydantic.Field(default=False, title="Paid")
+
+    @pydantic.model_validator(mode="after")
+    def check_order(self) -> "Visit":
+        if self.last is not None and self.last < self.first:
+            raise ValueError("the last day is before the first")
+        return self
+
+
+@pytest.mark.requirement("ELIC-09", "ELIC-13", "ELIC-14")
+def test_a_pydantic_model_is_a_form_with_its_own_keywords():
+    form = form_of(Visit)
+    assert form.schema == {
+        "type": "object",
+        "properties": {
+            "from": {"type": "string", "format": "date", "description": "The first day."},
+            "last": {"type": "string", "format": "date"},
+            "class": {
+                "type": "string",
+                "enum": ["b", "a"],
+                "description": "The class.",
+                "default": "a",
+            },
+            "days": {"type": "number", "maximum": 9, "default": 1},
+            "sizes": {"type": "array", "maxItems": 2, "items": {"anyOf": SIZES}},
+            "page": {"type": "string", "minLength": 1, "format": "uri", "default": "a:b"},
+            "is_paid": {"type": "boolean", "title": "Paid", "default": False},
+        },
+        "required": ["from"],
+    }
+    check_form(form.schema)
+    visit = form.read({"from": "2024-02-29", "class": "b", "sizes": ["xl"], "unknown": 7})
+    assert visit == Visit.model_validate(
+        {"from": "2024-02-29", "last": None, "class": "b", "sizes": ["xl"]}
+    )
+    assert type(visit) is Visit
+
+
+@pytest.mark.requirement("ELIC-20")
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ({}, ["from: missing"]),
+        ({"from": "2024-02-29", "days": 0}, ["days: should be greater than 0"]),
+        ({"from": "2024-02-29", "last": "2024-02-28"}, ["the last day is before the first"]),
+    ],
+)
+def test_a_pydantic_model_checks_the_content_of_its_form(content, lines):
+    assert rejected(Visit, content) == lines
+
+
+def test_a_root_model_is_a_form_for_one_value():
+    days = pydantic.RootModel[Annotated[int, pydantic.Field(ge=1)]]
+    form = form_of(days)
+    assert form.schema["properties"] == {"value": {"type": "integer", "minimum": 1}}
+    assert form.read({"value": 3}) == days(3)
+
+
 # Types that no form supports.
 
 
@@ -631,8 +724,46 @@ class Inner:
     it: int
 
 
+class Opaque:
+    """A class that has no JSON form."""
+
+
+class InnerModel(pydantic.BaseModel):
+    it: int
+
+
 def one(hint: Any) -> type:
     return attrs.make_class("Outer", {"it": attrs.field(type=hint)})
+
+
+@pytest.mark.requirement("ELIC-09")
+@pytest.mark.parametrize(
+    ("hint", "why"),
+    [
+        (InnerModel, "a form is flat and cannot have a InnerModel"),
+        (InnerModel | None, "a form is flat and cannot have a InnerModel"),
+        (list[InnerModel], "a list in a form has to be a list of choices"),
+        (list[str], "a list in a form has to be a list of choices"),
+        (dict[str, int], "a form is flat"),
+        (int | str, "a form is flat"),
+        (Grade, "the choices of a form have to be strings"),
+    ],
+)
+def test_a_pydantic_model_that_is_not_flat_is_rejected_with_its_field_named(hint, why):
+    with pytest.raises(TypeError, match=f"Outer, it: .*{why}"):
+        form_of(pydantic.create_model("Outer", it=(hint, ...)))
+
+
+def test_a_pydantic_model_without_a_json_schema_is_rejected():
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    with pytest.raises(TypeError, match=r"\AOuter: .*Opaque.*\Z"):
+        form_of(pydantic.create_model("Outer", __config__=config, it=(Opaque, ...)))
+
+
+@pytest.mark.requirement("ELIC-24")
+def test_a_pydantic_model_asks_for_no_secrets():
+    with pytest.raises(LocalProtocolError, match=r"pin: .* elicit_url"):
+        form_of(pydantic.create_model("Login", pin=(pydantic.SecretStr, ...)))
 
 
 @pytest.mark.requirement("ELIC-09")
@@ -1281,3 +1412,20 @@ async def test_a_client_without_url_elicitation_receives_no_url(
     error = await asker.error("prompts/get", {"name": "ask"})
     said = "the client did not announce elicitation.url"
     assert (error["code"], error["message"]) == (-32603, said)
+
+
+async def test_a_handler_gets_an_instance_of_its_pydantic_model_and_replays(server, record):
+    @server.tool
+    async def moor(ctx: Context) -> str:
+        answer = await ctx.elicit("When?", Visit)
+        assert type(answer.data) is Visit
+        return f"{answer.data.first:%d.%m.%Y} {answer.data.sizes}"
+
+    asker, told = await record(server, protocol_version=D, capabilities=BOTH)
+    call = await asker.begin("tools/call", {"name": "moor", "arguments": {}})
+    question = await asker.next_told()
+    await asker.wire.send_result(question, {"action": "accept", "content": {"from": "2024-02-29"}})
+    answer = await asker.end(call)
+    text = "29.02.2024 [<Size.SMALL: 's'>]"
+    assert answer["result"]["content"] == [{"type": "text", "text": text}]
+    assert (await played_again(asker, told, server)).requests == 1

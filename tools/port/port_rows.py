@@ -297,12 +297,10 @@ CONTEXT: Final = (
         "the answer has `action` and `data` in both; there are no classes to match, such as"
         " `AcceptedElicitation`",
     ),
-    missing(
+    same(
         "elicit_model",
         "a form of a pydantic model",
         'answer = await ctx.elicit("Where?", Model)',
-        "use a dataclass, an attrs class, a `TypedDict` or a msgspec struct",
-        differs="text",
     ),
     other(
         "elicit_scalar",
