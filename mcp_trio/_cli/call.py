@@ -3,7 +3,16 @@
 import contextlib
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_args
 
@@ -50,6 +59,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits, RequestLimits
 from mcp_trio.types import LoggingLevel, LoggingMessageParams, TextContent
 
 if TYPE_CHECKING:
+    from mcp_trio._client.callbacks import ElicitationCallback
     from mcp_trio._client.client import Client
     from mcp_trio._client.connect import Target
     from mcp_trio.types import CallToolResult, GetPromptResult, ReadResourceResult
@@ -208,39 +218,72 @@ def _run_session(
 ) -> _Value:
     import trio
 
+    from mcp_trio._cli.elicitation import ElicitationPrompt
+
     async def connect_and_use() -> _Value:
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(client)
-            except ValueError as error:  # an invalid URL
-                raise click.UsageError(str(error)) from error
-            if choices.log_level is not None:
-                if client.server_capabilities.logging is None:
-                    click.echo("the server does not offer logging", err=True)
-                else:
-                    await client.set_log_level(choices.log_level)
+        async with connected(client, choices):
             return await use(client)
 
     # A server in this process may print, but stdout is for results.
-    with contextlib.redirect_stdout(sys.stderr):
-        client = _client(choices, record)
+    with contextlib.redirect_stdout(sys.stderr), naming_options():
+        answer = ElicitationPrompt(accepts_defaults=choices.yes).answer
+        client = client_of(choices, answer, record=record)
+        return trio.run(connect_and_use)
+
+
+@contextlib.asynccontextmanager
+async def connected(client: "Client", choices: SessionChoices) -> AsyncGenerator[None]:
+    """Connect the client, and set the log level; the connection is closed after the block.
+
+    Raises:
+        click.UsageError: The URL is invalid.
+        MCPError: The connection failed.
+    """
+    async with contextlib.AsyncExitStack() as stack:
         try:
-            return trio.run(connect_and_use)
-        except RequestTimeout as error:
-            raise RequestTimeout(
-                error.method,
-                error.budget,
-                error.seconds,
-                "--timeout",
-                server=error.server,
-                stderr_tail=error.stderr_tail,
-            ) from None
-        except ConnectionLost as error:
-            raise naming_header(error) from None
+            await stack.enter_async_context(client)
+        except ValueError as error:  # an invalid URL
+            raise click.UsageError(str(error)) from error
+        if choices.log_level is not None:
+            if client.server_capabilities.logging is None:
+                click.echo("the server does not offer logging", err=True)
+            else:
+                await client.set_log_level(choices.log_level)
+        yield
 
 
-def _client(choices: SessionChoices, record: Path | None) -> "Client":
-    from mcp_trio._cli.elicitation import ElicitationPrompt
+@contextlib.contextmanager
+def naming_options() -> Generator[None]:
+    """Within this context, errors of a session name the options that help."""
+    try:
+        yield
+    except RequestTimeout as error:
+        raise RequestTimeout(
+            error.method,
+            error.budget,
+            error.seconds,
+            "--timeout",
+            server=error.server,
+            stderr_tail=error.stderr_tail,
+        ) from None
+    except ConnectionLost as error:
+        raise naming_header(error) from None
+
+
+def client_of(
+    choices: SessionChoices, elicitation: "ElicitationCallback", **options: Any
+) -> "Client":
+    """Return a client of the chosen server, which may be imported for that.
+
+    Args:
+        choices: The server, and options for the session.
+        elicitation: Answers the server's elicitations.
+        **options: Further options of `Client`.
+
+    Raises:
+        click.UsageError: The choices name no server, or contradict each other.
+        TargetError: SERVER is a TARGET that names no server.
+    """
     from mcp_trio._client.client import DEFAULT_PROTOCOL_VERSIONS, Client
     from mcp_trio._client.connect import starts_command, url_of
 
@@ -253,14 +296,14 @@ def _client(choices: SessionChoices, record: Path | None) -> "Client":
         if choices.protocol_version is None
         else (choices.protocol_version,),
         limits=choices.limits,
-        record=record,
         raise_tool_errors=False,
         log=None if choices.log_level is None else _print_log,
-        elicitation=ElicitationPrompt(accepts_defaults=choices.yes).answer,
+        elicitation=elicitation,
         elicitation_modes=("form", "url"),
         headers=choices.headers or None,
         inherit_env=not isinstance(choices.server, str),
         stderr="inherit" if choices.stderr and starts_command(target) else None,
+        **options,
     )
 
 
@@ -519,24 +562,7 @@ def call_command(
     given = parse_arguments(arguments)
 
     async def call(client: "Client") -> "tuple[CallToolResult, str]":
-        if isinstance(given, dict):
-            typed = given
-        elif not given:
-            typed = {}
-        else:  # only assignments need the tool's schema
-            schemas = {each.name: each.input_schema for each in await client.list_tools()}
-            if tool not in schemas:
-                raise click.UsageError(
-                    f"the server has no tool {tool!r}; it has: {', '.join(schemas)}"
-                    f"{did_you_mean(tool, schemas)}"
-                )
-            typed = tool_arguments(given, schemas[tool])
-        try:
-            with call_progress(tool, on_any_stderr=progress) as report:
-                result = await client.call_tool(tool, typed, progress=report)
-        except RequestError as error:
-            hint = await _suggestion(tool, client.list_tools)
-            raise RequestError(error.code, f"{error.message}{hint}", error.data) from None
+        result = await call_tool(client, tool, given, progress_on_any_stderr=progress)
         # Some servers report an unknown tool in a result. With --json, this has to be the last one.
         is_unknown = result.is_error and not as_json and tool in content_text(result.content)
         return result, await _suggestion(tool, client.list_tools) if is_unknown else ""
@@ -549,6 +575,35 @@ def call_command(
     else:
         print_tool_result(result, hint)
     context.exit(1 if result.is_error else 0)
+
+
+async def call_tool(
+    client: "Client", tool: str, given: Given, *, progress_on_any_stderr: bool = False
+) -> "CallToolResult":
+    """Call a tool with the parsed arguments, and report its progress.
+
+    Raises:
+        click.UsageError: The server has no such tool, or an argument has the wrong type.
+        MCPError: The request failed; the text names the tool that was probably meant.
+    """
+    if isinstance(given, dict):
+        typed = given
+    elif not given:
+        typed = {}
+    else:  # only assignments need the tool's schema
+        schemas = {each.name: each.input_schema for each in await client.list_tools()}
+        if tool not in schemas:
+            raise click.UsageError(
+                f"the server has no tool {tool!r}; it has: {', '.join(schemas)}"
+                f"{did_you_mean(tool, schemas)}"
+            )
+        typed = tool_arguments(given, schemas[tool])
+    try:
+        with call_progress(tool, on_any_stderr=progress_on_any_stderr) as report:
+            return await client.call_tool(tool, typed, progress=report)
+    except RequestError as error:
+        hint = await _suggestion(tool, client.list_tools)
+        raise RequestError(error.code, f"{error.message}{hint}", error.data) from None
 
 
 def print_tool_result(result: "CallToolResult", hint: str = "") -> None:
@@ -777,16 +832,30 @@ def prompt_command(name: str, arguments: tuple[str, ...], *, as_json: bool, **ch
     given = prompt_arguments(parse_arguments(arguments))
 
     async def get(client: "Client") -> "GetPromptResult":
-        try:
-            return await client.get_prompt(name, given)
-        except RequestError as error:
-            hint = await _suggestion(name, client.list_prompts)
-            raise RequestError(error.code, f"{error.message}{hint}", error.data) from None
+        return await get_prompt(client, name, given)
 
     result, raw_results = in_session(SessionChoices(**chosen), get, with_raw_results=as_json)
     if as_json:
         echo_json(bytes(raw_results[-1]))
         return
+    print_prompt_result(result)
+
+
+async def get_prompt(client: "Client", name: str, given: dict[str, str]) -> "GetPromptResult":
+    """Get a prompt.
+
+    Raises:
+        MCPError: The request failed; the text names the prompt that was probably meant.
+    """
+    try:
+        return await client.get_prompt(name, given)
+    except RequestError as error:
+        hint = await _suggestion(name, client.list_prompts)
+        raise RequestError(error.code, f"{error.message}{hint}", error.data) from None
+
+
+def print_prompt_result(result: "GetPromptResult") -> None:
+    """Print each message of a prompt below its role."""
     for message in result.messages:
         click.echo(styled(f"{printable(message.role)}:", bold=True))
         echo_peer_text(content_text([message.content]))

@@ -65,7 +65,11 @@ def _declined(params: ElicitParams, reason: str) -> ElicitResult:
 
 
 def ask(params: ElicitParams) -> ElicitResult:
-    """Ask the user on the terminal; the end of the input (Ctrl-D) declines."""
+    """Ask the user on the terminal; the end of the input (Ctrl-D) declines.
+
+    Raises:
+        KeyboardInterrupt: The user pressed Ctrl-C.
+    """
     with bars_hidden():
         echo_error(f"the server asks: {params.message} (Ctrl-D declines)")
         try:
@@ -81,8 +85,10 @@ def ask(params: ElicitParams) -> ElicitResult:
                 if value is not UNSET:
                     content[name] = value
             return _confirm("Send this?", content)
-        except click.Abort:
+        except click.Abort as error:
             click.echo(err=True)
+            if isinstance(error.__context__, KeyboardInterrupt):  # only in the main thread
+                raise KeyboardInterrupt from None
             return _DECLINED
 
 

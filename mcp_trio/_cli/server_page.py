@@ -300,21 +300,37 @@ tool, resource, resource template and prompt with its arguments.
 resources, resourceTemplates and prompts. All of them are always there; the items of the lists are
 as the server sent them, and a list that the server does not offer is empty.
 
+\b
+--call reads lines such as `forecast city=Oslo days=2`, and calls the tool. /prompt and /read get
+prompts and resources; /help lists the rest. On a terminal, Tab completes names, arguments and
+values, Ctrl-C cancels the running call, and Ctrl-D ends. Otherwise the lines come from stdin.
+
 {SERVER_EPILOG}
 \b
-Exit status: 0 success; 1 a request was rejected, the connection was lost, or the time limit was
-reached; 2 wrong usage; 130 interrupted.
+Exit status: 0 success; 1 a request was rejected, the connection was lost, the time limit was
+reached, or with --call and without a terminal, a line failed; 2 wrong usage; 130 interrupted.
 
 \b
 Examples:
   mcp-trio inspect server.py
+  mcp-trio inspect server.py --call
   mcp-trio inspect --json -- npx -y some-server | jq '.tools[].name'
 """,
 )
 @session_parameters
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def inspect_command(*, as_json: bool, **chosen: Any) -> None:
+@click.option("--call", "prompts", is_flag=True, help="Call the server from a prompt instead.")
+@click.pass_context
+def inspect_command(
+    context: click.Context, /, *, as_json: bool, prompts: bool, **chosen: Any
+) -> None:
     """Show everything that a server offers, as a page."""
+    if prompts:
+        from mcp_trio._cli.call_prompt import run_prompt
+
+        if as_json:
+            raise click.UsageError("--call prints results, not JSON: leave out --json")
+        context.exit(run_prompt(SessionChoices(**chosen)))
     facts, raw_results = in_session(SessionChoices(**chosen), fetch_facts, with_raw_results=as_json)
     if as_json:
         echo_json(facts_as_json(facts, raw_results))
