@@ -12,7 +12,10 @@ nox.options.error_on_missing_interpreters = True
 GROUPS = nox.project.load_toml("pyproject.toml")
 SCRIPTS = ("mcp_trio", "recordings", "tests", "tools", "noxfile.py")
 COMPILED = ("mcp_trio", "recordings", "tools")
-QUICK = ("jsonrpc", "protocol", "journal", "schema", "server", "client")
+QUICK = tuple(
+    f"tests/{name}" for name in ("jsonrpc", "protocol", "journal", "schema", "server", "client")
+)
+QUICK_OPTIONS = ("-n", "2", "-m", "not slow and not real_time")
 
 
 def share_byte_code(session: nox.Session) -> None:
@@ -57,8 +60,17 @@ def quick(session: nox.Session) -> None:
     install(session, "test")
     share_byte_code(session)
     session.env["MCP_TRIO_EXAMPLES"] = "quick"
-    folders = session.posargs or [f"tests/{folder}" for folder in QUICK]
-    session.run("pytest", "-q", "-n", "2", "-m", "not slow and not real_time", *folders)
+    session.run("pytest", "-q", *QUICK_OPTIONS, *(session.posargs or QUICK))
+
+
+@nox.session(default=False)
+def pythons(session: nox.Session) -> None:
+    """Run the quick tests on each newer Python, which is installed if need be.
+
+    A version that cannot be installed is named at the end; with `-- --may-miss` it is no failure.
+    """
+    install(session, "pythons", package=False)
+    session.run("python", "tools/pythons.py", *session.posargs, "--", *QUICK_OPTIONS, *QUICK)
 
 
 @nox.session(default=False)
