@@ -63,7 +63,9 @@ def watch(module, name, what):
 for clock in CLOCKS:
     watch(time, clock, "clock")
 watch(time, "sleep", "sleep")
-watch(threading, "_start_new_thread", "thread")
+for name in ("_start_joinable_thread", "_start_new_thread"):  # the first since Python 3.13
+    if hasattr(threading, name):
+        watch(threading, name, "thread")
 with noting_imports():  # The hook of the package comes first: an event that it stops is not seen.
     sys.addaudithook(hear)
 

@@ -587,6 +587,10 @@ ECHO_OVER_STDIO = """
     ],
 )
 def test_descriptors_that_were_never_open_are_replaced(shell, answer):
+    # Some builds of libffi, which Trio loads, keep a file open, at the first number that is free.
+    first = {"<": 0, ">": 1, "2": 2}[shell[0]]
+    if run_server(f"import os, trio; os.fstat({first})", shell=shell).returncode == 0:
+        pytest.skip("a library has opened a file at the number of a standard stream")
     done = run_server(ECHO_OVER_STDIO.replace("BEFORE", ""), shell=shell, input=b"{1}\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, answer, b"")
 
