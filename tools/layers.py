@@ -36,6 +36,7 @@ REEXPORTING: Final = (
     "http",
     "hosts",
     "middleware",
+    "tools",
     "testing",
 )
 TEMPLATES: Final = "_cli/templates"  # projects that `mcp-trio new` copies, no modules

@@ -6,8 +6,9 @@ the registered handler, decodes the arguments, runs the handler with a context, 
 value that it returned.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
 
 import attrs
 import msgspec
@@ -60,6 +61,7 @@ from mcp_trio.errors import (
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
     from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
+    from mcp_trio._server.transforms import TransformedSignature
 
 _Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
@@ -305,10 +307,8 @@ class ServedSession:
                 return _tool_failure(text)
             raise RequestError(INVALID_PARAMS, text) from error
         try:
-            calling = self._call(tool, handling, arguments)
-            value = await (
-                calling if tool.timeout is None else _within(tool.timeout, tool, calling)
-            )
+            call = self._call if tool.is_direct else self._call_indirectly
+            value = await call(tool, handling, arguments)
             return _converted(
                 tool, tool_result, value, self.shared.writer, protocol_version, tool.output
             )
@@ -472,6 +472,36 @@ class ServedSession:
         value: Any = signature.handler(**signature.bind(arguments, context))
         return value if hasattr(value, "__await__") else _returned(value)
 
+    async def _call_indirectly(
+        self, tool: RegisteredTool, handling: Handling, arguments: Any
+    ) -> Any:
+        """Return the value of a tool with a time limit, or of a transformed tool.
+
+        Raises:
+            ToolError: The call was cancelled because the time was over.
+        """
+        with trio.move_on_after(math.inf if tool.timeout is None else tool.timeout):
+            return await self._call_base(tool, handling, arguments)
+        raise ToolError(f"{tool.name!r} timed out: it did not finish within {tool.timeout:g} s")
+
+    async def _call_base(self, tool: RegisteredTool, handling: Handling, arguments: Any) -> Any:
+        base, wrapper, signature = tool.base, tool.wrapper, tool.signature
+        if base is None:
+            return await self._call(tool, handling, arguments)
+        transformed = cast("TransformedSignature", signature)
+
+        async def call_base(given: Mapping[str, Any]) -> Any:
+            return await self._call_base(base, handling, transformed.restored(given))
+
+        is_struct = isinstance(arguments, msgspec.Struct)
+        given: dict[str, Any] = msgspec.structs.asdict(arguments) if is_struct else arguments
+        if wrapper is None:
+            return await call_base(given)
+        takes_context = wrapper.context_parameter is not None
+        context = Context(handling, self) if takes_context else None
+        CURRENT_CONTEXT.set(CurrentContext(handling, self))
+        return await wrapper.handler(**wrapper.bind((call_base, given), context))
+
     async def _call_in_thread(
         self,
         registered: Registered,
@@ -507,17 +537,6 @@ class ServedSession:
 
 async def _returned(value: Any) -> Any:
     return value
-
-
-async def _within(seconds: float, tool: RegisteredTool, calling: Awaitable[Any]) -> Any:
-    """Return the value of a call; cancel the call after some seconds.
-
-    Raises:
-        ToolError: The call was cancelled because the time was over.
-    """
-    with trio.move_on_after(seconds):
-        return await calling
-    raise ToolError(f"{tool.name!r} timed out: it did not finish within {seconds:g} s")
 
 
 def _decoded(decode: Callable[[Any], Any], raw: Any) -> Any:

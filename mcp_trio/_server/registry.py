@@ -16,7 +16,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
-from typing import Any, ClassVar, Final, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast, get_args
 
 import attrs
 import msgspec
@@ -42,6 +42,9 @@ from mcp_trio.types import (
     Reference,
     Result,
 )
+
+if TYPE_CHECKING:
+    from mcp_trio._server.transforms import WrapperSignature
 
 logger = logging.getLogger("mcp_trio")
 
@@ -169,8 +172,15 @@ class RegisteredEntry(Registered):
     kw_only=True, eq=False, slots=False, repr=False
 )  # slots would exclude cached_property
 class RegisteredTool(RegisteredEntry):
-    """A function that the model may call; `Server.tool` documents the attributes."""
+    """A function that the model may call; `Server.tool` documents most attributes.
 
+    Attributes:
+        base: The tool that a transformed tool was made of, which each call of it calls.
+        wrapper: The function of the user that calls the base.
+    """
+
+    base: "RegisteredTool | None" = None
+    wrapper: "WrapperSignature | None" = None
     annotations: types.ToolAnnotations | None = None
     timeout: float | None = attrs.field(default=None, validator=_check_timeout)
     given_output: OutputSchema | None = None
@@ -187,8 +197,17 @@ class RegisteredTool(RegisteredEntry):
         _ = self.structured and self.output
 
     @functools.cached_property
+    def is_direct(self) -> bool:
+        """Whether a call only calls the function: there is no time limit, and no base."""
+        return self.timeout is None and self.base is None
+
+    @functools.cached_property
     def output(self) -> OutputSchema | None:
         """The structured output; None if the tool returns content only."""
+        if self.wrapper is not None and self.wrapper.returns is not Any:
+            return output_schema_of(self.wrapper, structured=self.structured)
+        if self.base is not None:
+            return self.base.output
         return self.given_output or output_schema_of(self.signature, structured=self.structured)
 
     @functools.cached_property
@@ -478,8 +497,8 @@ class Registry:
 
     # Registering and removing.
 
-    def add(self, kind: str, key: str, entry: Registered) -> None:
-        """Add an entry to a table.
+    def add(self, kind: str, key: str, entry: Registered, *, replaces: str | None = None) -> None:
+        """Add an entry to a table, perhaps in place of the one with the key `replaces`.
 
         An annotation with a name that is not defined yet is checked when the server starts.
 
@@ -494,8 +513,13 @@ class Registry:
                 if not isinstance(error.__cause__, NameError):
                     raise
                 self._unchecked.append(entry)
-        if self._tables[kind].setdefault(key, entry) is not entry:
+        table = self._tables[kind]
+        if replaces == key:
+            table[key] = entry
+        elif table.setdefault(key, entry) is not entry:
             raise ValueError(f"{key!r} is registered already")
+        elif replaces is not None:
+            table.pop(replaces, None)
         self._change(kind)
 
     def check(self) -> None:
@@ -533,21 +557,24 @@ class Registry:
         self.known_methods[registered.name] = registered.method
         self._capabilities = None
 
-    def find_target(self, target: object) -> Target:
-        """Return the prompt or resource that a name, a URI or a handler function identifies.
+    def find_target(
+        self, target: object, kinds: Sequence[str] = ("prompts", "resources")
+    ) -> Target:
+        """Return the entry of these kinds that a name, a URI or a handler function identifies.
 
         Raises:
             LookupError: It identifies none, or more than one.
         """
         found = [
             (kind, key)
-            for kind in ("prompts", "resources")
+            for kind in kinds
             for key, entry in tuple(self._tables[kind].items())
             if target in (key, entry.signature.handler)
         ]
         if len(found) != 1:
-            what = "no prompt or resource" if not found else "more than one prompt or resource"
-            raise LookupError(f"{what} is registered for {target!r}")
+            what = " or ".join(kind.removesuffix("s") for kind in kinds)
+            many = "no" if not found else "more than one"
+            raise LookupError(f"{many} {what} is registered for {target!r}")
         return found[0]
 
     def arguments_of(self, target: Target) -> Iterable[str] | None:

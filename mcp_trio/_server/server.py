@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         RunWebSocketOptions,
         WebSocketOptions,
     )
+    from mcp_trio._server.transforms import Change, Wrapper
     from mcp_trio._transports.sockets import Authorize
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -354,21 +355,103 @@ class Server:
                 timeout=timeout,
                 resumable=resumable,
             )
-            if not _TOOL_NAME.fullmatch(tool.name):
-                raise ValueError(
-                    f"{tool.name!r} is not a valid name for a tool: use 1 to 128 of the letters"
-                    " A to Z and a to z, digits, '_', '-' and '.'; name= sets another name"
-                )
-            is_destructive = hints is not None and hints.destructive_hint
-            if resumable and is_destructive and self.states is None:
-                raise ValueError(
-                    f"{tool.name!r} is destructive and resumable: give the server `states`, so that"
-                    " a sealed state is used only once"
-                )
+            self._check_tool(tool)
             self._registry.add("tools", tool.name, tool)
             return handler
 
         return register if handler is None else register(handler)
+
+    def _check_tool(self, tool: RegisteredTool) -> None:
+        if not _TOOL_NAME.fullmatch(tool.name):
+            raise ValueError(
+                f"{tool.name!r} is not a valid name for a tool: use 1 to 128 of the letters"
+                " A to Z and a to z, digits, '_', '-' and '.'; name= sets another name"
+            )
+        is_destructive = tool.annotations is not None and tool.annotations.destructive_hint
+        if tool.resumable and is_destructive and self.states is None:
+            raise ValueError(
+                f"{tool.name!r} is destructive and resumable: give the server `states`, so that"
+                " a sealed state is used only once"
+            )
+
+    def transform_tool(
+        self,
+        tool: str | Handler,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        annotations: types.ToolAnnotations | Mapping[str, Any] | None = None,
+        tags: Collection[str] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, "Change"] | None = None,
+        wrap: "Wrapper | None" = None,
+        keep: bool = False,
+    ) -> None:
+        """Change a registered tool: its name, its descriptions, its arguments and its results.
+
+        ```python
+        server.transform_tool(
+            "search",
+            name="search_fish",
+            arguments={"q": Argument("query", description="a fish"), "limit": Fixed(5)},
+        )
+        ```
+
+        What is None stays as it is. A call decodes the changed arguments, and calls the function of
+        the tool with its own ones. A transformed tool may be transformed again.
+
+        Args:
+            tool: The name of the tool, or its function.
+            name: The new name.
+            title: The new name to display.
+            description: The new description.
+            annotations: Other hints on the tool's behaviour; see `tool`.
+            tags: Other tags.
+            meta: Other members of the tool's `_meta`.
+            arguments: The changes of arguments, by their names: `Argument` gives another name,
+                description or default, `Fixed` a value that clients neither see nor may send.
+            wrap: An `async def` function that gets two values: a `CallTool`, with which it calls
+                the tool, and the arguments as a dict, under the names that clients send. A
+                parameter for the context gets that, as in every handler. The function may change
+                the arguments, and may return something else than the tool. Its return annotation,
+                if there is one, gives the output schema. A `ToolError` of the tool reaches it as an
+                exception.
+            keep: True leaves the tool registered as well; `name` is another one then.
+
+        Raises:
+            LookupError: There is no such tool, or the function is registered more than once.
+            TypeError: `wrap` cannot be called, or an annotation cannot be resolved.
+            ValueError: There is no such argument; a name is taken or not possible; or the tool has
+                a given input schema with keywords beside which arguments cannot be changed.
+        """
+        from mcp_trio._server.transforms import WrapperSignature, transformed_signature
+
+        _, key = self._registry.find_target(tool, ("tools",))
+        base = self._registry.tools[key]
+        wrapper = None
+        if wrap is not None:
+            if not is_async(wrap):
+                raise TypeError(f"the wrapper {name_of(wrap)!r} has to be `async def`")
+            wrapper, _ = self._inspect(wrap, WrapperSignature, thread=False)
+            wrapper.check()
+        hints = _tool_annotations(annotations)
+        transformed = attrs.evolve(
+            base,
+            name=name or base.name,
+            title=title or base.title,
+            description=description or base.given_description,
+            annotations=hints or base.annotations,
+            tags=base.tags if tags is None else _checked_tags(tags),
+            meta=base.meta if meta is None else meta,
+            signature=transformed_signature(base.name, base.signature, arguments or {}),
+            base=base,
+            wrapper=wrapper,
+        )
+        self._check_tool(transformed)
+        self._registry.add(
+            "tools", transformed.name, transformed, replaces=None if keep else base.name
+        )
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool; calls that are running continue.

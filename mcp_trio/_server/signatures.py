@@ -281,7 +281,7 @@ class Signature:
         return declared_parameters(self.handler)
 
     @functools.cached_property
-    def _hints(self) -> dict[str, Any]:
+    def hints(self) -> dict[str, Any]:
         """The types of the parameters; a pydantic `Field` as a default belongs to its type."""
         hints: dict[str, Any] = {}
         for item in self._all_parameters:
@@ -314,14 +314,14 @@ class Signature:
         return names[0] if names else None
 
     def _context_names(self, kinds: tuple[type[Any], ...]) -> list[str]:
-        return [name for name, hint in self._hints.items() if _is_context(hint, kinds)]
+        return [name for name, hint in self.hints.items() if _is_context(hint, kinds)]
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The parameters that receive arguments, in the order of the function."""
         parameters: dict[str, Parameter] = {}
         for item in self._all_parameters:
-            name, hint = item.name, self._hints[item.name]
+            name, hint = item.name, self.hints[item.name]
             if name == self.context_parameter:
                 continue
             if self.plain_schema(hint) is None:
@@ -330,7 +330,7 @@ class Signature:
                     json_schema(hint)
                 except Exception as error:
                     raise TypeError(f"{parameter_label(self._function, name)}: {error}") from error
-            description = text_in(self._hints[name]) or self.docstring.parameters.get(name)
+            description = text_in(self.hints[name]) or self.docstring.parameters.get(name)
             if description:
                 # It comes first, so that a `Meta` or `doc` in the annotation overrides it.
                 hint = annotated(hint, [msgspec.Meta(description=description)])
@@ -343,13 +343,17 @@ class Signature:
                 )
             if default is inspect.Parameter.empty:
                 default = msgspec.NODEFAULT
-            is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
-                default is not msgspec.NODEFAULT
-                and type(default) not in _PLAIN_DEFAULTS
-                and self.reader.may_change(default)
-            )
-            parameters[name] = Parameter(name, hint, default, is_mutable)
+            parameters[name] = self.parameter(name, hint, default)
         return parameters
+
+    def parameter(self, name: str, hint: Any, default: Any) -> Parameter:
+        """Return the parameter with a type that msgspec decodes."""
+        is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
+            default is not msgspec.NODEFAULT
+            and type(default) not in _PLAIN_DEFAULTS
+            and self.reader.may_change(default)
+        )
+        return Parameter(name, hint, default, is_mutable)
 
     @functools.cached_property
     def reader(self) -> TypeReader:
@@ -388,7 +392,7 @@ class Signature:
         """Return what `json_schema` would, in a fraction of its time; None for other parameters."""
         properties: dict[str, dict[str, Any]] = {}
         for name in self.parameters:
-            schema = self.plain_schema(self._hints[name])
+            schema = self.plain_schema(self.hints[name])
             if schema is None:
                 return None
             text = self.docstring.parameters.get(name)
@@ -492,7 +496,7 @@ class RawSignature(Signature):
     @property
     def raw_type(self) -> Any:
         """The annotated type of the first value; `Any` if there is no annotation."""
-        return self._hints[self.raw_parameters[0]] if self.raw_parameters else Any
+        return self.hints[self.raw_parameters[0]] if self.raw_parameters else Any
 
     def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
         """Return the keyword arguments for a call of the handler."""

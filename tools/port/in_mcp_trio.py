@@ -32,6 +32,7 @@ from mcp_trio import (
     ToolError,
 )
 from mcp_trio.middleware import CallNext, MiddlewareRequest
+from mcp_trio.tools import Fixed
 from mcp_trio.types import (
     CallToolResult,
     Content,
@@ -983,3 +984,14 @@ async def middleware() -> Facts:
 
     await called(server, {})
     return {"seen": seen}
+
+
+async def tool_transformation() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    server.transform_tool("add", name="plus_one", arguments={"b": Fixed(1)})
+    return {"text": text_of(await called(server, {"a": 2}))}

@@ -170,12 +170,13 @@ TOOLS: Final = (
     ),
     same("thread", "`def` functions run in threads", "def name() -> bool:"),
     same("tool_timeout", "a time limit of a tool", "@mcp.tool(timeout=0.2)"),
-    missing(
+    other(
         "tool_transformation",
         "tools made of other tools",
         'add, name="plus_one", transform_args={"b": ArgTransform(hide=True, default=1)}',
-        "write a function that calls the other",
-        absent="Server.add_tool",
+        'server.transform_tool("add", name="plus_one", arguments={"b": Fixed(1)})',
+        "`Argument` gives an argument another name, description or default; `wrap=` takes a"
+        " function round the tool, as `transform_fn` of FastMCP",
     ),
     missing(
         "visibility",
