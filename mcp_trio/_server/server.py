@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
     from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
+    from mcp_trio._server.openapi import HttpClient, OpenApiReport, Rule
     from mcp_trio._server.sockets import (
         RunTcpOptions,
         RunUnixOptions,
@@ -184,6 +185,7 @@ class Server:
         states: A store that lets each sealed state be used once; without it, states can be reused.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
             host start it in an environment that has them.
+        openapi_report: What became of each operation, of a server from `from_openapi`.
 
     Raises:
         TypeError: `lifespan` is an async generator without `contextlib.asynccontextmanager`.
@@ -217,6 +219,7 @@ class Server:
     keys: KeyRing = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
     states: StateStore | None = attrs.field(default=None, kw_only=True, repr=False)
     dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
+    openapi_report: "OpenApiReport | None" = attrs.field(default=None, init=False, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)
     _change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False, repr=False)
     _sessions: ServerSessions = attrs.field(init=False, repr=False)
@@ -229,6 +232,68 @@ class Server:
         self._sessions = ServerSessions(self, self._registry, self._change_notifier)
         for name, handler in self.methods.items():
             self.method(name)(handler)
+
+    @classmethod
+    def from_openapi(
+        cls,
+        spec: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        client: "HttpClient | None" = None,
+        resources: "Rule | None" = None,
+        include: "Rule | None" = None,
+        exclude: "Rule | None" = None,
+        rename: Mapping[str, str] | None = None,
+        output_schemas: bool = True,
+        **options: Any,
+    ) -> "Server":
+        """Return a server whose tools call an HTTP API that an OpenAPI document describes.
+
+        Each operation becomes a tool, named by its `operationId`, with one flat object of
+        arguments: the parameters, and the members of the request body. A successful response is
+        the result, any other one a result with `is_error` and the text of the body. An operation
+        that cannot be called is refused: `openapi_report` has the reason, and a warning is logged.
+        Requests are effects of the handler, as those of `ctx.http`.
+
+        Args:
+            spec: An OpenAPI document, 3.0 or 3.1: an object, a text in JSON or YAML, or its path.
+                YAML needs PyYAML, which `mcp_trio[openapi]` installs.
+            client: The client that sends the requests, an `AsyncClient` of httpx2 or httpx, with
+                base URL and authentication. You close it. Without a client, `ctx.http` sends them
+                to the first server that the document names.
+            resources: Returns whether an `OpenApiOperation` becomes a resource, or a template of
+                resources, such as `api:/pets/{id}`; it must be a GET.
+            include: Returns whether an operation is wanted; without it, all are.
+            exclude: Returns whether an operation is not wanted.
+            rename: The names of tools, by `operationId`, or by method and path, as in `GET /pets`.
+            output_schemas: Whether tools have the output schemas of the document. An answer that
+                does not fit its schema is a result with `is_error`, which has the whole answer.
+            options: Options of `Server`, such as `limits`; `name` and `version` are by default
+                those of the document.
+
+        Raises:
+            ImportError: The document is YAML, and PyYAML is not installed.
+            OSError: The file cannot be read.
+            TypeError: The client is of another class, or an option is unknown.
+            ValueError: The document is not one of OpenAPI 3.0 or 3.1; neither the client nor the
+                document has a base URL; or a name in `rename` is invalid, used twice, or of no
+                operation.
+        """
+        from mcp_trio._server.openapi import add_operations, info_of, read_document, sender_of
+
+        document = read_document(spec)
+        made_of: dict[str, Any] = {**info_of(document), **options}
+        server = cls(**made_of)
+        server.openapi_report = add_operations(
+            server,
+            document,
+            sender_of(document, client),
+            resources=resources,
+            include=include,
+            exclude=exclude,
+            rename=rename or {},
+            output_schemas=output_schemas,
+        )
+        return server
 
     # Registering.
 

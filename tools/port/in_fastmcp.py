@@ -996,13 +996,36 @@ async def mount() -> Facts:
 
 
 async def from_openapi() -> Facts:
-    responses = {"200": {"description": "OK"}}
-    paths = {"/cities": {"get": {"operationId": "cities", "responses": responses}}}
-    spec = {"openapi": "3.1.0", "info": {"title": "demo", "version": "1"}, "paths": paths}
-    spec["servers"] = [{"url": "http://127.0.0.1:9"}]
-    mcp = FastMCP.from_openapi(spec)
-    async with Client(mcp) as client:
-        return {"tools": [tool.name for tool in await client.list_tools()]}
+    seen: list[str] = []
+
+    def answer(request: Any) -> Any:
+        seen.append(f"{request.method} {request.url}")
+        return httpx2.Response(200, json={"name": "Oslo"})
+
+    parameters = [
+        {"name": "city", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "days", "in": "query", "schema": {"type": "integer"}},
+    ]
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    content = {"application/json": {"schema": schema}}
+    responses = {"200": {"description": "OK", "content": content}}
+    get = {"operationId": "city", "parameters": parameters, "responses": responses}
+    spec: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": "demo", "version": "1"}}
+    spec["paths"] = {"/cities/{city}": {"get": get}}
+    transport = httpx2.MockTransport(answer)
+    client = httpx2.AsyncClient(base_url="http://127.0.0.1:9", transport=transport)
+    mcp = FastMCP.from_openapi(spec, client=client)
+    async with Client(mcp) as mine:
+        tool = (await mine.list_tools())[0]
+        result = await mine.call_tool("city", {"city": "Oslo", "days": 2})
+        schema = tool.inputSchema
+    return {
+        "tool": tool.name,
+        "arguments": sorted(schema["properties"]),
+        "required": schema["required"],
+        "seen": seen,
+        "structured": result.structured_content,
+    }
 
 
 async def proxy() -> Facts:

@@ -968,6 +968,39 @@ async def custom_route() -> Facts:
     return {"got": [got.status_code, got.text], "post": post.status_code}
 
 
+async def from_openapi() -> Facts:
+    seen: list[str] = []
+
+    def answer(request: Any) -> Any:
+        seen.append(f"{request.method} {request.url}")
+        return httpx2.Response(200, json={"name": "Oslo"})
+
+    parameters = [
+        {"name": "city", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "days", "in": "query", "schema": {"type": "integer"}},
+    ]
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    content = {"application/json": {"schema": schema}}
+    responses = {"200": {"description": "OK", "content": content}}
+    get = {"operationId": "city", "parameters": parameters, "responses": responses}
+    spec: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": "demo", "version": "1"}}
+    spec["paths"] = {"/cities/{city}": {"get": get}}
+    transport = httpx2.MockTransport(answer)
+    client = httpx2.AsyncClient(base_url="http://127.0.0.1:9", transport=transport)
+    server = Server.from_openapi(spec, client=client)
+    async with Client(server) as mine:
+        tool = (await mine.list_tools())[0]
+        result = await mine.call_tool("city", {"city": "Oslo", "days": 2})
+        schema = tool.input_schema
+    return {
+        "tool": tool.name,
+        "arguments": sorted(schema["properties"]),
+        "required": schema["required"],
+        "seen": seen,
+        "structured": result.structured_content,
+    }
+
+
 async def middleware() -> Facts:
     seen: list[str | None] = []
     server = Server("demo")

@@ -520,12 +520,13 @@ COMPOSITION: Final = (
         " `mcp-trio record` records what it forwards",
         absent="create_proxy",
     ),
-    missing(
+    other(
         "from_openapi",
         "a server from an OpenAPI document",
-        "mcp = FastMCP.from_openapi(spec)",
-        "write a tool for each operation that a model needs, with `ctx.http`",
-        absent="Server.from_openapi",
+        "mcp = FastMCP.from_openapi(spec, client=client)",
+        "server = Server.from_openapi(spec, client=client)",
+        "[described here](from-openapi.md); `resources=`, `include=`, `exclude=` and `rename=` in"
+        " place of `route_maps=` and `mcp_names=`",
     ),
     other(
         "custom_route",

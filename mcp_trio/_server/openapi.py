@@ -1,0 +1,1013 @@
+"""Servers from OpenAPI documents: each operation of an HTTP API becomes a tool or a resource.
+
+`Server.from_openapi` documents the rules. An operation is read into a `RequestTemplate`, a schema
+of its arguments and one of its result; an operation that cannot be read is refused with a reason.
+"""
+
+import base64
+import inspect
+import keyword
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast
+
+import attrs
+import msgspec
+
+from mcp_trio._protocol.http_headers import media_type_of
+from mcp_trio._server.context import Context
+from mcp_trio._server.http_effects import EffectTransport
+from mcp_trio._server.openapi_requests import (
+    FORM,
+    JSON,
+    MULTIPART,
+    STYLES,
+    Argument,
+    Call,
+    Location,
+    RequestTemplate,
+)
+from mcp_trio._server.openapi_schemas import (
+    Document,
+    Schema,
+    Unsupported,
+    is_array,
+    is_object,
+    unique,
+)
+from mcp_trio._server.results import BYTES_URI, Audio, Image
+from mcp_trio._server.sessions import sessions_of
+from mcp_trio._server.uri_templates import UriTemplate
+from mcp_trio._transports.http_libraries import library_of
+from mcp_trio.errors import ResourceNotFound, SchemaError, ToolError
+from mcp_trio.types import (
+    CallToolResult,
+    EmbeddedResource,
+    ResourceContents,
+    TextContent,
+    ToolAnnotations,
+)
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+    from mcp_trio._server.results import OutputSchema
+    from mcp_trio._server.server import Server
+
+    HttpClient: TypeAlias = httpx2.AsyncClient | httpx.AsyncClient
+
+logger = logging.getLogger("mcp_trio")
+
+_T = TypeVar("_T")
+
+
+# The report --------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class OpenApiOperation:
+    """An operation of an OpenAPI document.
+
+    Attributes:
+        method: The HTTP method, such as `GET`.
+        path: The path, with its parameters in braces.
+        id: The `operationId`, else the method and the path, such as `GET /pets`.
+        summary: The summary.
+        description: The description.
+        tags: The tags.
+        is_deprecated: Whether the document calls it deprecated.
+    """
+
+    method: str
+    path: str
+    id: str
+    summary: str = ""
+    description: str = ""
+    tags: Sequence[str] = ()
+    is_deprecated: bool = False
+
+
+Outcome: TypeAlias = Literal["tool", "resource", "resource template", "excluded", "refused"]
+
+
+@attrs.frozen(kw_only=True)
+class OpenApiEntry:
+    """What became of an operation.
+
+    Attributes:
+        operation: The operation.
+        outcome: "tool", "resource" or "resource template"; "excluded" by `include=` or `exclude=`;
+            or "refused", because it cannot be called.
+        name: The name of the tool, the URI of the resource, or the template; "" if there is none.
+        reason: Why the operation is refused; of others, what is left out, if anything.
+    """
+
+    operation: OpenApiOperation
+    outcome: Outcome
+    name: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        operation = self.operation
+        name = f" {self.name}" if self.name else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{operation.method} {operation.path} → {self.outcome}{name}{reason}"
+
+
+@attrs.frozen(kw_only=True)
+class OpenApiReport:
+    """What became of each operation of an OpenAPI document; `str()` of it has a line for each.
+
+    Attributes:
+        title: The title of the document.
+        entries: The operations, in the order of the document.
+    """
+
+    title: str
+    entries: Sequence[OpenApiEntry]
+
+    @property
+    def taken(self) -> Sequence[OpenApiEntry]:
+        """The operations that became tools or resources."""
+        return [each for each in self.entries if each.outcome not in ("excluded", "refused")]
+
+    @property
+    def refused(self) -> Sequence[OpenApiEntry]:
+        """The operations that cannot be called."""
+        return [each for each in self.entries if each.outcome == "refused"]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries))
+
+
+# Reading a document ------------------------------------------------------------------------------
+
+_VERSION: Final = re.compile(r"3\.([01])\.\d+.*")
+
+_METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+
+
+class _Info(msgspec.Struct):
+    title: str = ""
+    version: str = "0"
+
+
+class _Server(msgspec.Struct, rename="camel"):
+    url: str = "/"
+    variables: dict[str, dict[str, Any]] = {}
+
+    def filled(self) -> str:
+        """Return the URL, with the defaults of its variables."""
+        url = self.url
+        for name, variable in self.variables.items():
+            url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
+        return url
+
+
+class _Encoding(msgspec.Struct, rename="camel"):
+    content_type: str | None = None
+    style: str | None = None
+    explode: bool | None = None
+    allow_reserved: bool = False
+
+
+class _MediaType(msgspec.Struct):
+    schema: Any = msgspec.field(default_factory=dict[str, Any])
+    encoding: dict[str, _Encoding] = {}
+
+
+class _Parameter(msgspec.Struct, rename="camel"):
+    name: str
+    location: Literal["path", "query", "header", "cookie"] = msgspec.field(name="in")
+    description: str = ""
+    required: bool = False
+    schema: Any = None
+    content: dict[str, _MediaType] = {}
+    style: str | None = None
+    explode: bool | None = None
+    allow_reserved: bool = False
+
+
+class _RequestBody(msgspec.Struct):
+    content: dict[str, _MediaType]
+    description: str = ""
+    required: bool = False
+
+
+class _Response(msgspec.Struct):
+    content: dict[str, _MediaType] = {}
+
+
+class _Operation(msgspec.Struct, rename="camel"):
+    operation_id: str = ""
+    summary: str = ""
+    description: str = ""
+    tags: list[str] = []
+    parameters: list[Any] = []
+    request_body: Any = None
+    responses: dict[str, Any] = {}
+    callbacks: dict[str, Any] = {}
+    deprecated: bool = False
+    servers: list[_Server] = []
+
+
+def read_document(spec: Mapping[str, Any] | str | os.PathLike[str]) -> Document:
+    """Return an OpenAPI document, given as an object, as text in JSON or YAML, or by its path.
+
+    Raises:
+        ImportError: The document is YAML, and PyYAML is not installed.
+        OSError: The file cannot be read.
+        ValueError: The document is not one of OpenAPI 3.0 or 3.1.
+    """
+    contents: Any = spec if isinstance(spec, Mapping) else _parsed(*_text_of(spec))
+    document: Schema = contents if is_object(contents) else {}
+    if "swagger" in document:
+        raise ValueError(
+            f"the document is Swagger {document['swagger']}: convert it to OpenAPI 3 first"
+        )
+    found = _VERSION.fullmatch(str(document.get("openapi")))
+    if found is None or not is_object(document.get("paths", {})):
+        raise ValueError(
+            f"this is not an OpenAPI document of version 3.0 or 3.1, an object with `openapi` and"
+            f" `paths`: it has openapi: {document.get('openapi')}"
+        )
+    return Document(document, is_3_0=found[1] == "0")
+
+
+def _text_of(spec: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return a document's text, and its name for errors."""
+    if isinstance(spec, str):
+        if spec.lstrip().startswith("{") or "\n" in spec:
+            return spec, "the text"
+        if re.match("https?://", spec):
+            raise ValueError(f"from_openapi() fetches nothing: download {spec}, and give its path")
+    return Path(spec).read_text(encoding="utf-8"), os.fspath(spec)
+
+
+def _parsed(text: str, name: str) -> Any:
+    if text.lstrip().startswith("{"):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{name} is not JSON: {error}") from error
+    try:
+        import yaml as library
+    except ImportError as error:
+        text = f"{name} is YAML, which needs PyYAML: pip install 'mcp_trio[openapi]'"
+        raise ImportError(text) from error
+
+    yaml: Any = library
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """YAML 1.2 with its JSON schema; PyYAML alone reads `no` as False, and dates as dates."""
+
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    for tag, pattern, first in _YAML_SCALARS:
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), list(first))
+    try:
+        # JSON has names that are strings only: the status `200:` of a response is a number in YAML.
+        return msgspec.to_builtins(yaml.load(text, Loader), str_keys=True)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is not YAML: {error}") from error
+
+
+# https://yaml.org/spec/1.2.2/#1022-tag-resolution
+_YAML_SCALARS: Final = (
+    ("merge", r"<<\Z", "<"),  # of YAML 1.1, but in use
+    ("null", r"(?:null|~|)\Z", "n~"),
+    ("bool", r"(?:true|false)\Z", "tf"),
+    ("int", r"-?(?:0|[1-9][0-9]*)\Z", "-0123456789"),
+    ("float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?\Z", "-0123456789"),
+)
+
+
+# Reading an operation ----------------------------------------------------------------------------
+
+# The rules of `Server.from_openapi`.
+Rule: TypeAlias = Callable[[OpenApiOperation], bool]
+
+# Parameters of these names are no arguments: https://spec.openapis.org/oas/v3.1.1#parameter-object
+_IGNORED_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})
+
+_NAME_CHARS_MAX: Final = 64  # as in the APIs of models
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
+
+_HINTS: Final[Mapping[str, ToolAnnotations]] = {
+    **dict.fromkeys(
+        ("GET", "HEAD", "OPTIONS", "TRACE"),
+        ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True),
+    ),
+    "PUT": ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True),
+    "DELETE": ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True),
+    "POST": ToolAnnotations(read_only_hint=False, idempotent_hint=False),
+    "PATCH": ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False),
+}
+"""The hints of each method (RFC 9110, section 9.2). Whether POST destroys anything is not known."""
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class _Reading:
+    """An operation that is being read, and what was read of it so far.
+
+    Attributes:
+        document: The document.
+        objects_max: The maximum number of objects and arrays in a schema.
+        properties: The schemas of the arguments, by name.
+        required: The names of the arguments that a call needs.
+        arguments: The arguments and their places.
+        notes: What is left out.
+        media_type: The media type of the request body; None if there is none.
+        output: The schema of the result, if all successful responses have one.
+        result_media_type: The media type of the result; None if there is none.
+    """
+
+    document: Document
+    objects_max: int
+    properties: dict[str, Any] = attrs.field(factory=dict[str, Any], init=False)
+    required: list[str] = attrs.field(factory=list[str], init=False)
+    arguments: list[Argument] = attrs.field(factory=list[Argument], init=False)
+    notes: list[str] = attrs.field(factory=list[str], init=False)
+    media_type: str | None = attrs.field(default=None, init=False)
+    output: dict[str, Any] | None = attrs.field(default=None, init=False)
+    result_media_type: str | None = attrs.field(default=None, init=False)
+
+    def read(self, path: str, operation: _Operation, shared: Sequence[Any]) -> None:
+        """Read an operation; `shared` are the parameters of all operations at its path.
+
+        Raises:
+            Unsupported: The operation cannot be called.
+        """
+        if operation.callbacks:
+            names = ", ".join(operation.callbacks)
+            raise Unsupported(f"the API calls back ({names}), which a server of MCP cannot receive")
+        parameters: dict[tuple[str, str], _Parameter] = {}
+        for each in (*shared, *operation.parameters):
+            parameter = self._part(each, _Parameter, "a parameter")
+            parameters[parameter.location, parameter.name] = parameter
+        in_path = set(re.findall(r"\{([^{}]+)\}", path))
+        for name in sorted(in_path - {name for at, name in parameters if at == "path"}):
+            raise Unsupported(f"the path has {{{name}}}, which is none of the parameters")
+        for parameter in parameters.values():
+            if parameter.location == "path" and parameter.name not in in_path:
+                self.notes.append(f"without the parameter {parameter.name}, which the path lacks")
+            elif not (
+                parameter.location == "header" and parameter.name.lower() in _IGNORED_HEADERS
+            ):
+                self._add_parameter(parameter)
+        if operation.request_body is not None:
+            self._add_body(self._part(operation.request_body, _RequestBody, "the request body"))
+        self._read_responses(operation.responses)
+
+    def _part(self, value: Any, kind: type[_T], name: str) -> _T:
+        """Return a part of the document, or what it refers to, as an object of a class."""
+        try:
+            return msgspec.convert(self.document.resolve(value), kind)
+        except msgspec.ValidationError as error:
+            raise Unsupported(f"{name} is malformed: {error}") from error
+
+    # Arguments.
+
+    def _add_parameter(self, parameter: _Parameter) -> None:
+        schema, is_json = parameter.schema, False
+        for media_type, content in parameter.content.items():
+            schema, is_json = content.schema, True
+            if not _is_json(media_type):
+                text = f"the parameter {parameter.name}, which is {media_type}"
+                if parameter.required:
+                    raise Unsupported(f"{text}, cannot be sent")
+                self.notes.append(f"without {text}")
+                return
+        styles = STYLES[parameter.location]
+        style = parameter.style or styles[0]
+        if style not in styles:
+            raise Unsupported(f"the parameter {parameter.name} has the unknown style {style}")
+        self._add(
+            {} if schema is None else schema,
+            description=parameter.description,
+            is_required=parameter.required or parameter.location == "path",
+            location=parameter.location,
+            wire_name=parameter.name,
+            style=style,
+            is_exploded=style in _EXPLODED if parameter.explode is None else parameter.explode,
+            keeps_reserved=parameter.allow_reserved,
+            is_json=is_json,
+        )
+
+    def _add(
+        self,
+        schema: Any,
+        *,
+        description: str = "",
+        is_required: bool,
+        location: Location,
+        wire_name: str,
+        **details: Any,
+    ) -> None:
+        """Add an argument; its name is made valid, and unique by its place or a number."""
+        name = _NOT_IN_ARGUMENTS.sub("_", wire_name).strip("_") or "argument"
+        if name in self.properties and location != "body":
+            name = f"{name}_{'body' if location == 'member' else location}"
+        name = unique(name, self.properties, _NAME_CHARS_MAX)
+        converted = self.document.schema(schema, "request")
+        members: dict[str, Any] = {} if converted is True else converted
+        texts = [description or members.get("description", "")]
+        if name != wire_name and location != "body":
+            place = "member of the body" if location == "member" else f"{location} parameter"
+            texts.append(f"Sent as the {place} `{wire_name}`.")
+        text = "\n\n".join(filter(None, texts))
+        self.properties[name] = members | ({"description": text} if text else {})
+        if is_required:
+            self.required.append(name)
+        self.arguments.append(
+            Argument(name=name, location=location, wire_name=wire_name, **details)
+        )
+
+    def _add_body(self, body: _RequestBody) -> None:
+        chosen = _chosen_media_type(body.content)
+        if chosen is None:
+            text = f"the request body, which is {' or '.join(body.content) or 'not described'}"
+            if body.required:
+                raise Unsupported(f"{text}, cannot be sent")
+            self.notes.append(f"without {text}")
+            return
+        given, self.media_type = chosen
+        content = body.content[given]
+        is_text = self.media_type.startswith("text/")
+        members = None if is_text else self.document.members(content.schema, "request")
+        if members is None:
+            if self.media_type == MULTIPART:
+                raise Unsupported("the multipart request body has no fields that are known")
+            self._add(
+                content.schema,
+                description=body.description,
+                is_required=body.required,
+                location="body",
+                wire_name="body",
+            )
+            return
+        properties, required = members
+        for name, schema in properties.items():
+            is_required = body.required and name in required
+            encoding = content.encoding.get(name, _Encoding())
+            if self.media_type == MULTIPART and self._is_file(schema, encoding):
+                if is_required:
+                    raise Unsupported(f"the request uploads a file, in the field {name}")
+                self.notes.append(f"without the field {name}, which is a file")
+                continue
+            kind = self._type_of(schema)
+            style = encoding.style or "form"
+            if style not in STYLES["member"]:
+                raise Unsupported(f"the field {name} has the unknown style {style}")
+            self._add(
+                schema,
+                is_required=is_required,
+                location="member",
+                wire_name=name,
+                style=style,
+                is_exploded=style in _EXPLODED if encoding.explode is None else encoding.explode,
+                keeps_reserved=encoding.allow_reserved,
+                # Without a style, a field that is an object is JSON text.
+                is_json=encoding.style is None and kind == "object",
+            )
+
+    def _type_of(self, schema: Any) -> Any:
+        resolved = self.document.resolve(schema)
+        return resolved.get("type") if is_object(resolved) else None
+
+    def _is_file(self, schema: Any, encoding: _Encoding) -> bool:
+        given = self.document.resolve(schema)
+        if not is_object(given):
+            return False
+        if given.get("type") == "array":
+            return self._is_file(given.get("items", {}), encoding)
+        is_encoded = "contentEncoding" in given  # as text
+        media_type = encoding.content_type or ("" if is_encoded else given.get("contentMediaType"))
+        is_text = not media_type or media_type.startswith("text/") or _is_json(media_type)
+        return given.get("format") == "binary" or not is_text
+
+    # Results.
+
+    def _read_responses(self, responses: Mapping[str, Any]) -> None:
+        """Find the schema of the result: that of all successful responses, if they are all JSON."""
+        schemas: list[Any] = []
+        has_others = False
+        for status, each in responses.items():
+            if not status.startswith("2"):
+                continue
+            content = self._part(each, _Response, f"the response {status}").content
+            json_type = next(filter(_is_json, content), None)
+            self.result_media_type = (
+                self.result_media_type or json_type or next(iter(content), None)
+            )
+            schema = None if json_type is None else content[json_type].schema
+            if schema:
+                schemas.append(schema)
+            else:
+                has_others = True
+        if has_others or not schemas:
+            return
+        try:
+            converted = [self.document.schema(schema, "response") for schema in schemas]
+            distinct = [it for index, it in enumerate(converted) if it not in converted[:index]]
+            schema = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+            self.output = self.document.with_definitions(
+                schema, "response", objects_max=self.objects_max
+            )
+        except Unsupported as error:
+            self.notes.append(f"without an output schema: {error}")
+
+    def input_schema(self) -> dict[str, Any]:
+        """Return the schema of the arguments.
+
+        Raises:
+            Unsupported: A schema refers to another document, or to nothing.
+        """
+        schema = {
+            "type": "object",
+            "properties": self.properties,
+            "required": self.required,
+            "additionalProperties": False,
+        }
+        return self.document.with_definitions(schema, "request", objects_max=self.objects_max)
+
+
+# The steps of reading an object of a schema, at least.
+_STEPS_PER_OBJECT: Final = 12
+
+# The styles whose items and members are parameters of their own unless the document says otherwise.
+_EXPLODED: Final = ("form", "deepObject")
+
+_NOT_IN_ARGUMENTS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def _is_json(media_type: str) -> bool:
+    name = media_type_of(media_type)
+    return name == JSON or name.endswith("+json")
+
+
+def _chosen_media_type(content: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return the media type of a request body as it is given, and as it is sent."""
+    names = {given: media_type_of(given) for given in content}
+    for given, name in names.items():
+        if _is_json(name):
+            return given, name
+    for given, name in names.items():
+        if name in ("*/*", "application/*"):
+            return given, JSON
+    for wanted in (FORM, MULTIPART, "text/"):
+        for given, name in names.items():
+            if name.startswith(wanted):
+                return given, "text/plain" if name == "text/*" else name
+    return None
+
+
+# Calling an operation ----------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False, repr=False)
+class _ClientTransport:
+    """A transport that sends by a client: with its authentication, cookies and transports."""
+
+    client: "HttpClient"
+
+    async def handle_async_request(self, request: Any) -> Any:
+        return await self.client.send(request, stream=True)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class _Sender:
+    """The sender of the requests of all operations; each request is one effect of the handler.
+
+    Attributes:
+        client: The user's client; None for `ctx.http`.
+        base_url: The URL before each path; empty if the client has one.
+    """
+
+    client: "HttpClient | None"
+    base_url: str
+
+    async def send(self, context: Context, method: str, call: Call, *, wants_json: bool) -> Any:
+        """Send a request, and return the response.
+
+        Raises:
+            ToolError: There was no response.
+        """
+        client: Any = context.http if self.client is None else self.client
+        library = library_of(client)
+        headers = {**call.headers}
+        if wants_json and client.headers.get("accept") == "*/*":  # unless the user has set it
+            headers["Accept"] = JSON
+        try:
+            request = client.build_request(
+                method,
+                self.base_url + call.url,
+                headers=headers,
+                content=call.content,
+                files=call.files,
+            )
+            if call.cookies:
+                of_client = request.headers.get("cookie")
+                cookies = f"{of_client}; {call.cookies}" if of_client else call.cookies
+                request.headers["Cookie"] = cookies
+            if self.client is None:
+                return await client.send(request)
+            return await EffectTransport(_transport(self.client)).handle_async_request(request)
+        except (library.HTTPError, library.InvalidURL) as error:
+            raise ToolError(f"the API could not be asked: {type(error).__name__}") from error
+
+
+def _transport(client: "HttpClient") -> Any:
+    return _ClientTransport(client)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"HTTP {status}"
+
+
+def _content(response: Any) -> Any:
+    """Return the body of a response as text, an image, audio or bytes."""
+    body, media_type = response.content, media_type_of(response.headers.get("content-type"))
+    for kind, media in (("image/", Image), ("audio/", Audio)):
+        if media_type.startswith(kind) and media_type != "image/svg+xml":
+            return media(body, media_type)
+    try:
+        return body.decode(response.charset_encoding or "utf-8")
+    except (UnicodeDecodeError, LookupError):
+        return body
+
+
+def _failure_text(response: Any) -> str:
+    return "\n\n".join(filter(None, [_phrase(response.status_code), response.text]))
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class _Tool:
+    """The handler of a tool that calls an operation."""
+
+    sender: _Sender
+    template: RequestTemplate
+    wants_json: bool
+    output: "OutputSchema | None" = None
+
+    async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
+        call = self.template.call(arguments)
+        response = await self.sender.send(
+            ctx, self.template.method, call, wants_json=self.wants_json
+        )
+        if not response.is_success:
+            return _error_result(_failure_text(response))
+        if self.output is not None:
+            return self._structured(response, self.output)
+        content = _content(response)
+        if isinstance(content, bytes) and content:
+            media_type = media_type_of(response.headers.get("content-type")) or None
+            blob = base64.b64encode(content).decode()
+            resource = ResourceContents(uri=BYTES_URI, mime_type=media_type, blob=blob)
+            return EmbeddedResource(resource=resource)
+        return content or _phrase(response.status_code)
+
+    def _structured(self, response: Any, output: "OutputSchema") -> Any:
+        try:
+            value = msgspec.json.decode(response.content)
+            errors = output.validation_errors(response.content)
+        except msgspec.DecodeError as error:
+            errors, value = [f"it is not JSON: {error}"], None
+        if not errors:
+            return value
+        # The result has to conform to the output schema. An API that does not conform to its own
+        # document has still done what it was asked to, which the model has to know.
+        status = _phrase(response.status_code)
+        text = f"{status}: the API has answered, but not as its document says ({'; '.join(errors)})"
+        return _error_result(f"{text}\n\n{response.text}")
+
+
+def _error_result(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+
+
+# Registering -------------------------------------------------------------------------------------
+
+
+def _resource_uri(reading: _Reading, method: str, path: str) -> tuple[str, dict[str, Argument]]:
+    """Return the URI, or URI template, of an operation, and the arguments by variable.
+
+    Raises:
+        Unsupported: The operation cannot be a resource.
+    """
+    if method != "GET":
+        raise Unsupported("a resource is read by GET")
+    arguments: dict[str, Argument] = {}
+    in_query: list[str] = []
+    for argument in reading.arguments:
+        kind = reading.properties[argument.name].get("type")
+        is_text = kind not in ("array", "object") and not argument.is_json
+        if argument.location not in ("path", "query") or not is_text:
+            place = f"the argument {argument.name}, which a URI cannot contain"
+            if argument.name in reading.required:
+                raise Unsupported(f"a resource cannot have {place}")
+            reading.notes.append(f"without {place}")
+            continue
+        name = re.sub(r"\W", "_", argument.name, flags=re.ASCII)
+        if keyword.iskeyword(name) or not name.isidentifier() or name == "ctx":
+            name = f"_{name}"
+        variable = unique(name, arguments)
+        arguments[variable] = argument
+        if argument.location == "path":
+            path = path.replace(f"{{{argument.wire_name}}}", f"{{{variable}}}")
+        else:
+            in_query.append(variable)
+    query = f"{{?{','.join(in_query)}}}" if in_query else ""
+    return f"api:{path}{query}", arguments
+
+
+def _resource_handler(
+    sender: _Sender,
+    template: RequestTemplate,
+    uri: UriTemplate,
+    arguments: Mapping[str, Argument],
+    required: Sequence[str],
+    *,
+    wants_json: bool,
+) -> Any:
+    """Return the handler of a resource, which has a parameter for each variable of its URI."""
+
+    async def read(*, ctx: Context, **values: str | None) -> str | bytes:
+        given = {name: value for name, value in values.items() if value is not None}
+        call = template.call({arguments[name].name: value for name, value in given.items()})
+        response = await sender.send(ctx, template.method, call, wants_json=wants_json)
+        if response.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+            raise ResourceNotFound(uri.expand(given))
+        if not response.is_success:
+            raise ToolError(_failure_text(response))
+        content = _content(response)
+        return content if isinstance(content, str) else bytes(response.content)
+
+    only = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("ctx", only, annotation=Context)]
+    for variable, argument in arguments.items():
+        is_required = argument.name in required
+        parameters.append(
+            inspect.Parameter(
+                variable,
+                only,
+                annotation=str if is_required else str | None,
+                default=inspect.Parameter.empty if is_required else None,
+            )
+        )
+    cast("Any", read).__signature__ = inspect.Signature(parameters)
+    return read
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class OpenApiRegistration:
+    """The registration of the operations of a document at a server; `Server.from_openapi`.
+
+    Attributes:
+        server: The server.
+        document: The document.
+        sender: The sender of the requests.
+        is_resource: The rule `resources=`.
+        is_included: The rules `include=` and `exclude=`.
+        rename: The names of tools, by the ids of operations.
+        has_output_schemas: Whether tools have the output schemas of the document.
+    """
+
+    server: "Server"
+    document: Document
+    sender: _Sender
+    is_resource: Rule
+    is_included: Rule
+    rename: Mapping[str, str]
+    has_output_schemas: bool
+    _names: dict[str, object] = attrs.field(factory=dict[str, object], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._names.update(dict.fromkeys(self.rename.values()))
+
+    def run(self) -> Sequence[OpenApiEntry]:
+        """Register all operations, and return what became of each.
+
+        Raises:
+            ValueError: A name in `rename` is invalid or given twice, or no operation has its id.
+        """
+        entries: list[OpenApiEntry] = []
+        limits = self.server.limits.messages
+        # A schema that would take too many steps is left out before it is copied.
+        objects_max = min(limits.schema_objects_max, limits.schema_steps_max // _STEPS_PER_OBJECT)
+        for operation, parsed, path_item in self._operations():
+            if not self.is_included(operation):
+                entries.append(OpenApiEntry(operation=operation, outcome="excluded"))
+                continue
+            reading = _Reading(document=self.document, objects_max=objects_max)
+            try:
+                if isinstance(parsed, Unsupported):
+                    raise parsed
+                outcome, name = self._register(operation, parsed, path_item, reading)
+                reason = "; ".join(reading.notes)
+            except (Unsupported, SchemaError) as error:
+                outcome, name, reason = "refused", "", str(error)
+            entries.append(
+                OpenApiEntry(operation=operation, outcome=outcome, name=name, reason=reason)
+            )
+        unknown = sorted(self.rename.keys() - {each.operation.id for each in entries})
+        if unknown:
+            raise ValueError(f"rename= has ids that no operation has: {', '.join(unknown)}")
+        for name in self.document.contents.get("webhooks", {}):
+            webhook = OpenApiOperation(method="WEBHOOK", path=name, id=f"WEBHOOK {name}")
+            reason = "a webhook is called by the API"
+            entries.append(OpenApiEntry(operation=webhook, outcome="refused", reason=reason))
+        return entries
+
+    def _operations(
+        self,
+    ) -> Iterator[tuple[OpenApiOperation, _Operation | Unsupported, Schema]]:
+        """Yield each operation, the object that describes it, or an error, and its path item."""
+        for path, given in self.document.contents.get("paths", {}).items():
+            item: Any = None
+            error = Unsupported("the path item is malformed")
+            try:
+                item = self.document.resolve(given)
+            except Unsupported as reason:
+                error = reason
+            if not is_object(item):
+                yield OpenApiOperation(method="*", path=path, id=f"* {path}"), error, {}
+                continue
+            for method in [key for key in item if key in _METHODS]:
+                key = f"{method.upper()} {path}"
+                try:
+                    parsed = msgspec.convert(self.document.resolve(item[method]), _Operation)
+                except (Unsupported, msgspec.ValidationError) as reason:
+                    operation = OpenApiOperation(method=method.upper(), path=path, id=key)
+                    yield operation, Unsupported(f"the operation is malformed: {reason}"), item
+                    continue
+                operation = OpenApiOperation(
+                    method=method.upper(),
+                    path=path,
+                    id=parsed.operation_id or key,
+                    summary=parsed.summary,
+                    description=parsed.description,
+                    tags=tuple(parsed.tags),
+                    is_deprecated=parsed.deprecated,
+                )
+                yield operation, parsed, item
+
+    def _register(
+        self, operation: OpenApiOperation, parsed: _Operation, path_item: Schema, reading: _Reading
+    ) -> tuple[Outcome, str]:
+        """Register an operation; return what it became, and its name.
+
+        Raises:
+            Unsupported, SchemaError: The operation cannot be called.
+        """
+        url, own = server_url(self.document.contents), server_url(path_item)
+        own = parsed.servers[0].filled() if parsed.servers else own
+        if own is not None and url is not None and own.rstrip("/") != url.rstrip("/"):
+            raise Unsupported(f"its server is {own}, and not {url}")
+        shared = path_item.get("parameters", [])
+        reading.read(operation.path, parsed, shared if is_array(shared) else [])
+        template = RequestTemplate(
+            method=operation.method,
+            path=operation.path,
+            arguments=reading.arguments,
+            media_type=reading.media_type,
+        )
+        wants_json = reading.result_media_type is not None and _is_json(reading.result_media_type)
+        description = operation.description or operation.summary or operation.id
+        if operation.is_deprecated:
+            description = f"Deprecated. {description}"
+        listed: dict[str, Any] = {
+            "title": operation.summary or None,
+            "description": description,
+            "tags": operation.tags,
+        }
+        name = self.rename.get(operation.id)
+        if name is None:
+            name = _NOT_IN_NAMES.sub("_", operation.id).strip("_") or "operation"
+            name = unique(name, self._names, _NAME_CHARS_MAX)
+        self._names[name] = operation
+        if self.is_resource(operation):
+            text, arguments = _resource_uri(reading, operation.method, operation.path)
+            uri = UriTemplate.parse(text)
+            handler = _resource_handler(
+                self.sender, template, uri, arguments, reading.required, wants_json=wants_json
+            )
+            media_type = reading.result_media_type
+            self.server.resource(text, name=name, mime_type=media_type, **listed)(handler)
+            return ("resource template" if arguments else "resource"), text
+        tool = _Tool(sender=self.sender, template=template, wants_json=wants_json)
+        output = reading.output if self.has_output_schemas else None
+        hints, schema = _HINTS[operation.method], reading.input_schema()
+        register = partial(
+            self.server.tool, name=name, input_schema=schema, annotations=hints, **listed
+        )
+        try:
+            register(output_schema=output, structured=None if output else False)(tool)
+        except SchemaError as error:
+            if output is None:
+                raise
+            register(structured=False)(tool)
+            reading.notes.append(f"without an output schema: {error}")
+        tool.output = sessions_of(self.server).registry.tools[name].given_output
+        return "tool", name
+
+
+def info_of(document: Document) -> dict[str, str]:
+    """Return the name and the version of a server for a document.
+
+    Raises:
+        ValueError: The document has no valid `info`.
+    """
+    try:
+        info = msgspec.convert(document.contents.get("info"), _Info)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the info of the document is malformed: {error}") from error
+    return {"name": info.title or "openapi", "version": info.version}
+
+
+def server_url(contents: Schema) -> str | None:
+    """Return the URL of the first server that a document or a path item names.
+
+    Raises:
+        ValueError: The servers are malformed.
+    """
+    try:
+        servers = msgspec.convert(contents.get("servers", []), list[_Server])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the servers of the document are malformed: {error}") from error
+    return servers[0].filled() if servers else None
+
+
+def sender_of(document: Document, client: "HttpClient | None") -> _Sender:
+    """Return the sender for a client, or for `ctx.http`.
+
+    Raises:
+        TypeError: The client is no `AsyncClient` of httpx2 or httpx.
+        ValueError: Neither the client nor the document has a base URL.
+    """
+    if client is not None:
+        library = library_of(client)
+        if library is None or not isinstance(client, library.AsyncClient):
+            raise TypeError(
+                "client= takes an AsyncClient of httpx2 or httpx, not"
+                f" {type(client).__module__}.{type(client).__name__}"
+            )
+        if str(client.base_url):
+            return _Sender(client=client, base_url="")
+    url = server_url(document.contents) or ""
+    if not re.match("https?://", url):
+        raise ValueError(
+            "the document names no absolute URL of a server: write"
+            ' client=httpx2.AsyncClient(base_url="https://…")'
+        )
+    return _Sender(client=client, base_url=url.rstrip("/"))
+
+
+def add_operations(
+    server: "Server",
+    document: Document,
+    sender: _Sender,
+    *,
+    resources: Rule | None,
+    include: Rule | None,
+    exclude: Rule | None,
+    rename: Mapping[str, str],
+    output_schemas: bool,
+) -> OpenApiReport:
+    """Register the operations of a document at a server; see `Server.from_openapi`.
+
+    Raises:
+        ValueError: A name in `rename` is invalid or given twice, or no operation has its id.
+    """
+    if len(set(rename.values())) < len(rename):
+        raise ValueError("rename= has a name twice")
+    registration = OpenApiRegistration(
+        server=server,
+        document=document,
+        sender=sender,
+        is_resource=resources or (lambda _: False),
+        is_included=lambda operation: (
+            (include is None or include(operation))
+            and not (exclude is not None and exclude(operation))
+        ),
+        rename=rename,
+        has_output_schemas=output_schemas,
+    )
+    report = OpenApiReport(title=server.name, entries=registration.run())
+    if report.refused:
+        logger.warning(
+            "%s: %s of %s operations are refused; server.openapi_report has the reasons",
+            report.title,
+            len(report.refused),
+            len(report.entries),
+        )
+    return report

@@ -1,0 +1,269 @@
+"""From the arguments of a call to an HTTP request, by the parameters of an OpenAPI operation.
+
+https://spec.openapis.org/oas/v3.1.1#style-values
+https://spec.openapis.org/oas/v3.1.1#style-examples
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import quote
+
+import attrs
+import msgspec
+
+from mcp_trio._server.openapi_schemas import is_array, is_object
+from mcp_trio.errors import ToolError
+
+Location: TypeAlias = Literal["path", "query", "header", "cookie", "member", "body"]
+"""The place of an argument: a parameter, a member of the body's object, or the whole body."""
+
+JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+MULTIPART: Final = "multipart/form-data"
+
+# By style: the text between the items of an array that is not exploded.
+_SEPARATORS: Final[Mapping[str, str]] = {
+    "form": ",",
+    "simple": ",",
+    "spaceDelimited": "%20",
+    "pipeDelimited": "%7C",
+}
+
+STYLES: Final[Mapping[Location, Sequence[str]]] = {
+    "path": ("simple", "label", "matrix"),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "header": ("simple",),
+    "cookie": ("form",),
+    "member": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "body": ("form",),
+}
+"""The styles of each location, the default first."""
+
+_RESERVED: Final = ":/?#[]@!$&'()*+,;="
+
+# Visible ASCII, with inner spaces and tabs (RFC 9110, section 5.5).
+_FIELD_VALUE: Final = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
+
+_VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
+
+
+@attrs.frozen(kw_only=True)
+class Argument:
+    """An argument of a tool, and its place in the request.
+
+    Attributes:
+        name: The name of the argument.
+        location: Its place.
+        wire_name: Its name in the request.
+        style: The style in which an array or object is written.
+        is_exploded: Whether each item or member is a parameter of its own.
+        keeps_reserved: Whether reserved characters of a query are sent as they are.
+        is_json: Whether the value is written as JSON text.
+    """
+
+    name: str
+    location: Location
+    wire_name: str
+    style: str = "form"
+    is_exploded: bool = True
+    keeps_reserved: bool = False
+    is_json: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """What an HTTP client needs to build a request.
+
+    Attributes:
+        url: The path and the query, relative to the base URL.
+        headers: The headers that the arguments and the body need.
+        cookies: The cookies among the arguments, as in the header `Cookie`.
+        content: The body, if it is not multipart.
+        files: The fields of a multipart body: name, text and media type of each.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    cookies: str = ""
+    content: bytes | None = None
+    files: Sequence[tuple[str, tuple[None, bytes, str | None]]] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RequestTemplate:
+    """The request of an operation, but for its arguments.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, with the parameters in braces.
+        arguments: The arguments, in the order of the document.
+        media_type: The media type of the body; None if there is none.
+    """
+
+    method: str
+    path: str
+    arguments: Sequence[Argument]
+    media_type: str | None = None
+
+    def call(self, values: Mapping[str, Any]) -> Call:
+        """Return the request for a call; arguments without a value are left out.
+
+        Raises:
+            ToolError: A value cannot be sent in its place.
+        """
+        given = [
+            each
+            for each in self.arguments
+            if each.name in values
+            # Only JSON has a null; elsewhere the parameter is left out.
+            and (values[each.name] is not None or self._is_in_json(each))
+        ]
+        at: dict[Location, list[tuple[Argument, Any]]] = {}
+        for argument in given:
+            at.setdefault(argument.location, []).append((argument, values[argument.name]))
+        query = "&".join(
+            field for argument, value in at.get("query", ()) for field in _fields(argument, value)
+        )
+        path = self._path(at.get("path", ()))
+        headers = {each.wire_name: _header(each, value) for each, value in at.get("header", ())}
+        cookies = "; ".join(
+            field
+            for argument, value in at.get("cookie", ())
+            for field in _fields(attrs.evolve(argument, is_exploded=False), value)
+        )
+        call = Call(url=f"{path}?{query}" if query else path, headers=headers, cookies=cookies)
+        whole, members = at.get("body", ()), at.get("member", ())
+        if self.media_type is None or not (whole or members):
+            return call
+        value: Any = whole[0][1] if whole else {each.wire_name: it for each, it in members}
+        if self.media_type == MULTIPART:
+            return _multipart(call, members)
+        if self.media_type == FORM:
+            arguments = members or [
+                (Argument(name=name, location="member", wire_name=name), it)
+                for name, it in value.items()
+            ]
+            fields = (field for argument, it in arguments for field in _fields(argument, it))
+            content = "&".join(fields).encode()
+        elif self.media_type.startswith("text/"):
+            content = _text(value).encode()
+        else:
+            content = msgspec.json.encode(value)
+        headers["Content-Type"] = self.media_type
+        return attrs.evolve(call, headers=headers, content=content)
+
+    def _is_in_json(self, argument: Argument) -> bool:
+        is_in_body = argument.location in ("member", "body")
+        return is_in_body and self.media_type not in (FORM, MULTIPART)
+
+    def _path(self, values: Sequence[tuple[Argument, Any]]) -> str:
+        texts = {argument.wire_name: _path_text(argument, value) for argument, value in values}
+        path = _VARIABLE.sub(lambda found: texts.get(found[1], ""), self.path)
+        # A client would remove such a segment together with the one before it, which leads to the
+        # path of another operation (RFC 3986, section 5.2.4).
+        if not {".", ".."}.isdisjoint(path.split("/")):
+            raise ToolError("an argument of the path cannot be '.' or '..'")
+        return path
+
+
+def _path_text(argument: Argument, value: Any) -> str:
+    name, first = quote(argument.wire_name, safe=""), ""
+    if argument.style == "matrix":
+        first = f";{name}="
+    elif argument.style == "label":
+        first = "."
+    if argument.is_json or not (is_array(value) or is_object(value)):
+        text = quote(_text(value, is_json=argument.is_json), safe="")
+        if not text:
+            raise ToolError(f"the argument {argument.name!r} cannot be empty")
+        return first + text
+    separator, pairs = ",", _pairs(value)
+    texts = [key if item is None else f"{key},{item}" for key, item in pairs]
+    if argument.is_exploded:
+        is_matrix = argument.style == "matrix"
+        separator = {"simple": ",", "label": ".", "matrix": ";"}[argument.style]
+        texts = [
+            (f"{name}={key}" if is_matrix else key) if item is None else f"{key}={item}"
+            for key, item in pairs
+        ]
+        first = ";" if is_matrix else first
+    if not texts:
+        raise ToolError(f"the argument {argument.name!r} cannot be empty")
+    return first + separator.join(texts)
+
+
+def _pairs(value: Any) -> list[tuple[str, str | None]]:
+    """Return the encoded items of a list, each with None, or the members of a dict."""
+    if is_object(value):
+        return [(quote(key, safe=""), quote(_text(it), safe="")) for key, it in value.items()]
+    return [(quote(_text(item), safe=""), None) for item in value]
+
+
+def _fields(argument: Argument, value: Any) -> list[str]:
+    """Return the fields of a query, a form or a cookie: `name=value`, both encoded."""
+    safe = _RESERVED.replace("&", "").replace("#", "") if argument.keeps_reserved else ""
+    name = quote(argument.wire_name, safe="")
+    if argument.is_json or not (is_array(value) or is_object(value)):
+        return [f"{name}={quote(_text(value, is_json=argument.is_json), safe=safe)}"]
+    if argument.style == "deepObject":
+        return [
+            f"{quote(path, safe='')}={quote(text, safe=safe)}"
+            for path, text in _deep(argument.wire_name, value)
+        ]
+    if is_object(value):
+        pairs = [(quote(key, safe=""), quote(_text(it), safe=safe)) for key, it in value.items()]
+        if argument.is_exploded:
+            return [f"{key}={text}" for key, text in pairs]
+        texts = [text for pair in pairs for text in pair]
+    else:
+        texts = [quote(_text(item), safe=safe) for item in value]
+        if argument.is_exploded:
+            return [f"{name}={text}" for text in texts]
+    return [f"{name}={_SEPARATORS[argument.style].join(texts)}"] if texts else []
+
+
+def _deep(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each leaf: `a[b][0]`. OpenAPI itself describes one level."""
+    if is_object(value):
+        for key, member in value.items():
+            yield from _deep(f"{path}[{key}]", member)
+    elif is_array(value):
+        for index, item in enumerate(value):
+            yield from _deep(f"{path}[{index}]", item)
+    else:
+        yield path, _text(value)
+
+
+def _header(argument: Argument, value: Any) -> str:
+    if argument.is_json or not (is_array(value) or is_object(value)):
+        text = _text(value, is_json=argument.is_json)
+    elif is_object(value):
+        sign = "=" if argument.is_exploded else ","
+        text = ",".join(f"{key}{sign}{_text(it)}" for key, it in value.items())
+    else:
+        text = ",".join(map(_text, value))
+    if not _FIELD_VALUE.fullmatch(text):
+        raise ToolError(
+            f"the argument {argument.name!r} is sent in a header, which takes visible ASCII only"
+        )
+    return text
+
+
+def _multipart(call: Call, members: Sequence[tuple[Argument, Any]]) -> Call:
+    files: list[tuple[str, tuple[None, bytes, str | None]]] = []
+    for argument, value in members:
+        for item in value if is_array(value) else [value]:
+            is_json = isinstance(item, dict | list)
+            part = None, _text(item).encode(), JSON if is_json else None
+            files.append((argument.wire_name, part))
+    # A random boundary would make the body of a replay differ from the recorded one.
+    digest = hashlib.sha256(repr(files).encode()).hexdigest()[:32]
+    headers = {**call.headers, "Content-Type": f"{MULTIPART}; boundary=mcp_trio-{digest}"}
+    return attrs.evolve(call, headers=headers, files=files)
+
+
+def _text(value: Any, *, is_json: bool = False) -> str:
+    """Return a string as it is, and any other value as JSON."""
+    return value if isinstance(value, str) and not is_json else msgspec.json.encode(value).decode()

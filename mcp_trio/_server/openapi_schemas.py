@@ -1,0 +1,324 @@
+"""The schemas of an OpenAPI document as JSON Schemas, which contain all that they refer to.
+
+A schema of OpenAPI 3.0 is written in a dialect of its own, which is translated. A schema of 3.1 is
+a JSON Schema already. In both, a reference to another part of the document becomes one to `$defs`,
+and members that only the other direction has are left out: those with `readOnly` from requests,
+those with `writeOnly` from responses.
+
+https://spec.openapis.org/oas/v3.0.4#schema-object
+https://spec.openapis.org/oas/v3.1.1#schema-object
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
+
+import attrs
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from mcp_trio._protocol.schema_keywords import Pattern
+
+Schema: TypeAlias = Mapping[str, Any]
+Direction: TypeAlias = Literal["request", "response"]
+
+
+def is_object(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether a plain JSON value is an object."""
+    return isinstance(value, Mapping)
+
+
+def is_array(value: object) -> TypeGuard[list[Any]]:
+    """Return whether a plain JSON value is an array."""
+    return isinstance(value, list)
+
+
+class Unsupported(Exception):  # noqa: N818 - it is caught, and its text becomes a reason
+    """An operation cannot be taken; the text is the reason."""
+
+
+# The members of a schema that are schemas, lists of schemas, and schemas by name.
+_ONE: Final = frozenset(
+    {"not", "items", "additionalProperties", "contains", "propertyNames", "if", "then", "else"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
+_LIST: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs"})
+
+# Members that are no JSON Schema, or that only help people to read the document.
+_DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples"})
+
+# The member that is left out of each direction.
+_OF_OTHER_DIRECTION: Final[Mapping[Direction, str]] = {
+    "request": "readOnly",
+    "response": "writeOnly",
+}
+
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_DEFINITIONS: Final = "#/$defs/"
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Definition:
+    """A converted part of a document.
+
+    Attributes:
+        schema: The JSON Schema.
+        references: The names in `$defs` that it refers to.
+        size: The number of its objects and arrays.
+    """
+
+    schema: Any
+    references: Sequence[str] = attrs.field(init=False)
+    size: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        found: list[str] = []
+        waiting, size = [self.schema], 0
+        while waiting:
+            value = waiting.pop()
+            if is_object(value):
+                size += 1
+                reference = value.get("$ref")
+                if isinstance(reference, str):
+                    found.append(reference.removeprefix(_DEFINITIONS))
+                waiting += value.values()
+            elif is_array(value):
+                size += 1
+                waiting += value
+        object.__setattr__(self, "references", found)
+        object.__setattr__(self, "size", size)
+
+
+@attrs.define(eq=False, repr=False)
+class Document:
+    """An OpenAPI document, and the JSON Schemas that were made of its parts.
+
+    Attributes:
+        contents: The document as plain JSON.
+        is_3_0: Whether its schemas are those of OpenAPI 3.0.
+    """
+
+    contents: Mapping[str, Any]
+    is_3_0: bool
+    _resolver: Any = attrs.field(init=False)
+    _names: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    _references: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    _definitions: dict[tuple[Direction, str], _Definition] = attrs.field(
+        factory=dict[tuple[Direction, str], "_Definition"], init=False
+    )
+    _patterns: dict[str, bool] = attrs.field(factory=dict[str, bool], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        resource: Resource[Any] = DRAFT202012.create_resource(self.contents)
+        self._resolver = Registry[Any]().with_resource("", resource).resolver()
+
+    def resolve(self, value: Any) -> Any:
+        """Return a part of the document, or what it refers to.
+
+        Raises:
+            Unsupported: It refers to another document, to nothing, or to itself.
+        """
+        seen: set[str] = set()
+        while is_object(value) and isinstance(value.get("$ref"), str):
+            reference: str = value["$ref"]
+            if reference in seen:
+                raise Unsupported(f"the reference {reference} leads to itself")
+            seen.add(reference)
+            value = self._lookup(reference)
+        return value
+
+    def _lookup(self, reference: str) -> Any:
+        if not reference.startswith("#"):
+            raise Unsupported(
+                f"{reference} is in another document: bundle the documents into one first"
+            )
+        try:
+            return self._resolver.lookup(reference).contents
+        except Unresolvable:
+            raise Unsupported(f"the reference {reference} leads to nothing") from None
+
+    # Schemas.
+
+    def schema(self, schema: Any, direction: Direction) -> Any:
+        """Return a JSON Schema whose references lead to `$defs`, which `definitions` returns.
+
+        Raises:
+            Unsupported: The schema refers to another document, or to nothing.
+        """
+        if isinstance(schema, bool):
+            return schema
+        if not is_object(schema):
+            raise Unsupported(f"{schema!r} is not a schema")
+        if not isinstance(schema.get("$ref"), str):
+            return self._members(schema, direction)
+        reference = {"$ref": _DEFINITIONS + self._name(schema["$ref"])}
+        # OpenAPI 3.0 ignores all members beside a reference, but a description does no harm.
+        kept = ("description",) if self.is_3_0 else schema.keys() - {"$ref"}
+        beside = {key: value for key, value in schema.items() if key in kept}
+        return self._members(beside, direction) | reference
+
+    def _members(self, given: Schema, direction: Direction) -> dict[str, Any]:
+        converted: dict[str, Any] = {}
+        for key, value in given.items():
+            if key in _DROPPED or key.startswith("x-"):
+                continue
+            if key in _ONE:
+                value = self.schema(value, direction)
+            elif key in _LIST and is_array(value):
+                value = [self.schema(each, direction) for each in value]
+            elif key in _BY_NAME and is_object(value):
+                named = self._in_direction(value, direction) if key == "properties" else value
+                value = {name: self.schema(each, direction) for name, each in named.items()}
+            elif key == "pattern" and not self._is_searchable(value):
+                continue  # the API itself checks it
+            converted[key] = value
+        dropped = given.get("properties", {}).keys() - converted.get("properties", {}).keys()
+        if dropped and isinstance(converted.get("required"), list):
+            converted["required"] = [name for name in converted["required"] if name not in dropped]
+        return _translated(converted) if self.is_3_0 else converted
+
+    def _in_direction(self, properties: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
+        other = _OF_OTHER_DIRECTION[direction]
+        return {
+            name: each
+            for name, each in properties.items()
+            if not (is_object(each) and each.get(other) is True)
+        }
+
+    def _is_searchable(self, pattern: Any) -> bool:
+        """Return whether a pattern can be searched in linear time."""
+        if not isinstance(pattern, str):
+            return True  # which is an error of the schema
+        if pattern not in self._patterns:
+            try:
+                Pattern(pattern)
+            except ValueError:
+                self._patterns[pattern] = False
+            else:
+                self._patterns[pattern] = True
+        return self._patterns[pattern]
+
+    def _name(self, reference: str) -> str:
+        """Return the name in `$defs` of what a reference leads to."""
+        if reference not in self._names:
+            self._lookup(reference)
+            last = reference.rpartition("/")[2]
+            name = unique(_NOT_IN_NAMES.sub("_", last) or "root", self._references)
+            self._names[reference], self._references[name] = name, reference
+        return self._names[reference]
+
+    def with_definitions(
+        self, schema: Any, direction: Direction, *, objects_max: int
+    ) -> dict[str, Any]:
+        """Return a converted schema, together with the definitions that it refers to.
+
+        A schema that is nothing but a reference is replaced by what it refers to, since older
+        protocol versions require a type at the root.
+
+        Raises:
+            Unsupported: A definition refers to another document, or to nothing; or the result has
+                more than `objects_max` objects and arrays.
+        """
+        names: set[str] = set()
+        root = _Definition(schema)
+        while is_object(root.schema) and set(root.schema) == {"$ref"}:
+            (name,) = root.references
+            if name in names:
+                raise Unsupported(f"the reference {self._references[name]} leads to itself")
+            names.add(name)
+            root = self._definition(name, direction)
+        definitions: dict[str, Any] = {}
+        waiting, size = [*root.references], root.size
+        while waiting:
+            name = waiting.pop()
+            if name not in definitions:
+                definition = self._definition(name, direction)
+                definitions[name] = definition.schema
+                waiting += definition.references
+                size += definition.size
+                if size > objects_max:
+                    raise Unsupported(
+                        f"the schema has more than {objects_max} objects"
+                        " (limits.messages.schema_objects_max and schema_steps_max)"
+                    )
+        result = dict(root.schema) if is_object(root.schema) else {}
+        if definitions:
+            result["$defs"] = {name: definitions[name] for name in sorted(definitions)}
+        return result
+
+    def _definition(self, name: str, direction: Direction) -> _Definition:
+        key = direction, name
+        if key not in self._definitions:
+            schema = self.schema(self._lookup(self._references[name]), direction)
+            self._definitions[key] = _Definition(schema)
+        return self._definitions[key]
+
+    # Objects whose members become arguments.
+
+    def members(
+        self, schema: Any, direction: Direction
+    ) -> tuple[Mapping[str, Any], Sequence[str]] | None:
+        """Return the properties of an object's schema, as they are given, and the required ones.
+
+        The result is None if the value need not be an object with just these properties. Schemas in
+        `allOf` are merged. Of `anyOf` and `oneOf`, alternatives that only require properties are
+        left to the API.
+
+        Raises:
+            Unsupported: The schema refers to another document, or to nothing.
+        """
+        given = self.resolve(schema)
+        if not is_object(given):
+            return None
+        if given.get("type", "object") != "object" or given.get("nullable") is True:
+            return None
+        if any(given.get(key) for key in ("additionalProperties", "patternProperties", "not")):
+            return None
+        for alternative in (*given.get("anyOf", ()), *given.get("oneOf", ())):
+            if set(alternative) != {"required"}:
+                return None
+        properties = self._in_direction(given.get("properties", {}), direction)
+        required = [*given.get("required", ())]
+        for part in given.get("allOf", ()):
+            found = self.members(part, direction)
+            if found is None:
+                return None
+            properties |= found[0]
+            required += found[1]
+        if not properties:
+            return None
+        return properties, [name for name in required if name in properties]
+
+
+def _translated(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema of OpenAPI 3.0, whose subschemas are translated, as a JSON Schema."""
+    for bound in ("Minimum", "Maximum"):
+        is_exclusive, limit = schema.get(f"exclusive{bound}"), bound.lower()
+        if isinstance(is_exclusive, bool):
+            del schema[f"exclusive{bound}"]
+            if is_exclusive and limit in schema:
+                schema[f"exclusive{bound}"] = schema.pop(limit)
+    if schema.pop("nullable", False) is not True:
+        return schema
+    if "enum" in schema and None not in schema["enum"]:
+        schema["enum"] = [*schema["enum"], None]
+    if isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+        return schema
+    if not schema.keys() & {"allOf", "anyOf", "oneOf"}:
+        return schema
+    annotations = {key: schema.pop(key) for key in ("title", "description") if key in schema}
+    return annotations | {"anyOf": [schema, {"type": "null"}]}
+
+
+def unique(name: str, taken: Mapping[str, object], chars_max: int | None = None) -> str:
+    """Return a name that is not taken: the name itself, or with a number at its end."""
+    number, candidate = 1, name[:chars_max]
+    while candidate in taken:
+        number += 1
+        ending = f"_{number}"
+        stem = name if chars_max is None else name[: chars_max - len(ending)]
+        candidate = stem + ending
+    return candidate
