@@ -11,7 +11,8 @@
     ├── RequestTimeout                 the response did not arrive in time
     ├── RequestAbandoned               a handler's thread uses a request that has ended
     ├── ConnectionLost                 the connection ended while a request was open
-    │   └── OutcomeUnknown             the request was sent, and may have been carried out
+    │   ├── OutcomeUnknown             the request was sent, and may have been carried out
+    │   └── AuthorizationError         the client could not get a token for the server
     ├── ToolError                      a tool reports a failure
     ├── UrlElicitationRequired         a handler needs its user to visit URLs first
     ├── SchemaError                    a JSON Schema cannot be used
@@ -190,8 +191,30 @@ class OutcomeUnknown(ConnectionLost):
     """
 
 
+class AuthorizationError(ConnectionLost):
+    """The client could not get a token for the server; the text says at which step, and why.
+
+    No token or secret is in the text.
+
+    Attributes:
+        code: The error code of the authorization server, such as "access_denied"; "login_required"
+            if a user has to log in, and the client is not allowed to ask for that.
+    """
+
+    def __init__(self, reason: str, *, code: str | None = None) -> None:
+        super().__init__(reason, http_status=401)
+        self.code = code
+
+
 def loss_as(kind: type[ConnectionLost], loss: ConnectionLost) -> ConnectionLost:
-    """Return a copy of `loss`, of class `kind`, to raise it in another task."""
+    """Return a copy of `loss`, of class `kind`, to raise it in another task.
+
+    An `AuthorizationError` keeps its class: no request was carried out.
+    """
+    if isinstance(loss, AuthorizationError):
+        same = AuthorizationError(loss.reason, code=loss.code)
+        same.__cause__ = loss.__cause__
+        return same
     own = kind(
         loss.reason,
         exit_status=loss.exit_status,

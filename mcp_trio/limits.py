@@ -388,6 +388,32 @@ class ReplayLimits(_Options):
 
 
 @attrs.frozen(kw_only=True, repr=False)
+class AuthorizationLimits(_Options):
+    """Limits on how a client gets and renews tokens."""
+
+    document_bytes_max: int = 256 * KIB
+    """Bytes of a metadata document, or of another response during authorization."""
+
+    request_seconds: float = 30.0
+    """Seconds for one HTTP request of the authorization, such as that of a token."""
+
+    login_seconds: float = 300.0
+    """Seconds that a user has for a login, and that other processes wait for its token."""
+
+    renew_before_seconds: float = 60.0
+    """Seconds before its expiry at which a token is renewed, at most a fifth of its lifetime."""
+
+    new_tokens_max: int = 3
+    """New tokens for one request that the server rejects again and again."""
+
+    redirect_bytes_max: int = 16 * KIB
+    """Bytes of an HTTP request to the listener for the redirect of the browser."""
+
+    redirect_connections_max: int = 16
+    """Connections to that listener at the same time."""
+
+
+@attrs.frozen(kw_only=True, repr=False)
 class Limits(_Options):
     """The limits of a server or client, in groups.
 
@@ -402,6 +428,7 @@ class Limits(_Options):
     recording: RecordingLimits = attrs.field(factory=RecordingLimits)
     shutdown: ShutdownLimits = attrs.field(factory=ShutdownLimits)
     replay: ReplayLimits = attrs.field(factory=ReplayLimits)
+    authorization: AuthorizationLimits = attrs.field(factory=AuthorizationLimits)
 
 
 DEFAULT_LIMITS = Limits()

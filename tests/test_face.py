@@ -37,7 +37,7 @@ HEAVY = {
     "zstandard",
 }
 
-FACES = ["http", "hosts", "middleware", "recording", "testing", "tools", "transports"]
+FACES = ["auth", "http", "hosts", "middleware", "recording", "testing", "tools", "transports"]
 DEFINING = ["errors", "limits", "types"]
 
 

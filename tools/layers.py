@@ -34,6 +34,7 @@ REEXPORTING: Final = (
     "transports",
     "recording",
     "http",
+    "auth",
     "hosts",
     "middleware",
     "tools",

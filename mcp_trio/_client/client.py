@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import (
@@ -139,6 +139,8 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
+    from mcp_trio._auth.http_auth import ClientAuth
+
 logger = logging.getLogger("mcp_trio")
 
 T = TypeVar("T")
@@ -191,6 +193,7 @@ class ClientOptions(_SharedOptions, total=False):
     http: httpx2.AsyncClient | httpx.AsyncClient | None
     headers: Mapping[str, str] | None
     token: str | None
+    auth: ClientAuth | None
     ssl_context: ssl.SSLContext | None
     state_changed: OnState | None
     progress: ProgressCallback | None
@@ -267,6 +270,9 @@ class Client:
         headers: For a URL: additional headers of each request.
         token: For a URL: the token for `Authorization: Bearer`; a WebSocket also offers it as a
             subprotocol.
+        auth: For an HTTP URL: how the client gets its tokens. "oauth" lets the user log in in a
+            browser; the classes of `mcp_trio.auth` have options, or need no user. An `Auth` object
+            of httpx2 or httpx is accepted, too. Timeouts of requests stand still during a login.
         ssl_context: For `wss://`: TLS settings in place of the system's trusted certificates.
         version_memory: For a URL: remembers which servers are stateless. By default all clients of
             a Trio run share one.
@@ -316,6 +322,7 @@ class Client:
     http: httpx2.AsyncClient | httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     token: str | None = attrs.field(default=None, kw_only=True)
+    auth: ClientAuth | None = attrs.field(default=None, kw_only=True)
     ssl_context: ssl.SSLContext | None = attrs.field(default=None, kw_only=True)
     version_memory: VersionMemory | None = attrs.field(default=None, kw_only=True)
     progress: ProgressCallback | None = attrs.field(default=None, kw_only=True)
@@ -976,8 +983,10 @@ class Client:
                 http=self.http,
                 headers=self.headers,
                 token=self.token,
+                auth=self.auth,
                 ssl_context=self.ssl_context,
                 on_state=self._set_state if has_url(self.target) else None,
+                user_wait=nullcontext if self.auth is None else self._paused_timeouts,
                 tries_http_sse_first=tries_http_sse_first,
             ),
             limits=self.limits,
@@ -994,6 +1003,15 @@ class Client:
             spawn_in_system_task(session_task.run)
             raise
         return session_task
+
+    @contextmanager
+    def _paused_timeouts(self) -> Generator[None]:
+        """Let no request time out within the block, while the user logs in."""
+        if self._session_task is None:
+            yield
+            return
+        with self._session_task.session.paused_timeouts():
+            yield
 
     async def _session_on(self, channel: Channel) -> Session:
         """Return a session that owns `channel`, and that is recorded if `record` is set."""

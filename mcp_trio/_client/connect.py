@@ -19,6 +19,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import (
     TYPE_CHECKING,
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 
     import httpx
     import httpx2
+
+    from mcp_trio._auth.http_auth import ClientAuth
 
 logger = logging.getLogger("mcp_trio")
 
@@ -121,15 +124,17 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
 class WebOptions:
     """Options for connecting to a URL; see `open_http_channel` and `open_websocket_channel`.
 
-    `on_state` is for HTTP only. On other transports the connection is the session, whose state the
-    client itself knows.
+    `auth`, `on_state` and `user_wait` are for HTTP only. On other transports the connection is the
+    session, whose state the client itself knows.
     """
 
     http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None
     headers: Mapping[str, str] | None = None
     token: str | None = None
+    auth: "ClientAuth | None" = None
     ssl_context: "ssl.SSLContext | None" = None
     on_state: OnState | None = None
+    user_wait: Callable[[], AbstractContextManager[None]] = nullcontext
     tries_http_sse_first: bool = False
 
 
@@ -179,7 +184,7 @@ async def open_target(
                 process, env={**config.env, **(process.env or {})}, cwd=process.cwd or config.cwd
             )
     if not isinstance(target, str) and web != NO_WEB_OPTIONS:
-        raise TypeError("http, headers, token and ssl_context are for URLs only")
+        raise TypeError("http, headers, token, auth and ssl_context are for URLs only")
     if not is_command(target) and process != NO_PROCESS_OPTIONS:
         raise TypeError("env, inherit_env, cwd and stderr are for commands only")
     if isinstance(target, str):
@@ -209,6 +214,8 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
     if is_connection_url(url):
         if web.http is not None:
             raise TypeError("http is for http:// and https:// only")
+        if web.auth is not None:
+            raise TypeError("auth is for http:// and https:// only: here use token=")
         from mcp_trio._transports.client_channels import open_connection
 
         options = ConnectionOptions(
@@ -227,10 +234,19 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
     from mcp_trio._protocol.websocket import bearer_header
     from mcp_trio._transports.http_client import open_http_channel
 
+    headers = {**bearer_header(web.token), **(web.headers or {})}
+    auth = None
+    if web.auth is not None:
+        from mcp_trio._auth.http_auth import auth_for
+
+        if any(name.lower() == "authorization" for name in headers):
+            raise TypeError("auth= takes the place of token= and of an Authorization header")
+        auth = auth_for(url, web.auth, http=web.http, limits=limits, user_wait=web.user_wait)
     channel = await open_http_channel(
         url,
         http=web.http,
-        headers={**bearer_header(web.token), **(web.headers or {})},
+        headers=headers,
+        auth=auth,
         limits=limits,
         on_state=web.on_state,
         tries_http_sse_first=web.tries_http_sse_first,

@@ -348,6 +348,11 @@ class Budget:
         """Start the idle time again, at a progress notification of the peer."""
         self.last_activity = now
 
+    def postpone(self, seconds: float) -> None:
+        """Move both limits, because nothing could happen for some time."""
+        self.started += seconds
+        self.last_activity += seconds
+
     def expired(self, now: float) -> str | None:
         """Return the limit that is exceeded at `now`: "total", "idle" or None."""
         if now >= self.started + self.total_seconds:

@@ -2,7 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -174,6 +175,7 @@ class Requests:
     send_queue: "SendQueue"
     loss: ConnectionLost | None = attrs.field(default=None, init=False)
     _calls: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
+    _is_paused: bool = attrs.field(default=False, init=False)
 
     # The caller's side.
 
@@ -203,6 +205,8 @@ class Requests:
         )
         call = Call(request, limits.messages.progress_queued_max, about=about)
         self._calls[request.id] = call
+        if self._is_paused:
+            call.scope.deadline = math.inf
         self.send_queue.post_now(request.message, lane, about=about)
         await self._wait(call, on_progress, lane)
         if not call.is_settled:
@@ -226,6 +230,21 @@ class Requests:
         """Abandon a request that stays open, as `Session.close_subscription` describes."""
         if not call.is_settled:
             self._abandon(call, None)
+
+    @contextmanager
+    def paused_timeouts(self) -> Generator[None]:
+        """Let no request time out within the block; their timeouts move by its duration."""
+        started = trio.current_time()
+        self._is_paused = True
+        for call in self._calls.values():
+            call.scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            self._is_paused = False
+            for call in self._calls.values():
+                call.request.budget.postpone(trio.current_time() - started)
+                call.scope.deadline = call.request.budget.deadline
 
     def check_open(self, lane: Lane | None = None) -> None:
         """Check that the session is open; if it is not, record the error as the lane's outcome.

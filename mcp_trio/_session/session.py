@@ -25,6 +25,7 @@ scope delays the end of the nursery, and nothing else.
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
@@ -401,6 +402,10 @@ class Session:
     def close_subscription(self, call: Call) -> None:
         """Abandon a request that stays open; if it is still open, the peer is notified once."""
         self._requests.close_subscription(call)
+
+    def paused_timeouts(self) -> AbstractContextManager[None]:
+        """Let no sent request time out within the block."""
+        return self._requests.paused_timeouts()
 
     # A client's handshake or discovery, and pings.
 

@@ -816,6 +816,7 @@ async def open_http_channel(
     *,
     http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None,
     headers: Mapping[str, str] | None = None,
+    auth: httpx2.Auth | None = None,
     limits: Limits = DEFAULT_LIMITS,
     on_state: OnState | None = None,
     random_source: RandomSource = random.random,
@@ -828,6 +829,8 @@ async def open_http_channel(
         http: The HTTP client to use, of httpx2 or of httpx, with its proxies, certificates,
             authorization and connect timeout; its read timeout is ignored. It is not closed.
         headers: Additional headers of each request.
+        auth: The authorization of each request, in place of that of `http`, which then is a client
+            of httpx2.
         limits: The limits of the channel.
         on_state: Called with each state of the connection, and the reason for it.
         random_source: Returns numbers from 0 to 1, which spread the pauses before a stream is
@@ -842,7 +845,7 @@ async def open_http_channel(
     # A client of httpx has the methods of httpx2's; only the classes of its objects differ.
     client = client_for(parsed) if http is None else cast("httpx2.AsyncClient", http)
     channel = HttpChannel(
-        link=Link(http=client, url=parsed, headers=headers or {}, limits=limits),
+        link=Link(http=client, url=parsed, headers=headers or {}, limits=limits, auth=auth),
         condition=ReportedState(on_state),
         random_source=random_source,
         has_own_client=http is None,

@@ -193,6 +193,7 @@ class Link:
         url: The URL of the MCP endpoint.
         headers: Additional headers of each request.
         limits: The limits of the channel.
+        auth: The authorization of each request, in place of that of the HTTP client.
         session_id: The id of the legacy session, once the server has assigned one.
         version: The protocol version of the legacy session, once it is negotiated.
     """
@@ -201,6 +202,7 @@ class Link:
     url: httpx2.URL
     headers: Mapping[str, str]
     limits: Limits
+    auth: httpx2.Auth | None = None
     session_id: str | None = attrs.field(default=None, init=False)
     version: str | None = attrs.field(default=None, init=False)
     _common_headers: httpx2.Headers = attrs.field(init=False)
@@ -277,8 +279,9 @@ class Link:
         if content is not None:
             body = _RequestBody(content, self.limits.messages.chunk_bytes, on_progress)
             request.stream = stream_of(library_of(request), body)
+        options = {} if self.auth is None else {"auth": self.auth}
         with errors_of(httpx2):
-            response = await self.http.send(request, stream=True, follow_redirects=False)
+            response = await self.http.send(request, stream=True, follow_redirects=False, **options)
         try:
             yield response
         finally:

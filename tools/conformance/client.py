@@ -11,9 +11,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import httpx2
 import trio
 
-from mcp_trio import Client
+from mcp_trio import Client, ConnectionLost
+from mcp_trio.auth import (
+    ClientCredentials,
+    EnterpriseManaged,
+    MemoryTokenStore,
+    OAuth,
+    WorkloadIdentity,
+)
+from mcp_trio.errors import AuthorizationError
 from mcp_trio.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -83,6 +92,81 @@ SCENARIOS: Final[Mapping[str, Play]] = {
 }
 
 
+# Authorization.
+
+# The suite's authorization servers know this document; nothing is fetched from there.
+METADATA_URL: Final = "https://conformance-test.local/client-metadata.json"
+
+# The scenarios in which the client has to give up, and how it does.
+GIVING_UP: Final[Mapping[str, type[Exception]]] = {
+    "auth/scope-retry-limit": ConnectionLost,
+    "auth/resource-mismatch": AuthorizationError,
+    "auth/metadata-issuer-mismatch": AuthorizationError,
+    "auth/iss-supported-missing": AuthorizationError,
+    "auth/iss-wrong-issuer": AuthorizationError,
+    "auth/iss-unexpected": AuthorizationError,
+    "auth/iss-normalized": AuthorizationError,
+}
+
+
+async def follow_login(url: str) -> str:
+    """Return where the login page redirects to at once: the suite has no user."""
+    async with httpx2.AsyncClient() as http:
+        response = await http.get(url)
+    return response.headers["location"]
+
+
+def oauth(**options: Any) -> OAuth:
+    return OAuth(
+        store=MemoryTokenStore(), on_authorize=follow_login, metadata_url=METADATA_URL, **options
+    )
+
+
+def pre_registered(context: Mapping[str, str]) -> OAuth:
+    return oauth(client_id=context["client_id"], client_secret=context["client_secret"])
+
+
+def by_secret(context: Mapping[str, str]) -> ClientCredentials:
+    return ClientCredentials(client_id=context["client_id"], secret=context["client_secret"])
+
+
+def by_key(context: Mapping[str, str]) -> ClientCredentials:
+    return ClientCredentials(
+        client_id=context["client_id"],
+        private_key=context["private_key_pem"],
+        algorithm=context["signing_algorithm"],
+    )
+
+
+def by_provider(context: Mapping[str, str]) -> EnterpriseManaged:
+    return EnterpriseManaged(
+        client_id=context["client_id"],
+        client_secret=context["client_secret"],
+        id_token=context["idp_id_token"],
+        provider_token_endpoint=context["idp_token_endpoint"],
+        provider_client_id=context["idp_client_id"],
+    )
+
+
+def by_workload(context: Mapping[str, str]) -> WorkloadIdentity:
+    return WorkloadIdentity(client_id=context["client_id"], token=context["valid_jwt"])
+
+
+CREDENTIALS: Final[Mapping[str, Callable[[Mapping[str, str]], Any]]] = {
+    "auth/pre-registration": pre_registered,
+    "auth/client-credentials-basic": by_secret,
+    "auth/client-credentials-jwt": by_key,
+    "auth/enterprise-managed-authorization": by_provider,
+    "auth/wif-jwt-bearer": by_workload,
+}
+
+
+def auth_of(scenario: str) -> Any:
+    if scenario in CREDENTIALS:
+        return CREDENTIALS[scenario](json.loads(os.environ[CONTEXT]))
+    return oauth() if scenario.startswith("auth/") else None
+
+
 def example_of(tool: Tool) -> dict[str, Any]:
     """Return arguments that a tool may take."""
     properties: dict[str, Any] = tool.input_schema.get("properties", {})
@@ -120,9 +204,24 @@ async def play(url: str, scenario: str) -> None:
         roots=["file:///tmp"],
         sampling=sample,
         elicitation=fill_in,
+        auth=auth_of(scenario),
     ) as client:
         await SCENARIOS.get(scenario, use_everything)(client)
 
 
+async def main(url: str, scenario: str) -> None:
+    """Run a scenario; one in which the client has to give up fails if it does not."""
+    error = GIVING_UP.get(scenario)
+    try:
+        await play(url, scenario)
+    except ConnectionLost as loss:
+        if error is None or not isinstance(loss, error):
+            raise
+        print(loss)
+    else:
+        if error is not None:
+            raise SystemExit(f"{scenario}: the client went on")
+
+
 if __name__ == "__main__":
-    trio.run(partial(play, sys.argv[-1], os.environ[SCENARIO]))
+    trio.run(partial(main, sys.argv[-1], os.environ[SCENARIO]))

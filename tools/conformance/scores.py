@@ -17,9 +17,14 @@ Leg = Literal["server", "client"]
 
 # Scenarios that are let be, by how their names begin, and why.
 REASONS: Final[Mapping[str, str]] = {
-    "auth/": "authorization is not implemented yet",
     "tasks-status-notifications": "the suite always skips it",
     "tasks-": "the tasks extension is not implemented",
+}
+
+# Scenarios in no set that are not run, by how their names begin, and why.
+NOT_RUN: Final[Mapping[str, str]] = {
+    "sep-2640-": "the skills extension is not implemented",
+    "authorization-": "it tests authorization servers, which this package does not contain",
 }
 
 # Checks of the suite's own: of every message's shape, also where there was no message.
@@ -30,6 +35,12 @@ _WHEN = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
 _PREFIXES: Final[Mapping[Leg, str]] = {"server": "server-", "client": ""}
 _LEGS: Final[Mapping[str | None, Leg]] = {"server": "server", "client": "client"}
 _SCENARIO = re.compile(r"\s+- (\S+)(?: \[(server|client)\])?")
+_LISTED = re.compile(r"\s+- (\S+) \[([^\]]+)\]")
+_HEADINGS: Final[Mapping[str, str]] = {
+    "Server scenarios": "server",
+    "Client scenarios": "client",
+    "Authorization server scenarios": "authorization server",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +77,29 @@ def scenarios_in(listing: str) -> Iterator[Scenario]:
         name, unscored = found.groups()
         own_leg = _LEGS.get(unscored, leg)
         yield Scenario(name=name, leg=own_leg, is_scored=unscored is None)
+
+
+@attrs.frozen
+class ListedScenario:
+    """A scenario of the complete list: what it tests, and its protocol versions."""
+
+    name: str
+    tested: str
+    protocol_versions: Sequence[str]
+
+
+def all_scenarios(listing: str) -> Iterator[ListedScenario]:
+    """Yield the scenarios in the suite's complete list."""
+    tested = ""
+    for line in listing.splitlines():
+        tested = next((_HEADINGS[each] for each in _HEADINGS if line.startswith(each)), tested)
+        if found := _LISTED.fullmatch(line):
+            yield ListedScenario(found[1], tested, found[2].split(","))
+
+
+def reason_not_run(name: str) -> str | None:
+    """Return why a scenario that is in no set is not run, None if it is run."""
+    return next((why for begin, why in NOT_RUN.items() if name.startswith(begin)), None)
 
 
 def scores_of(folder: Path, leg: Leg) -> dict[str, Score]:

@@ -1,8 +1,9 @@
 """Run the official conformance suite: `python tools/conformance/suite.py`.
 
 It tests our server and our client at the two protocol versions that have a set of scenarios, and
-prints a table. The exit status is 1 unless every scenario passes without a warning and without a
-baseline, but for those of `scores.REASONS`. The suite and its Node are pinned, and installed at the
+prints a table. The scenarios of the client that are in no set follow, and those that are not run.
+The exit status is 1 unless every scenario passes without a warning and without a baseline, but for
+those of `scores.REASONS`. The suite and its Node are pinned, and installed at the
 first run.
 """
 
@@ -21,10 +22,13 @@ from typing import Final
 
 from scores import (
     Leg,
+    ListedScenario,
     Scenario,
     Score,
+    all_scenarios,
     cell_text,
     failures_of,
+    reason_not_run,
     scenarios_in,
     scores_of,
     with_exit_statuses,
@@ -102,12 +106,17 @@ def _url(process: subprocess.Popen[bytes], log: Path) -> str:
 
 def run_client(protocol_version: str, folder: Path, _host: str) -> Column:
     """Return the scores of our client."""
+    return client_scores(folder, "--requirements", protocol_version)
+
+
+def client_scores(folder: Path, *options: str) -> Column:
+    """Run the suite against our client with these options; return the scores."""
     notes = folder / "endings"
     notes.mkdir()
     programs = [HERE / "client_run.py", notes, sys.executable, HERE / "client.py"]
     command = shlex.join([sys.executable, *map(str, programs)])
-    options = ["--requirements", protocol_version, "--timeout", str(CLIENT_MILLISECONDS)]
-    suite("client", "--command", command, *options, "-o", str(folder / "checks"))
+    timeout = ("--timeout", str(CLIENT_MILLISECONDS))
+    suite("client", "--command", command, *options, *timeout, "-o", str(folder / "checks"))
     return with_exit_statuses(scores_of(folder / "checks", "client"), notes)
 
 
@@ -161,6 +170,44 @@ def run_leg(leg: Leg, protocol_versions: Sequence[str], host: str, folder: Path)
     return report(leg, sets, columns)
 
 
+def run_unlisted(folder: Path) -> int:
+    """Run the client's scenarios that are in no set, print the others; return the problems."""
+    in_sets = {
+        scenario.name
+        for protocol_version in PROTOCOL_VERSIONS
+        for scenario in scenarios_in(listing(protocol_version))
+    }
+    others = [each for each in all_scenarios(suite("list")) if each.name not in in_sets]
+    table = new_table("in no set", "", "")
+    problems: list[str] = []
+    for number, scenario in enumerate(others):
+        reason = reason_not_run(scenario.name)
+        if reason is not None:
+            table.add_row(scenario.name, scenario.tested, f"not run: {reason}")
+            continue
+        score, protocol_version = run_one(scenario, folder / f"single-{number}")
+        failures = failures_of(score)
+        passed = 0 if score is None else score.passed
+        table.add_row(
+            f"{scenario.name} at {protocol_version}",
+            scenario.tested,
+            "FAILED" if failures else f"{passed} passed",
+        )
+        problems += [f"{scenario.name} at {protocol_version}: {each}" for each in failures]
+    show(table, problems)
+    return len(problems)
+
+
+def run_one(scenario: ListedScenario, folder: Path) -> tuple[Score | None, str]:
+    """Return the score of one scenario of the client, and its protocol version."""
+    protocol_version = scenario.protocol_versions[-1]
+    if scenario.tested != "client":
+        return None, protocol_version
+    folder.mkdir(parents=True)
+    options = ("--scenario", scenario.name, "--spec-version", protocol_version)
+    return client_scores(folder, *options).get(scenario.name), protocol_version
+
+
 def listing(protocol_version: str) -> str:
     """Return the suite's list of the scenarios of a protocol version."""
     return suite("list", "--requirements", protocol_version)
@@ -183,6 +230,8 @@ def main() -> None:
             run_leg(leg, options.protocol_version or PROTOCOL_VERSIONS, options.server, folder)
             for leg in options.leg or LEGS
         )
+        if "client" in (options.leg or LEGS) and options.protocol_version is None:
+            wrong += run_unlisted(folder)
     raise SystemExit(1 if wrong else 0)
 
 

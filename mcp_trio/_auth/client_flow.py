@@ -1,0 +1,1270 @@
+"""The state machine with which a client gets a token for one server, without I/O.
+
+A flow starts when a server rejects a request, or before a token expires. It returns actions: an
+HTTP request to send, a page to open, client information to store. Each result of an action goes to
+`ClientFlow.receive`, which returns the next actions. `TRANSITIONS` has all steps: the current step
+and the outcome of what was received give the next step.
+
+A client does not know the protocol version of a server before it has a token. One flow serves the
+four designs of authorization:
+
+- 2025-03-26: the origin of the server is its authorization server, with default endpoints
+- 2025-06-18: protected resource metadata name the authorization server (RFC 9728, RFC 8414)
+- 2025-11-25: also OpenID Connect Discovery, scopes in challenges, and client metadata documents
+- 2026-07-28: also issuer checks of metadata and of authorization responses (RFC 9207)
+
+The protected resource metadata are tried first; only a server that has none is taken for one of
+2025-03-26.
+
+https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization
+"""
+
+import base64
+import hashlib
+import hmac
+import math
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
+
+import attrs
+import msgspec
+
+from mcp_trio._auth.challenges import BEARER, DPOP, INSUFFICIENT_SCOPE, Challenge
+from mcp_trio._auth.metadata import (
+    AUTHORIZATION_SERVER,
+    AuthorizationServerMetadata,
+    ProtectedResourceMetadata,
+    authorization_server_urls,
+    protected_resource_urls,
+)
+from mcp_trio._auth.urls import (
+    UrlError,
+    canonical_url,
+    check_authorization_url,
+    check_url,
+    is_loopback_host,
+    is_resource_of,
+    origin_of,
+)
+from mcp_trio.errors import AuthorizationError
+
+# What a flow needs, and what it returns -----------------------------------------------------------
+
+
+AuthMethod: TypeAlias = Literal[
+    "none", "client_secret_basic", "client_secret_post", "private_key_jwt"
+]
+"""How a client authenticates at a token endpoint."""
+
+GrantKind: TypeAlias = Literal[
+    "authorization_code", "client_credentials", "jwt_bearer", "id_jag", "token_exchange"
+]
+"""The grant: a user's login, or one of those by which a program gets a token by itself."""
+
+AUTHORIZATION_CODE: Final = "authorization_code"
+REFRESH_TOKEN: Final = "refresh_token"  # noqa: S105  no secret
+CLIENT_CREDENTIALS: Final = "client_credentials"
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105  no secret
+ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
+ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  no secret
+CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+OFFLINE_ACCESS: Final = "offline_access"
+S256: Final = "S256"
+
+PROTOCOL_VERSION: Final = "MCP-Protocol-Version"
+
+
+# These classes hold secrets, which their `repr` leaves out. Structs of msgspec show all fields.
+
+
+@attrs.frozen(kw_only=True)
+class ClientInformation:
+    """A client that an authorization server knows.
+
+    Attributes:
+        issuer: The authorization server that knows it; None if that is not known yet.
+        client_id: The client id.
+        client_secret: The secret of a confidential client.
+        secret_expires_at: The time at which the secret expires, in seconds since 1970; 0 for never.
+        auth_method: How the client authenticates; None if the metadata of the server decide.
+        redirect_uri: The redirect URI with which the client was registered.
+    """
+
+    issuer: str | None = None
+    client_id: str
+    client_secret: str | None = attrs.field(default=None, repr=False)
+    secret_expires_at: float = 0
+    auth_method: AuthMethod | None = None
+    redirect_uri: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class TokenSet:
+    """A token for a server, and what is needed to renew it.
+
+    Attributes:
+        server: The URL of the server.
+        resource: The resource for which the token was issued.
+        issuer: The authorization server that has issued it.
+        token_endpoint: The endpoint that renews it.
+        revocation_endpoint: The endpoint that revokes it, if there is one.
+        client: The client for which it was issued.
+        access_token: The token.
+        token_type: "Bearer" or "DPoP".
+        expires_at: The time at which it expires, in seconds since 1970; None if that is not known.
+        renew_at: The time from which on it is to be renewed.
+        refresh_token: The token with which the next one is requested.
+        scopes: The granted scopes; None if the authorization server named none.
+        requested_scopes: All scopes that were requested for this server.
+        dpop_key: The private key (a JWK) to which the tokens are bound.
+    """
+
+    server: str
+    resource: str
+    issuer: str
+    token_endpoint: str
+    revocation_endpoint: str | None = None
+    client: ClientInformation
+    access_token: str = attrs.field(repr=False)
+    token_type: Literal["Bearer", "DPoP"] = "Bearer"  # noqa: S105  no secret
+    expires_at: float | None = None
+    renew_at: float | None = None
+    refresh_token: str | None = attrs.field(default=None, repr=False)
+    scopes: list[str] | None = None
+    requested_scopes: list[str] = attrs.field(factory=list[str])
+    dpop_key: dict[str, Any] | None = attrs.field(default=None, repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class FlowSettings:
+    """The settings of a flow, which `mcp_trio.auth` documents.
+
+    Attributes:
+        grant: The grant.
+        scopes: The scopes to request; None leaves the choice to the server.
+        client: A client that was registered before, with the issuer that knows it, if given.
+        metadata_url: The URL of the client's metadata document.
+        client_name: The name with which the client is registered.
+        is_interactive: Whether a user can log in.
+        assumes_pkce: Whether a server whose metadata do not mention PKCE is taken to support it.
+        trusted_hosts: Hosts that may have any address.
+        provider: For "id_jag": the client at the identity provider; its issuer is not used.
+        provider_token_endpoint: For "id_jag": the token endpoint of the identity provider.
+        subject_token_type: For "id_jag" and "token_exchange": the type of the subject token.
+        protocol_version: The protocol version that discovery requests name.
+        renew_before_seconds: The time before its expiry at which a token is renewed.
+    """
+
+    grant: GrantKind = AUTHORIZATION_CODE
+    scopes: Sequence[str] | None = None
+    client: ClientInformation | None = None
+    metadata_url: str | None = None
+    client_name: str = "mcp_trio"
+    is_interactive: bool = True
+    assumes_pkce: bool = False
+    trusted_hosts: frozenset[str] = frozenset()
+    provider: ClientInformation | None = None
+    provider_token_endpoint: str | None = None
+    subject_token_type: str = ACCESS_TOKEN
+    protocol_version: str = "2026-07-28"
+    renew_before_seconds: float = 60.0
+
+
+# Actions
+
+
+@attrs.frozen(kw_only=True)
+class SendRequest:
+    """Send an HTTP request without following redirects; receive an `HttpResponse`.
+
+    Attributes:
+        method: The method.
+        url: The URL, which has been checked.
+        headers: The headers.
+        body: The body of a POST.
+        is_proven: Whether the request needs a DPoP proof if tokens are bound to a key.
+        has_effect: Whether an interrupted request could lose a token, as it may be used only once.
+    """
+
+    method: Literal["GET", "POST"]
+    url: str
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    body: bytes | None = attrs.field(default=None, repr=False)
+    is_proven: bool = False
+    has_effect: bool = False
+
+
+@attrs.frozen
+class PrepareRedirect:
+    """Listen for the redirect of the browser; receive a `RedirectReady`.
+
+    Attributes:
+        preferred: The redirect URI with which the client is registered already, if it is.
+    """
+
+    preferred: str | None
+
+
+@attrs.frozen
+class AskForClient:
+    """Ask the user for a client that the authorization server knows; receive a `ClientGiven`."""
+
+    issuer: str
+
+
+@attrs.frozen
+class StoreClient:
+    """Store a client that was registered; there is no event."""
+
+    client: ClientInformation
+
+
+@attrs.frozen
+class Authorize:
+    """Open a page in the user's browser; receive a `Redirected`.
+
+    Attributes:
+        url: The URL of the page.
+        redirect_uri: The URL to which the browser is redirected.
+    """
+
+    url: str = attrs.field(repr=False)
+    redirect_uri: str
+
+
+@attrs.frozen
+class MakeAssertion:
+    """Make or fetch a token that this side holds; receive an `AssertionMade`.
+
+    Attributes:
+        purpose: "client" for a signed client assertion (RFC 7523, section 2.2), "grant" for the
+            JWT that is the grant, "subject" for the token to exchange (RFC 8693).
+        audience: The issuer of the authorization server.
+    """
+
+    purpose: Literal["client", "grant", "subject"]
+    audience: str
+
+
+@attrs.frozen
+class Finish:
+    """The flow is over: store and use this token."""
+
+    tokens: TokenSet
+
+
+Action: TypeAlias = (
+    SendRequest | PrepareRedirect | AskForClient | StoreClient | Authorize | MakeAssertion | Finish
+)
+
+
+# Events
+
+
+@attrs.frozen(kw_only=True)
+class HttpResponse:
+    """The response to a `SendRequest`; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=False)
+    body: bytes = attrs.field(default=b"", repr=False)
+
+
+@attrs.frozen
+class Challenged:
+    """The server rejected a request with status 401 or 403.
+
+    Attributes:
+        status: The status.
+        challenge: The challenge for the scheme Bearer or DPoP; None if there was none.
+    """
+
+    status: int
+    challenge: Challenge | None
+
+
+@attrs.frozen
+class Expiring:
+    """The token expires soon, or has expired."""
+
+
+@attrs.frozen
+class RedirectReady:
+    """The client listens at this redirect URI."""
+
+    redirect_uri: str
+
+
+@attrs.frozen
+class ClientGiven:
+    """The user has named a client."""
+
+    client: ClientInformation
+
+
+@attrs.frozen
+class Redirected:
+    """The browser was redirected to this URL."""
+
+    url: str = attrs.field(repr=False)
+
+
+@attrs.frozen
+class AssertionMade:
+    """The token that `MakeAssertion` asked for."""
+
+    token: str = attrs.field(repr=False)
+
+
+Event: TypeAlias = (
+    HttpResponse | Challenged | Expiring | RedirectReady | ClientGiven | Redirected | AssertionMade
+)
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+class Step(Enum):
+    """The steps of a flow."""
+
+    IDLE = auto()
+    RESOURCE_METADATA = auto()  # of the server (RFC 9728)
+    SERVER_METADATA = auto()  # of its authorization server (RFC 8414)
+    ORIGIN_METADATA = auto()  # of a server of 2025-03-26, at its own origin
+    GRANT = auto()
+    RENEWAL = auto()  # a refresh before the token expires
+    REFRESH = auto()  # a refresh after the server rejected the token
+    REDIRECT = auto()
+    REGISTRATION = auto()
+    CLIENT_QUESTION = auto()
+    AUTHORIZATION = auto()
+    SUBJECT = auto()
+    PROVIDER = auto()
+    ASSERTION = auto()
+    TOKEN = auto()
+    FINISHED = auto()
+
+
+class Outcome(Enum):
+    """What an event, or the choice of a grant, means for the flow. Failures are raised."""
+
+    CHALLENGED = auto()
+    EXPIRING = auto()
+    RENEWABLE = auto()
+    FOUND = auto()
+    NOT_HERE = auto()  # another URL is tried
+    MOVED = auto()
+    NOWHERE = auto()
+    REFRESHABLE = auto()
+    NEEDS_USER = auto()
+    NEEDS_SUBJECT = auto()
+    NEEDS_ASSERTION = auto()
+    HAS_CREDENTIALS = auto()
+    REGISTERED = auto()
+    UNREGISTERED = auto()
+    UNKNOWN = auto()
+    APPROVED = auto()
+    FOR_PROVIDER = auto()
+    MADE = auto()
+    SIGNED = auto()
+    NEEDS_NONCE = auto()
+    GRANTED = auto()
+    REJECTED = auto()
+
+
+TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
+    (Step.IDLE, Outcome.CHALLENGED): Step.RESOURCE_METADATA,
+    (Step.IDLE, Outcome.RENEWABLE): Step.RENEWAL,
+    (Step.IDLE, Outcome.EXPIRING): Step.GRANT,
+    (Step.RESOURCE_METADATA, Outcome.NOT_HERE): Step.RESOURCE_METADATA,
+    (Step.RESOURCE_METADATA, Outcome.MOVED): Step.RESOURCE_METADATA,
+    (Step.RESOURCE_METADATA, Outcome.FOUND): Step.SERVER_METADATA,
+    (Step.RESOURCE_METADATA, Outcome.NOWHERE): Step.ORIGIN_METADATA,
+    (Step.SERVER_METADATA, Outcome.NOT_HERE): Step.SERVER_METADATA,
+    (Step.SERVER_METADATA, Outcome.MOVED): Step.SERVER_METADATA,
+    (Step.SERVER_METADATA, Outcome.FOUND): Step.GRANT,
+    (Step.ORIGIN_METADATA, Outcome.MOVED): Step.ORIGIN_METADATA,
+    (Step.ORIGIN_METADATA, Outcome.FOUND): Step.GRANT,
+    (Step.ORIGIN_METADATA, Outcome.NOWHERE): Step.GRANT,
+    (Step.GRANT, Outcome.REFRESHABLE): Step.REFRESH,
+    (Step.GRANT, Outcome.NEEDS_USER): Step.REDIRECT,
+    (Step.GRANT, Outcome.NEEDS_SUBJECT): Step.SUBJECT,
+    (Step.GRANT, Outcome.NEEDS_ASSERTION): Step.ASSERTION,
+    (Step.GRANT, Outcome.HAS_CREDENTIALS): Step.TOKEN,
+    (Step.RENEWAL, Outcome.SIGNED): Step.RENEWAL,
+    (Step.RENEWAL, Outcome.NEEDS_NONCE): Step.RENEWAL,
+    (Step.RENEWAL, Outcome.GRANTED): Step.FINISHED,
+    (Step.REFRESH, Outcome.SIGNED): Step.REFRESH,
+    (Step.REFRESH, Outcome.NEEDS_NONCE): Step.REFRESH,
+    (Step.REFRESH, Outcome.GRANTED): Step.FINISHED,
+    (Step.REFRESH, Outcome.REJECTED): Step.REDIRECT,
+    (Step.REDIRECT, Outcome.REGISTERED): Step.AUTHORIZATION,
+    (Step.REDIRECT, Outcome.UNREGISTERED): Step.REGISTRATION,
+    (Step.REDIRECT, Outcome.UNKNOWN): Step.CLIENT_QUESTION,
+    (Step.REGISTRATION, Outcome.REGISTERED): Step.AUTHORIZATION,
+    (Step.CLIENT_QUESTION, Outcome.REGISTERED): Step.AUTHORIZATION,
+    (Step.AUTHORIZATION, Outcome.APPROVED): Step.TOKEN,
+    (Step.SUBJECT, Outcome.FOR_PROVIDER): Step.PROVIDER,
+    (Step.SUBJECT, Outcome.MADE): Step.TOKEN,
+    (Step.PROVIDER, Outcome.GRANTED): Step.TOKEN,
+    (Step.ASSERTION, Outcome.MADE): Step.TOKEN,
+    (Step.TOKEN, Outcome.SIGNED): Step.TOKEN,
+    (Step.TOKEN, Outcome.NEEDS_NONCE): Step.TOKEN,
+    (Step.TOKEN, Outcome.GRANTED): Step.FINISHED,
+}
+
+
+# The documents of token and registration endpoints ------------------------------------------------
+
+
+class _TokenResponse(msgspec.Struct, frozen=True):
+    """A response of a token endpoint (RFC 6749, section 5.1)."""
+
+    access_token: str
+    token_type: str
+    expires_in: float | str | None = None
+    refresh_token: str | None = None
+    scope: str | None = None
+    issued_token_type: str | None = None
+
+
+class _ErrorResponse(msgspec.Struct, frozen=True):
+    """An error response of RFC 6749, section 5.2, or of RFC 7591, section 3.2.2."""
+
+    error: str
+    error_description: str | None = None
+
+
+class _RegistrationResponse(msgspec.Struct, frozen=True):
+    """A registered client (RFC 7591, section 3.2.1)."""
+
+    client_id: str
+    client_secret: str | None = None
+    client_secret_expires_at: float | None = None
+    token_endpoint_auth_method: str | None = None
+
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_REDIRECTS_MAX: Final = 3
+_TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
+_TEXT_CHARS_MAX: Final = 300
+_AUTH_METHODS: Final[Mapping[str, AuthMethod]] = {
+    "client_secret_basic": "client_secret_basic",
+    "client_secret_post": "client_secret_post",
+    "none": "none",
+    "private_key_jwt": "private_key_jwt",
+}
+# For a server that lists no methods, RFC 8414 says that it has this one.
+_DEFAULT_AUTH_METHODS: Final = ("client_secret_basic",)
+_USES_JWT_BEARER: Final = frozenset({"jwt_bearer", "id_jag"})
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class ClientFlow:
+    """One attempt to get a token; see the module.
+
+    Args:
+        server: The URL of the server, as the user gave it.
+        settings: The settings.
+        tokens: The token that the client has had so far, if any.
+        clients: The clients that earlier flows have registered, by issuer.
+        state: A random text, which the authorization response repeats.
+        verifier: A random text of 43 characters or more, the PKCE code verifier.
+    """
+
+    server: str
+    settings: FlowSettings
+    tokens: TokenSet | None
+    clients: Mapping[str, ClientInformation]
+    state: str
+    verifier: str
+    step: Step = attrs.field(default=Step.IDLE, init=False)
+
+    _challenge: Challenge | None = attrs.field(default=None, init=False)
+    _is_step_up: bool = attrs.field(default=False, init=False)
+    _urls: list[str] = attrs.field(factory=list[str], init=False)
+    _reasons: list[str] = attrs.field(factory=list[str], init=False)
+    _redirects: int = attrs.field(default=0, init=False)
+    _resource: str = attrs.field(default="", init=False)
+    _resource_scopes: Sequence[str] | None = attrs.field(default=None, init=False)
+    _requires_dpop: bool = attrs.field(default=False, init=False)
+    _issuer: str = attrs.field(default="", init=False)
+    _authorization_server: AuthorizationServerMetadata | None = attrs.field(
+        default=None, init=False
+    )
+    _scopes: Sequence[str] | None = attrs.field(default=None, init=False)
+    _client: ClientInformation | None = attrs.field(default=None, init=False)
+    _redirect_uri: str = attrs.field(default="", init=False)
+    _code: str = attrs.field(default="", init=False)
+    _assertion: str = attrs.field(default="", init=False)
+    _client_assertion: str | None = attrs.field(default=None, init=False)
+    _had_nonce: bool = attrs.field(default=False, init=False)
+    _result: TokenSet | None = attrs.field(default=None, init=False)
+    _to_store: list[Action] = attrs.field(factory=list[Action], init=False)
+
+    @property
+    def requires_dpop(self) -> bool:
+        """Return whether the server accepts only tokens that are bound to a key."""
+        return self._requires_dpop
+
+    def receive(self, event: Event, now: float) -> list[Action]:
+        """Take an event; return the actions that follow from it.
+
+        Args:
+            event: The event.
+            now: The time, in seconds since 1970.
+
+        Raises:
+            AuthorizationError: The flow has failed, and is over.
+        """
+        receive = self._RECEIVERS.get((self.step, type(event)))
+        if receive is None:
+            raise RuntimeError(f"{type(event).__name__} cannot be received in {self.step.name}")
+        try:
+            outcome: Outcome | Action = receive(self, event, now)
+            while isinstance(outcome, Outcome):
+                self.step = TRANSITIONS[self.step, outcome]
+                outcome = self._ENTRIES[self.step](self, now)
+        except UrlError as error:
+            raise self._error(str(error)) from None
+        actions, self._to_store = [*self._to_store, outcome], []
+        return actions
+
+    def _error(self, text: str, code: str | None = None) -> AuthorizationError:
+        return AuthorizationError(f"no token for {self.server_name}: {text}", code=code)
+
+    @property
+    def server_name(self) -> str:
+        """The URL of the server without the parts that may be secret."""
+        parts = urlsplit(self.server)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def _check_url(self, url: str, name: str) -> str:
+        check_url(url, name, server=self.server, trusted_hosts=self.settings.trusted_hosts)
+        return url
+
+    # The start
+
+    def _take_challenge(self, event: Challenged, _now: float) -> Outcome:
+        challenge = self._challenge = event.challenge
+        self._is_step_up = (
+            challenge is not None
+            and challenge.error == INSUFFICIENT_SCOPE
+            and self.tokens is not None
+        )
+        self._requires_dpop = challenge is not None and challenge.is_for(DPOP)
+        named = None if challenge is None else challenge.resource_metadata
+        self._urls = protected_resource_urls(self.server)
+        if named is not None:
+            self._urls = [named, *(url for url in self._urls if url != named)]
+        return Outcome.CHALLENGED
+
+    def _take_expiry(self, _event: Expiring, _now: float) -> Outcome:
+        tokens = self.tokens
+        assert tokens is not None
+        self._resource, self._issuer = tokens.resource, tokens.issuer
+        self._client = self._client_of(tokens)
+        self._requires_dpop = tokens.token_type == DPOP
+        self._scopes = tokens.requested_scopes or None
+        self._authorization_server = AuthorizationServerMetadata(
+            issuer=tokens.issuer,
+            token_endpoint=tokens.token_endpoint,
+            revocation_endpoint=tokens.revocation_endpoint,
+        )
+        is_user = self.settings.grant == AUTHORIZATION_CODE
+        return Outcome.RENEWABLE if is_user else Outcome.EXPIRING
+
+    # Discovery
+
+    def _get_document(self, _now: float) -> SendRequest:
+        url = self._check_url(self._urls[0], "the URL of a metadata document")
+        headers = {"Accept": "application/json", PROTOCOL_VERSION: self.settings.protocol_version}
+        return SendRequest(method="GET", url=url, headers=headers)
+
+    def _document(self, response: HttpResponse, kind: Any) -> Any:
+        """Return a metadata document of type `kind`, or the outcome of a response without one.
+
+        Raises:
+            AuthorizationError: The server has failed. To go on with another design of
+                authorization would let an attacker who makes it fail choose the design.
+        """
+        url = self._urls.pop(0)
+        location = response.headers.get("location")
+        if response.status in _REDIRECTS and location is not None:
+            self._redirects += 1
+            if self._redirects > _REDIRECTS_MAX:
+                raise self._error(f"{url} redirects more than {_REDIRECTS_MAX} times")
+            self._urls.insert(0, urljoin(url, location))
+            return Outcome.MOVED
+        if response.status // 100 == 5:  # noqa: PLR2004
+            raise self._error(f"{url} answered HTTP {response.status}; try again later")
+        if response.status != 200:  # noqa: PLR2004
+            self._reasons.append(f"{url} answered HTTP {response.status}")
+            return Outcome.NOT_HERE
+        try:
+            return msgspec.json.decode(response.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Some servers answer each unknown path with the same page.
+            self._reasons.append(f"{url} has no metadata document")
+            return Outcome.NOT_HERE
+
+    def _take_resource_metadata(self, response: HttpResponse, _now: float) -> Outcome:
+        is_last = len(self._urls) == 1
+        document = self._document(response, ProtectedResourceMetadata)
+        if isinstance(document, Outcome):
+            if document is not Outcome.NOT_HERE or not is_last:
+                return document
+            if self._challenge is not None and self._challenge.resource_metadata is not None:
+                raise self._error("; ".join(self._reasons))
+            return Outcome.NOWHERE
+        if not is_resource_of(document.resource, self.server):
+            raise self._error(
+                f"its metadata are for another resource, {document.resource[:_TEXT_CHARS_MAX]!r}"
+            )
+        self._resource = document.resource
+        self._resource_scopes = document.scopes_supported
+        if document.dpop_bound_access_tokens_required:
+            self._requires_dpop = True
+        issuers = document.authorization_servers
+        if not issuers:
+            raise self._error("its metadata name no authorization server")
+        self._issuer = self._chosen_issuer(issuers)
+        self._urls = authorization_server_urls(self._check_url(self._issuer, "the issuer"))
+        self._reasons.clear()
+        return Outcome.FOUND
+
+    def _chosen_issuer(self, issuers: Sequence[str]) -> str:
+        """Choose the issuer that the settings name, then one that knows the client, or the first.
+
+        Raises:
+            AuthorizationError: A client was registered at another issuer.
+        """
+        given = self.settings.client
+        tokens = self.tokens
+        expected = None if given is None else given.issuer
+        if (
+            given is not None
+            and expected is None
+            and tokens is not None
+            and tokens.client.client_id == given.client_id
+        ):
+            expected = tokens.issuer
+        if given is not None and expected is not None:
+            if expected not in issuers:
+                raise self._error(
+                    f"the client {given.client_id!r} is registered at {expected}, but the server"
+                    f" names {', '.join(issuers)[:_TEXT_CHARS_MAX]}; register a client there"
+                )
+            return expected
+        known = (tokens.issuer,) if tokens is not None else ()
+        return next((each for each in (*known, *self.clients) if each in issuers), issuers[0])
+
+    def _take_server_metadata(self, response: HttpResponse, _now: float) -> Outcome:
+        url, is_last = self._urls[0], len(self._urls) == 1
+        document = self._document(response, AuthorizationServerMetadata)
+        if document is Outcome.MOVED:
+            return Outcome.MOVED
+        if isinstance(document, AuthorizationServerMetadata):
+            if document.issuer == self._issuer:
+                self._authorization_server = document
+                return Outcome.FOUND
+            issuer = document.issuer[:_TEXT_CHARS_MAX]
+            self._reasons.append(f"{url} is of another issuer, {issuer!r}")
+        if is_last:
+            reasons = "; ".join(self._reasons)
+            raise self._error(f"no metadata of the authorization server {self._issuer}: {reasons}")
+        return Outcome.NOT_HERE
+
+    def _get_origin_metadata(self, now: float) -> SendRequest:
+        if not self._urls:
+            self._resource = canonical_url(self.server)
+            self._issuer = origin_of(self.server)
+            self._urls = [f"{self._issuer}{AUTHORIZATION_SERVER}"]
+        return self._get_document(now)
+
+    def _take_origin_metadata(self, response: HttpResponse, _now: float) -> Outcome:
+        document = self._document(response, AuthorizationServerMetadata)
+        if document is Outcome.MOVED:
+            return Outcome.MOVED
+        origin = self._issuer
+        if isinstance(document, AuthorizationServerMetadata):
+            # No document has named the issuer: it is the origin, in either of its spellings.
+            if document.issuer not in (origin, f"{origin}/"):
+                raise self._error(f"its metadata are of another issuer, {document.issuer!r}")
+            self._issuer = document.issuer
+            self._authorization_server = document
+            return Outcome.FOUND
+        self._authorization_server = AuthorizationServerMetadata(
+            issuer=origin,
+            authorization_endpoint=f"{origin}/authorize",
+            token_endpoint=f"{origin}/token",
+            registration_endpoint=f"{origin}/register",
+            code_challenge_methods_supported=[S256],
+            token_endpoint_auth_methods_supported=["none", "client_secret_post"],
+        )
+        return Outcome.NOWHERE
+
+    # The grant
+
+    def _choose_grant(self, _now: float) -> Outcome:
+        grant, tokens = self.settings.grant, self.tokens
+        if self._challenge is not None or self._scopes is None:
+            self._scopes = self._scopes_to_request()
+        if grant == AUTHORIZATION_CODE:
+            is_refreshable = (
+                tokens is not None
+                and tokens.refresh_token is not None
+                and tokens.issuer == self._issuer
+                and not self._is_step_up
+                and set(self._scopes or ()) <= {*tokens.requested_scopes}
+            )
+            if is_refreshable:
+                assert tokens is not None
+                self._client = self._client_of(tokens)
+                return Outcome.REFRESHABLE
+            return Outcome.NEEDS_USER
+        self._client = attrs.evolve(self._given_client(), issuer=self._issuer)
+        if grant in {"id_jag", "token_exchange"}:
+            return Outcome.NEEDS_SUBJECT
+        return Outcome.NEEDS_ASSERTION if grant == "jwt_bearer" else Outcome.HAS_CREDENTIALS
+
+    def _client_of(self, tokens: TokenSet) -> ClientInformation:
+        """Return the client of a token; the secret of a given client is not stored with it."""
+        if self.settings.client is None:
+            return tokens.client
+        return attrs.evolve(self._given_client(), issuer=self._issuer)
+
+    def _given_client(self) -> ClientInformation:
+        client = self.settings.client
+        assert client is not None
+        if client.issuer is not None and client.issuer != self._issuer:
+            raise self._error(
+                f"the client {client.client_id!r} is registered at {client.issuer}, but the server"
+                f" uses {self._issuer}; register a client there"
+            )
+        return client
+
+    def _scopes_to_request(self) -> Sequence[str] | None:
+        """Return the scopes to request; None requests none in particular.
+
+        The scopes of the challenge are authoritative; without them all scopes that the server
+        lists are requested. Scopes that were requested before are requested again, so that a token
+        does not lose them.
+
+        https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization#scope-selection-strategy
+        """
+        assert self._authorization_server is not None
+        challenged = None if self._challenge is None else self._challenge.scopes
+        given = self.settings.scopes
+        chosen: list[str] = [*(given or ()), *(challenged or ())]
+        if given is None and challenged is None and self._resource_scopes is not None:
+            chosen = [*self._resource_scopes]
+        if self.tokens is not None and self.tokens.issuer == self._issuer:
+            chosen = [*self.tokens.requested_scopes, *chosen]
+        offered = self._authorization_server.scopes_supported or ()
+        is_user = self.settings.grant == AUTHORIZATION_CODE
+        if OFFLINE_ACCESS not in (given or ()):
+            chosen = [scope for scope in chosen if scope != OFFLINE_ACCESS]
+            if chosen and is_user and OFFLINE_ACCESS in offered:
+                chosen.append(OFFLINE_ACCESS)
+        return tuple(dict.fromkeys(chosen)) or None
+
+    # A user's login
+
+    def _prepare_redirect(self, now: float) -> Action:
+        if not self.settings.is_interactive:
+            raise self._error("a user has to log in", code="login_required")
+        server = self._authorization_server
+        assert server is not None
+        if server.authorization_endpoint is None or server.token_endpoint is None:
+            raise self._error(f"{self._issuer} has no authorization_endpoint or token_endpoint")
+        methods = server.code_challenge_methods_supported
+        if methods is None and not self.settings.assumes_pkce:
+            raise self._error(
+                f"the metadata of {self._issuer} do not say that it supports PKCE"
+                " (code_challenge_methods_supported); OAuth(assume_pkce=True) takes it to do so"
+            )
+        if methods is not None and S256 not in methods:
+            raise self._error(f"{self._issuer} does not support PKCE with S256")
+        stored = self._stored_client(now)
+        return PrepareRedirect(None if stored is None else stored.redirect_uri)
+
+    def _stored_client(self, now: float) -> ClientInformation | None:
+        """Return the client that was registered at this issuer, unless its secret has expired."""
+        if self.settings.client is not None or self._uses_metadata_document:
+            return None
+        client = self.clients.get(self._issuer)
+        if client is None or 0 < client.secret_expires_at <= now:
+            return None
+        return client
+
+    @property
+    def _uses_metadata_document(self) -> bool:
+        server = self._authorization_server
+        return (
+            self.settings.metadata_url is not None
+            and server is not None
+            and bool(server.client_id_metadata_document_supported)
+        )
+
+    def _take_redirect_uri(self, event: RedirectReady, now: float) -> Outcome:
+        """Choose how the client gets its id.
+
+        https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization/client-registration
+        """
+        server = self._authorization_server
+        assert server is not None
+        self._redirect_uri = event.redirect_uri
+        if self.settings.client is not None:
+            self._client = attrs.evolve(self._given_client(), issuer=self._issuer)
+            return Outcome.REGISTERED
+        if self._uses_metadata_document:
+            assert self.settings.metadata_url is not None
+            self._client = ClientInformation(
+                issuer=self._issuer, client_id=self.settings.metadata_url, auth_method="none"
+            )
+            return Outcome.REGISTERED
+        stored = self._stored_client(now)
+        if stored is not None and stored.redirect_uri in (None, event.redirect_uri):
+            self._client = stored
+            return Outcome.REGISTERED
+        has_endpoint = server.registration_endpoint is not None
+        return Outcome.UNREGISTERED if has_endpoint else Outcome.UNKNOWN
+
+    def _register(self, _now: float) -> SendRequest:
+        server = self._authorization_server
+        assert server is not None
+        assert server.registration_endpoint is not None
+        host = urlsplit(self._redirect_uri).hostname or ""
+        document: dict[str, Any] = {
+            "client_name": self.settings.client_name,
+            "redirect_uris": [self._redirect_uri],
+            "grant_types": [AUTHORIZATION_CODE, REFRESH_TOKEN],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": self._method_to_register(),
+            "application_type": "native" if is_loopback_host(host) else "web",
+        }
+        if self._scopes:
+            document["scope"] = " ".join(self._scopes)
+        if self._requires_dpop:
+            document["dpop_bound_access_tokens"] = True
+        return SendRequest(
+            method="POST",
+            url=self._check_url(server.registration_endpoint, "the registration_endpoint"),
+            headers={"Accept": "application/json", "Content-Type": "application/json"},
+            body=msgspec.json.encode(document),
+        )
+
+    def _method_to_register(self) -> str:
+        server = self._authorization_server
+        assert server is not None
+        methods = server.token_endpoint_auth_methods_supported
+        if methods is None:
+            return "none"
+        # A program on a user's computer cannot keep a secret.
+        preferred = ("none", "client_secret_basic", "client_secret_post")
+        return next((each for each in preferred if each in methods), "none")
+
+    def _take_registration(self, response: HttpResponse, _now: float) -> Outcome:
+        if response.status // 100 != 2:  # noqa: PLR2004
+            error = _error_in(response)
+            text = f"{self._issuer} did not register the client: {self._text_of(response, error)}"
+            if error is not None and error.error == "invalid_redirect_uri":
+                text += (
+                    f"; it does not accept the redirect URI {self._redirect_uri}: register a client"
+                    " there and pass its id with client_id=, or choose another one with redirect="
+                )
+            raise self._error(text, code=None if error is None else error.error)
+        try:
+            registered = msgspec.json.decode(response.body, type=_RegistrationResponse)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise self._error(f"{self._issuer} registered the client without a client_id") from None
+        method = registered.token_endpoint_auth_method or self._method_to_register()
+        if registered.client_secret is not None and method == "none":
+            method = self._method_with_secret()
+        self._client = ClientInformation(
+            issuer=self._issuer,
+            client_id=registered.client_id,
+            client_secret=registered.client_secret,
+            secret_expires_at=registered.client_secret_expires_at or 0,
+            auth_method=_AUTH_METHODS.get(method),
+            redirect_uri=self._redirect_uri,
+        )
+        self._to_store.append(StoreClient(self._client))
+        return Outcome.REGISTERED
+
+    def _ask_for_client(self, _now: float) -> AskForClient:
+        return AskForClient(self._issuer)
+
+    def _take_given_client(self, event: ClientGiven, _now: float) -> Outcome:
+        self._client = attrs.evolve(
+            event.client, issuer=self._issuer, redirect_uri=self._redirect_uri
+        )
+        self._to_store.append(StoreClient(self._client))
+        return Outcome.REGISTERED
+
+    def _authorize(self, _now: float) -> Authorize:
+        server = self._authorization_server
+        assert server is not None
+        assert server.authorization_endpoint is not None
+        assert self._client is not None
+        endpoint = self._check_url(server.authorization_endpoint, "the authorization_endpoint")
+        check_authorization_url(endpoint)
+        digest = hashlib.sha256(self.verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": self._client.client_id,
+            "redirect_uri": self._redirect_uri,
+            "state": self.state,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": S256,
+            "resource": self._resource,
+        }
+        if self._scopes:
+            query["scope"] = " ".join(self._scopes)
+            # Without it, OpenID Connect has a provider ignore `offline_access` (Core, section 11).
+            if OFFLINE_ACCESS in self._scopes:
+                query["prompt"] = "consent"
+        separator = "&" if urlsplit(endpoint).query else "?"
+        return Authorize(f"{endpoint}{separator}{urlencode(query)}", self._redirect_uri)
+
+    def _take_authorization(self, event: Redirected, _now: float) -> Outcome:
+        """Check the authorization response; its issuer before anything else in it is believed.
+
+        https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization#authorization-response-validation
+        """
+        server = self._authorization_server
+        assert server is not None
+        pairs = parse_qsl(urlsplit(event.url).query, keep_blank_values=True)
+        parameters = dict(pairs)
+        if len(parameters) != len(pairs):
+            raise self._error("the authorization response has a parameter twice")
+        if not hmac.compare_digest(parameters.get("state", "").encode(), self.state.encode()):
+            raise self._error(
+                "the authorization response has another state: it is of another login"
+            )
+        issuer = parameters.get("iss")
+        if issuer is None and server.authorization_response_iss_parameter_supported:
+            raise self._error(
+                f"the authorization response does not say that {self._issuer} sent it"
+            )
+        if issuer is not None and issuer != self._issuer:
+            raise self._error(f"the authorization response is not from {self._issuer}")
+        if "error" in parameters:
+            error = _ErrorResponse(parameters["error"], parameters.get("error_description"))
+            raise self._error(
+                f"{self._issuer} did not authorize the client: {_shown(error)}", code=error.error
+            )
+        if not parameters.get("code"):
+            raise self._error("the authorization response has no code")
+        self._code = parameters["code"]
+        return Outcome.APPROVED
+
+    # Tokens that this side has
+
+    def _ask_for_subject(self, _now: float) -> MakeAssertion:
+        return MakeAssertion("subject", self._issuer)
+
+    def _take_subject(self, event: AssertionMade, _now: float) -> Outcome:
+        self._assertion = event.token
+        return Outcome.FOR_PROVIDER if self.settings.grant == "id_jag" else Outcome.MADE
+
+    def _ask_for_assertion(self, _now: float) -> MakeAssertion:
+        return MakeAssertion("grant", self._issuer)
+
+    def _take_assertion(self, event: AssertionMade, _now: float) -> Outcome:
+        self._assertion = event.token
+        return Outcome.MADE
+
+    def _exchange_at_provider(self, _now: float) -> Action:
+        """Exchange the identity assertion for an ID-JAG, which the identity provider signs."""
+        settings = self.settings
+        assert settings.provider is not None
+        assert settings.provider_token_endpoint is not None
+        parameters = {
+            "grant_type": TOKEN_EXCHANGE,
+            "requested_token_type": ID_JAG,
+            "audience": self._issuer,
+            "resource": self._resource,
+            "subject_token": self._assertion,
+            "subject_token_type": settings.subject_token_type,
+        }
+        if self._scopes:
+            parameters["scope"] = " ".join(self._scopes)
+        provider = settings.provider
+        method: AuthMethod = provider.auth_method or (
+            "none" if provider.client_secret is None else "client_secret_basic"
+        )
+        # The user names the identity provider, so its address is not that of an attacker.
+        return self._form_request(settings.provider_token_endpoint, parameters, provider, method)
+
+    def _take_id_jag(self, response: HttpResponse, _now: float) -> Outcome:
+        granted = self._token_response(response, "the identity provider")
+        if granted.issued_token_type not in (None, ID_JAG):
+            raise self._error(f"the identity provider issued a {granted.issued_token_type!r}")
+        self._assertion = granted.access_token
+        return Outcome.GRANTED
+
+    # The token endpoint
+
+    def _request_token(self, _now: float) -> Action:
+        grant = self.settings.grant
+        parameters: dict[str, str]
+        if grant == AUTHORIZATION_CODE:
+            parameters = {
+                "grant_type": AUTHORIZATION_CODE,
+                "code": self._code,
+                "redirect_uri": self._redirect_uri,
+                "code_verifier": self.verifier,
+            }
+        elif grant in _USES_JWT_BEARER:
+            parameters = {"grant_type": JWT_BEARER, "assertion": self._assertion}
+        elif grant == "token_exchange":
+            parameters = {
+                "grant_type": TOKEN_EXCHANGE,
+                "subject_token": self._assertion,
+                "subject_token_type": self.settings.subject_token_type,
+                "requested_token_type": ACCESS_TOKEN,
+            }
+        else:
+            parameters = {"grant_type": CLIENT_CREDENTIALS}
+        if grant != AUTHORIZATION_CODE and self._scopes:
+            parameters["scope"] = " ".join(self._scopes)
+        return self._request_at_token_endpoint(parameters)
+
+    def _request_refresh(self, _now: float) -> Action:
+        assert self.tokens is not None
+        if self.tokens.refresh_token is None:
+            raise self._error("the token expires, and there is no refresh token")
+        parameters = {"grant_type": REFRESH_TOKEN, "refresh_token": self.tokens.refresh_token}
+        return self._request_at_token_endpoint(parameters)
+
+    def _request_at_token_endpoint(self, parameters: dict[str, str]) -> Action:
+        server = self._authorization_server
+        assert server is not None
+        assert self._client is not None
+        if server.token_endpoint is None:
+            raise self._error(f"{self._issuer} has no token_endpoint")
+        url = self._check_url(server.token_endpoint, "the token_endpoint")
+        method = self._auth_method(self._client)
+        if method == "private_key_jwt" and self._client_assertion is None:
+            return MakeAssertion("client", self._issuer)
+        parameters["resource"] = self._resource
+        return self._form_request(url, parameters, self._client, method)
+
+    def _auth_method(self, client: ClientInformation) -> AuthMethod:
+        if client.auth_method is not None:
+            return client.auth_method
+        return "none" if client.client_secret is None else self._method_with_secret()
+
+    def _method_with_secret(self) -> AuthMethod:
+        server = self._authorization_server
+        assert server is not None
+        methods = server.token_endpoint_auth_methods_supported or _DEFAULT_AUTH_METHODS
+        has_post_only = "client_secret_post" in methods and "client_secret_basic" not in methods
+        return "client_secret_post" if has_post_only else "client_secret_basic"
+
+    def _form_request(
+        self, url: str, parameters: dict[str, str], client: ClientInformation, method: AuthMethod
+    ) -> SendRequest:
+        """Return a POST to a token endpoint, with the authentication of the client.
+
+        https://www.rfc-editor.org/rfc/rfc6749#section-2.3
+        """
+        headers = {
+            "Accept": "application/json",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        if method == "private_key_jwt":
+            assert self._client_assertion is not None
+            parameters["client_assertion_type"] = CLIENT_ASSERTION
+            parameters["client_assertion"] = self._client_assertion
+        elif method == "client_secret_basic":
+            pair = f"{quote(client.client_id, '')}:{quote(client.client_secret or '', '')}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        else:
+            parameters["client_id"] = client.client_id
+            if method == "client_secret_post":
+                parameters["client_secret"] = client.client_secret or ""
+        return SendRequest(
+            method="POST",
+            url=url,
+            headers=headers,
+            body=urlencode(parameters).encode(),
+            is_proven=True,
+            has_effect=True,
+        )
+
+    def _take_client_assertion(self, event: AssertionMade, _now: float) -> Outcome:
+        self._client_assertion = event.token
+        return Outcome.SIGNED
+
+    def _take_token(self, response: HttpResponse, now: float) -> Outcome:
+        if self._needs_nonce(response):
+            return Outcome.NEEDS_NONCE
+        self._result = self._tokens_from(self._token_response(response, self._issuer), now)
+        return Outcome.GRANTED
+
+    def _take_refreshed(self, response: HttpResponse, now: float) -> Outcome:
+        """Take the response to a refresh; if the refresh token is rejected, the user logs in."""
+        if self._needs_nonce(response):
+            return Outcome.NEEDS_NONCE
+        if self.step is Step.REFRESH and response.status in (400, 401):
+            return Outcome.REJECTED
+        self._result = self._tokens_from(self._token_response(response, self._issuer), now)
+        return Outcome.GRANTED
+
+    def _needs_nonce(self, response: HttpResponse) -> bool:
+        """Return whether the same request has to be repeated with the server's nonce, once.
+
+        https://www.rfc-editor.org/rfc/rfc9449#section-8
+        """
+        error = _error_in(response)
+        needs_nonce = error is not None and error.error == "use_dpop_nonce" and not self._had_nonce
+        if needs_nonce:
+            self._had_nonce = True
+            self._client_assertion = None  # an assertion is used once
+        return needs_nonce
+
+    def _token_response(self, response: HttpResponse, name: str) -> _TokenResponse:
+        """Return the response of a token endpoint.
+
+        Raises:
+            AuthorizationError: The endpoint rejected the request, or the response is invalid.
+        """
+        if response.status != 200:  # noqa: PLR2004
+            error = _error_in(response)
+            raise self._error(
+                f"{name} issued no token: {self._text_of(response, error)}",
+                code=None if error is None else error.error,
+            )
+        try:
+            granted = msgspec.json.decode(response.body, type=_TokenResponse)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise self._error(f"{name} answered without an access_token") from None
+        texts = (granted.access_token, granted.refresh_token or "")
+        if not granted.access_token or not _TOKEN_CHARACTERS.issuperset("".join(texts)):
+            raise self._error(f"{name} issued a token with characters that no token may have")
+        return granted
+
+    def _text_of(self, response: HttpResponse, error: _ErrorResponse | None) -> str:
+        return f"HTTP {response.status}" if error is None else _shown(error)
+
+    def _tokens_from(self, granted: _TokenResponse, now: float) -> TokenSet:
+        server, before = self._authorization_server, self.tokens
+        assert server is not None
+        assert server.token_endpoint is not None
+        assert self._client is not None
+        kinds: Mapping[str, Literal["Bearer", "DPoP"]] = {"bearer": BEARER, "dpop": DPOP}
+        kind = kinds.get(granted.token_type.lower())
+        if kind is None:
+            raise self._error(f"{self._issuer} issued a token of another type than Bearer or DPoP")
+        if self._requires_dpop and kind != DPOP:
+            raise self._error(f"{self._issuer} issued a token that is not bound to a key (DPoP)")
+        is_refresh = self.step in (Step.RENEWAL, Step.REFRESH)
+        refresh_token, scopes = granted.refresh_token, self._scopes
+        if is_refresh:
+            assert before is not None
+            # A server that does not rotate refresh tokens sends none.
+            refresh_token = refresh_token or before.refresh_token
+            scopes = before.scopes
+        if granted.scope is not None:
+            scopes = granted.scope.split()
+        seconds = _lifetime(granted.expires_in)
+        return TokenSet(
+            server=self.server,
+            resource=self._resource,
+            issuer=self._issuer,
+            token_endpoint=server.token_endpoint,
+            revocation_endpoint=server.revocation_endpoint,
+            client=(
+                self._client
+                if self.settings.client is None
+                else attrs.evolve(self._client, client_secret=None)
+            ),
+            access_token=granted.access_token,
+            token_type=kind,
+            expires_at=None if seconds is None else now + seconds,
+            renew_at=(
+                None
+                if seconds is None
+                else now + seconds - min(self.settings.renew_before_seconds, seconds / 5)
+            ),
+            refresh_token=refresh_token,
+            scopes=None if scopes is None else [*scopes],
+            requested_scopes=[*(self._scopes or ())],
+        )
+
+    def _finish(self, _now: float) -> Finish:
+        assert self._result is not None
+        return Finish(self._result)
+
+    # How each step takes an event, and begins.
+
+    _RECEIVERS: ClassVar[Mapping[tuple[Step, type], Callable[[Any, Any, float], Outcome]]] = {
+        (Step.IDLE, Challenged): _take_challenge,
+        (Step.IDLE, Expiring): _take_expiry,
+        (Step.RESOURCE_METADATA, HttpResponse): _take_resource_metadata,
+        (Step.SERVER_METADATA, HttpResponse): _take_server_metadata,
+        (Step.ORIGIN_METADATA, HttpResponse): _take_origin_metadata,
+        (Step.RENEWAL, AssertionMade): _take_client_assertion,
+        (Step.RENEWAL, HttpResponse): _take_refreshed,
+        (Step.REFRESH, AssertionMade): _take_client_assertion,
+        (Step.REFRESH, HttpResponse): _take_refreshed,
+        (Step.REDIRECT, RedirectReady): _take_redirect_uri,
+        (Step.REGISTRATION, HttpResponse): _take_registration,
+        (Step.CLIENT_QUESTION, ClientGiven): _take_given_client,
+        (Step.AUTHORIZATION, Redirected): _take_authorization,
+        (Step.SUBJECT, AssertionMade): _take_subject,
+        (Step.PROVIDER, HttpResponse): _take_id_jag,
+        (Step.ASSERTION, AssertionMade): _take_assertion,
+        (Step.TOKEN, AssertionMade): _take_client_assertion,
+        (Step.TOKEN, HttpResponse): _take_token,
+    }
+
+    _ENTRIES: ClassVar[Mapping[Step, Callable[[Any, float], Outcome | Action]]] = {
+        Step.RESOURCE_METADATA: _get_document,
+        Step.SERVER_METADATA: _get_document,
+        Step.ORIGIN_METADATA: _get_origin_metadata,
+        Step.GRANT: _choose_grant,
+        Step.RENEWAL: _request_refresh,
+        Step.REFRESH: _request_refresh,
+        Step.REDIRECT: _prepare_redirect,
+        Step.REGISTRATION: _register,
+        Step.CLIENT_QUESTION: _ask_for_client,
+        Step.AUTHORIZATION: _authorize,
+        Step.SUBJECT: _ask_for_subject,
+        Step.PROVIDER: _exchange_at_provider,
+        Step.ASSERTION: _ask_for_assertion,
+        Step.TOKEN: _request_token,
+        Step.FINISHED: _finish,
+    }
+
+
+def _lifetime(expires_in: float | str | None) -> float | None:
+    """Return the lifetime of a token in seconds; some servers send the number as a string."""
+    try:
+        seconds = math.nan if expires_in is None else float(expires_in)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _error_in(response: HttpResponse) -> _ErrorResponse | None:
+    try:
+        return msgspec.json.decode(response.body, type=_ErrorResponse)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _shown(error: _ErrorResponse) -> str:
+    """Return an error on one line; a server chose its text."""
+    text = error.error
+    if error.error_description:
+        text += f" ({error.error_description})"
+    shown = "".join(each if each.isprintable() else " " for each in text)
+    return shown[:_TEXT_CHARS_MAX]

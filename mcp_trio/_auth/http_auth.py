@@ -1,0 +1,768 @@
+"""`http_auth`: authorization as an `httpx2.Auth`, which gets, sends and renews tokens.
+
+`ClientFlow` decides each step; this module does the I/O. All requests of a client share one flow at
+a time: the first that needs a token starts it, and the others wait for its result. The flow runs in
+a system task, because a cancelled request must not lose a token that was just issued: the server
+has then invalidated the refresh token that was used for it.
+"""
+
+import base64
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, cast
+from urllib.parse import urlsplit
+
+import attrs
+import httpx2
+import trio
+
+from mcp_trio._auth.challenges import (
+    BEARER,
+    DPOP,
+    INSUFFICIENT_SCOPE,
+    USE_DPOP_NONCE,
+    WWW_AUTHENTICATE,
+    Challenge,
+    parse_challenges,
+)
+from mcp_trio._auth.client_flow import (
+    Action,
+    AskForClient,
+    AssertionMade,
+    Authorize,
+    Challenged,
+    ClientFlow,
+    ClientGiven,
+    ClientInformation,
+    Event,
+    Expiring,
+    Finish,
+    HttpResponse,
+    MakeAssertion,
+    PrepareRedirect,
+    Redirected,
+    RedirectReady,
+    SendRequest,
+    StoreClient,
+    TokenSet,
+)
+from mcp_trio._auth.credentials import Bearer, Credentials, OAuth
+from mcp_trio._auth.redirect_listener import RedirectListener
+from mcp_trio._auth.token_store import (
+    Release,
+    TokenStore,
+    read_clients,
+    read_tokens,
+    write_client,
+    write_tokens,
+)
+from mcp_trio._auth.urls import (
+    closeness,
+    closeness_of_address,
+    is_loopback_host,
+    literal_address,
+    origin_of,
+)
+from mcp_trio._transports.channel import text_with_cause
+from mcp_trio._transports.http_client_requests import (
+    body_pieces,
+    default_ssl_context,
+    parsed_url,
+)
+from mcp_trio._transports.http_libraries import ConvertedAuth, library_of
+from mcp_trio.errors import AuthorizationError, ConfigError
+from mcp_trio.limits import DEFAULT_LIMITS, AuthorizationLimits, Limits
+
+if TYPE_CHECKING:
+    import httpx
+
+logger = logging.getLogger("mcp_trio")
+
+Auth: TypeAlias = Credentials | Bearer
+"""What `http_auth` accepts."""
+
+ClientAuth: TypeAlias = Union[Auth, httpx2.Auth, "httpx.Auth", Literal["oauth"]]
+"""What `Client(auth=…)` accepts."""
+
+UserWait: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Returns a context that is entered while the client waits for its user."""
+
+_UNAUTHORIZED: Final = 401
+_FORBIDDEN: Final = 403
+_LOCK_POLL_SECONDS: Final = 0.05
+_AUTHORIZATION: Final = "Authorization"
+
+
+def http_auth(
+    server: str,
+    auth: Auth,
+    *,
+    http: httpx2.AsyncClient | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> httpx2.Auth:
+    """Return authorization for one server, for any `httpx2.AsyncClient` that runs on Trio.
+
+        async with httpx2.AsyncClient(auth=http_auth(url, OAuth())) as http: ...
+
+    Requests to other origins than that of the server are sent without a token.
+
+    Args:
+        server: The URL of the MCP server.
+        auth: `OAuth`, `ClientCredentials`, `EnterpriseManaged`, `WorkloadIdentity`,
+            `TokenExchange` or `Bearer`.
+        http: The HTTP client for requests to authorization servers, with its proxies and
+            certificates; by default one is made.
+        limits: The limits; see `limits.authorization`.
+
+    Raises:
+        ValueError: `server` is not an HTTP URL.
+    """
+    parsed_url(server)
+    if isinstance(auth, Bearer):
+        return BearerAuth(server, auth)
+    return ServerAuth(server=server, credentials=auth, http=http, limits=limits)
+
+
+def auth_for(
+    server: str,
+    auth: ClientAuth,
+    *,
+    http: "httpx2.AsyncClient | httpx.AsyncClient | None",
+    limits: Limits,
+    user_wait: UserWait,
+) -> httpx2.Auth:
+    """Return what `Client(auth=…)` was given as an `httpx2.Auth`.
+
+    Raises:
+        TypeError: `auth` is of no known kind, or `http` is a client of httpx.
+    """
+    if http is not None and not isinstance(http, httpx2.AsyncClient):
+        raise TypeError("with auth=, http= has to be an httpx2.AsyncClient")
+    if isinstance(auth, httpx2.Auth):
+        return auth
+    if isinstance(auth, Bearer):
+        return BearerAuth(server, auth)
+    if auth == "oauth":
+        auth = OAuth()
+    if hasattr(auth, "flow_settings"):
+        return ServerAuth(
+            server=server,
+            credentials=cast("Credentials", auth),
+            http=http,
+            limits=limits,
+            user_wait=user_wait,
+        )
+    library = library_of(auth)
+    if library is not None and isinstance(auth, library.Auth):
+        return ConvertedAuth(auth)
+    raise TypeError(
+        'auth= is "oauth", an object of a class in mcp_trio.auth, or an Auth of httpx2 or httpx,'
+        f" not {type(auth).__name__}"
+    )
+
+
+def _is_same_origin(request: httpx2.Request, server: str) -> bool:
+    return origin_of(str(request.url)) == origin_of(server)
+
+
+def _need_trio() -> None:
+    if not trio.lowlevel.in_trio_run():
+        raise RuntimeError("authorization needs Trio: write trio.run(main)")
+
+
+class BearerAuth(httpx2.Auth):
+    """Sends a token that the program has; reads it again when the server rejects it."""
+
+    def __init__(self, server: str, bearer: Bearer) -> None:
+        self._server = server
+        self._bearer = bearer
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Send the request with the token, and once more if there is a new token."""
+        if not _is_same_origin(request, self._server):
+            yield request
+            return
+        token = await self._bearer.current()
+        request.headers[_AUTHORIZATION] = f"{BEARER} {token}"
+        response = yield request
+        if response.status_code != _UNAUTHORIZED:
+            return
+        renewed = await self._bearer.current()
+        if renewed == token:
+            return
+        await _drop_body(response)
+        request.headers[_AUTHORIZATION] = f"{BEARER} {renewed}"
+        yield request
+
+    def sync_auth_flow(
+        self,
+        request: httpx2.Request,  # noqa: ARG002  httpx2's signature
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Raise RuntimeError: the flow needs Trio."""
+        raise RuntimeError("authorization needs an httpx2.AsyncClient on Trio")
+
+
+async def _drop_body(response: httpx2.Response) -> None:
+    """Close a response whose body is not needed; the client would read all of it otherwise."""
+    stream = response.stream
+    response.stream = httpx2.ByteStream(b"")
+    response.headers.pop("content-encoding", None)
+    if isinstance(stream, httpx2.AsyncByteStream):
+        await stream.aclose()
+
+
+class ProofKey:
+    """The key to which tokens are bound, and the nonces that servers have sent for its proofs.
+
+    https://www.rfc-editor.org/rfc/rfc9449
+    """
+
+    def __init__(self, jwk: dict[str, Any] | None) -> None:
+        """Take a private key of the curve P-256 as a JWK, or make one."""
+        from joserfc.jwk import ECKey
+
+        self._key = ECKey.generate_key("P-256") if jwk is None else ECKey.import_key(jwk)
+        self._nonces: dict[str, str] = {}
+
+    @property
+    def jwk(self) -> dict[str, Any]:
+        """The private key."""
+        return dict(self._key.as_dict(private=True))
+
+    def note_nonce(self, url: str, nonce: str | None) -> None:
+        """Remember the nonce that the server of this URL has sent, if it has sent one."""
+        if nonce is not None:
+            self._nonces[origin_of(url)] = nonce
+
+    def proof(
+        self, method: str, url: str, *, now: float, token_id: str, access_token: str | None = None
+    ) -> str:
+        """Return the proof for one request."""
+        from joserfc import jwt
+
+        header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self._key.as_dict(private=False)}
+        parts = urlsplit(url)
+        claims: dict[str, Any] = {
+            "jti": token_id,
+            "htm": method,
+            "htu": f"{parts.scheme}://{parts.netloc}{parts.path}",
+            "iat": int(now),
+        }
+        nonce = self._nonces.get(origin_of(url))
+        if nonce is not None:
+            claims["nonce"] = nonce
+        if access_token is not None:
+            digest = hashlib.sha256(access_token.encode()).digest()
+            claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        return jwt.encode(header, claims, self._key)
+
+
+@attrs.define(eq=False, repr=False)
+class _Flight:
+    """A flow that runs, and the requests that wait for its token."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    done: trio.Event = attrs.field(factory=trio.Event, init=False)
+    waiting: int = attrs.field(default=0, init=False)
+    tokens: TokenSet | None = attrs.field(default=None, init=False)
+    error: AuthorizationError | None = attrs.field(default=None, init=False)
+
+
+class ServerAuth(httpx2.Auth):
+    """Gets, sends and renews the tokens for one server; made by `http_auth`."""
+
+    def __init__(
+        self,
+        *,
+        server: str,
+        credentials: Credentials,
+        http: httpx2.AsyncClient | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        user_wait: UserWait = nullcontext,
+        wall_clock: Callable[[], float] = time.time,
+        random_text: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+    ) -> None:
+        """Take the settings; `wall_clock` returns seconds since 1970."""
+        self._server = server
+        self._credentials = credentials
+        self._http = http
+        self._limits = limits
+        self._user_wait = user_wait
+        self._wall_clock = wall_clock
+        self._random_text = random_text
+        settings = credentials.flow_settings()
+        self._settings = attrs.evolve(
+            settings, renew_before_seconds=limits.authorization.renew_before_seconds
+        )
+        self._tokens: TokenSet | None = None
+        self._is_loaded = False
+        self._flight: _Flight | None = None
+        self._proof_key: ProofKey | None = None
+
+    def __repr__(self) -> str:
+        """Show no token."""
+        return f"<ServerAuth for {origin_of(self._server)}>"
+
+    # Requests to the server
+
+    def sync_auth_flow(
+        self,
+        request: httpx2.Request,  # noqa: ARG002  httpx2's signature
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Raise RuntimeError: the flow needs Trio."""
+        raise RuntimeError("authorization needs an httpx2.AsyncClient on Trio")
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Send the request with a token; get a new one if the server rejects it, and repeat it.
+
+        A token that was issued just now and is rejected ends the attempts, as do scopes that were
+        requested before.
+
+        Raises:
+            AuthorizationError: There is no token.
+        """
+        _need_trio()
+        if not _is_same_origin(request, self._server):
+            yield request
+            return
+        tokens = await self._usable_tokens()
+        new_tokens, has_repeated_proof = 0, False
+        while True:
+            self._add_token(request, tokens)
+            response = yield request
+            if self._proof_key is not None:
+                self._proof_key.note_nonce(str(request.url), response.headers.get("DPoP-Nonce"))
+            status = response.status_code
+            if status not in (_UNAUTHORIZED, _FORBIDDEN):
+                return
+            challenge = _challenge_in(response)
+            error = None if challenge is None else challenge.error
+            if error == USE_DPOP_NONCE and self._proof_key is not None and not has_repeated_proof:
+                has_repeated_proof = True
+                await _drop_body(response)
+                continue
+            if status == _FORBIDDEN:
+                if challenge is None or error != INSUFFICIENT_SCOPE or tokens is None:
+                    return
+                if set(challenge.scopes or ()) <= {*tokens.requested_scopes}:
+                    return
+            elif new_tokens and tokens is not None:
+                return
+            if new_tokens == self._limits.authorization.new_tokens_max:
+                return
+            new_tokens += 1
+            await _drop_body(response)
+            tokens = await self._new_tokens(tokens, Challenged(status, challenge))
+            has_repeated_proof = False
+
+    def _add_token(self, request: httpx2.Request, tokens: TokenSet | None) -> None:
+        if tokens is None:
+            return
+        request.headers[_AUTHORIZATION] = f"{tokens.token_type} {tokens.access_token}"
+        if tokens.token_type == DPOP:
+            request.headers["DPoP"] = self._key_for(tokens).proof(
+                request.method,
+                str(request.url),
+                now=self._wall_clock(),
+                token_id=self._random_text(),
+                access_token=tokens.access_token,
+            )
+
+    def _key_for(self, tokens: TokenSet | None) -> ProofKey:
+        """Return the key to which these tokens are bound, or the one for the first tokens."""
+        jwk = None if tokens is None else tokens.dpop_key
+        if self._proof_key is None or (jwk is not None and jwk != self._proof_key.jwk):
+            self._proof_key = ProofKey(jwk)
+        return self._proof_key
+
+    async def _usable_tokens(self) -> TokenSet | None:
+        """Return the token, renewed if it expires soon; None if there is none yet."""
+        if not self._is_loaded:
+            self._tokens = await self._load()
+            self._is_loaded = True
+        tokens = self._tokens
+        if tokens is None or tokens.renew_at is None or self._wall_clock() < tokens.renew_at:
+            return tokens
+        if self._settings.grant == "authorization_code" and tokens.refresh_token is None:
+            return tokens
+        try:
+            return await self._new_tokens(tokens, Expiring())
+        except AuthorizationError as error:
+            # It is valid for some time yet; then the server rejects it, which starts a new flow.
+            logger.info("the token for %s was not renewed: %s", origin_of(self._server), error)
+            return tokens
+
+    async def _load(self) -> TokenSet | None:
+        """Return the stored token, if it is one for this client."""
+        tokens = await trio.to_thread.run_sync(read_tokens, self._credentials.store, self._server)
+        client = self._settings.client
+        if tokens is None or (client is not None and tokens.client.client_id != client.client_id):
+            return None
+        return tokens
+
+    # One flow at a time
+
+    async def _new_tokens(self, rejected: TokenSet | None, event: Event) -> TokenSet:
+        """Return another token than the rejected one, from the flow that runs or from a new one.
+
+        Cancelled: the flow ends if no other request waits for it; but not while a token is issued.
+        """
+        while True:
+            if self._tokens is not None and self._tokens is not rejected:
+                return self._tokens
+            flight = self._flight
+            if flight is None:
+                flight = self._flight = _Flight()
+                trio.lowlevel.spawn_system_task(
+                    self._fly, flight, rejected, event, context=copy_context()
+                )
+            if not flight.scope.cancel_called:
+                break
+            await flight.done.wait()
+        flight.waiting += 1
+        try:
+            await flight.done.wait()
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting:
+                flight.scope.cancel()
+        if flight.tokens is None:
+            assert flight.error is not None
+            error = AuthorizationError(flight.error.reason, code=flight.error.code)
+            raise error from flight.error.__cause__
+        return flight.tokens
+
+    async def _fly(self, flight: _Flight, rejected: TokenSet | None, event: Event) -> None:
+        """Run a flow in a system task, which no exception may leave."""
+        flight.error = AuthorizationError("the login was cancelled")
+        try:
+            with flight.scope:
+                flight.tokens = self._tokens = await self._acquire(rejected, event)
+        except AuthorizationError as error:
+            flight.error = error
+        except Exception as error:
+            logger.debug("authorization failed", exc_info=error)
+            flight.error = AuthorizationError(
+                f"no token for {origin_of(self._server)}: {text_with_cause(error)}"
+            )
+            flight.error.__cause__ = error
+        finally:
+            self._flight = None
+            flight.done.set()
+
+    async def _acquire(self, rejected: TokenSet | None, event: Event) -> TokenSet:
+        async with self._locked():
+            stored = await self._load()
+            if stored is not None and self._is_renewed(stored, rejected, event):
+                return stored  # by another process
+            before = rejected if stored is None else stored
+            flow = ClientFlow(
+                server=self._server,
+                settings=self._settings,
+                tokens=before,
+                clients=await trio.to_thread.run_sync(read_clients, self._credentials.store),
+                state=self._random_text(),
+                verifier=self._random_text(),
+            )
+            async with self._http_client() as http:
+                driver = _Driver(
+                    flow=flow,
+                    credentials=self._credentials,
+                    http=http,
+                    limits=self._limits.authorization,
+                    proof_key=partial(self._key_for, before),
+                    user_wait=self._user_wait,
+                    wall_clock=self._wall_clock,
+                    random_text=self._random_text,
+                )
+                return await driver.run(event)
+
+    @asynccontextmanager
+    async def _http_client(self) -> AsyncGenerator[httpx2.AsyncClient]:
+        """Return the client for requests of the flow; one that was given stays open."""
+        if self._http is not None:
+            yield self._http
+            return
+        timeout = httpx2.Timeout(None, connect=self._limits.authorization.request_seconds)
+        async with httpx2.AsyncClient(verify=default_ssl_context(), timeout=timeout) as http:
+            yield http
+
+    def _is_renewed(self, stored: TokenSet, rejected: TokenSet | None, event: Event) -> bool:
+        """Return whether a stored token is a newer one, with which to try again."""
+        if rejected is not None and stored.access_token == rejected.access_token:
+            return False
+        if stored.expires_at is not None and stored.expires_at <= self._wall_clock():
+            return False
+        challenge = event.challenge if isinstance(event, Challenged) else None
+        if challenge is None or challenge.error != INSUFFICIENT_SCOPE:
+            return True
+        return set(challenge.scopes or ()) <= {*stored.requested_scopes}
+
+    @asynccontextmanager
+    async def _locked(self) -> AsyncGenerator[None]:
+        """Hold the store's lock of this server; wait for the process that holds it.
+
+        Raises:
+            AuthorizationError: Another process holds it for longer than a login may take.
+        """
+        release: Release | None = None
+        with trio.move_on_after(self._limits.authorization.login_seconds):
+            # Another process does not report that it has ended the lock.
+            while (  # noqa: ASYNC110
+                release := self._credentials.store.try_lock(self._server)
+            ) is None:
+                await trio.sleep(_LOCK_POLL_SECONDS)
+        if release is None:
+            raise AuthorizationError(
+                f"no token for {origin_of(self._server)}: another process logs in at this server,"
+                " and has not finished within limits.authorization.login_seconds"
+            )
+        try:
+            yield
+        finally:
+            release()
+
+
+def _challenge_in(response: httpx2.Response) -> Challenge | None:
+    """Return the challenge for Bearer, or else the one for DPoP; None if there is neither."""
+    challenges = parse_challenges(response.headers.get_list(WWW_AUTHENTICATE))
+    for scheme in (BEARER, DPOP):
+        for challenge in challenges:
+            if challenge.is_for(scheme):
+                return challenge
+    return None
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class _Driver:
+    """Carries out the actions of one flow.
+
+    Attributes:
+        listener: The listener for the redirect, once it is open.
+    """
+
+    flow: ClientFlow
+    credentials: Credentials
+    http: httpx2.AsyncClient
+    limits: AuthorizationLimits
+    proof_key: Callable[[], ProofKey]
+    user_wait: UserWait
+    wall_clock: Callable[[], float]
+    random_text: Callable[[], str]
+    listener: RedirectListener | None = attrs.field(default=None, init=False)
+
+    async def run(self, event: Event) -> TokenSet:
+        """Run the flow to its end, and store the token.
+
+        Cancelled: a token that was issued is stored all the same.
+        """
+        next_event: Event | None = event
+        try:
+            while True:
+                assert next_event is not None
+                actions = self.flow.receive(next_event, self.wall_clock())
+                for action in actions:
+                    if isinstance(action, Finish):
+                        return await self._finish(action.tokens)
+                    next_event = await self._carry_out(action)
+        finally:
+            if self.listener is not None:
+                with trio.CancelScope(shield=True):
+                    await self.listener.aclose()
+
+    async def _carry_out(self, action: Action) -> Event | None:
+        """Carry out one action, and return its event."""
+        match action:
+            case SendRequest():
+                return await self._send(action)
+            case StoreClient():
+                await self._store(write_client, action.client)
+                return None
+            case PrepareRedirect():
+                return RedirectReady(await self._redirect_uri(action.preferred))
+            case AskForClient():
+                return ClientGiven(await self._ask_for_client(action.issuer))
+            case Authorize():
+                return Redirected(await self._authorize(action))
+            case MakeAssertion():
+                token = await self.credentials.assertion(
+                    action, now=self.wall_clock(), token_id=self.random_text()
+                )
+                return AssertionMade(token)
+            case Finish():
+                raise AssertionError("the flow is over")
+
+    async def _finish(self, tokens: TokenSet) -> TokenSet:
+        if tokens.token_type == DPOP:
+            tokens = attrs.evolve(tokens, dpop_key=self.proof_key().jwk)
+        await self._store(write_tokens, tokens)
+        return tokens
+
+    async def _store(self, write: Callable[[TokenStore, Any], None], value: object) -> None:
+        """Store a token or client; if that fails, it is used without being stored."""
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(write, self.credentials.store, value)
+            except (OSError, ConfigError) as error:
+                logger.warning(
+                    "the token for %s is not stored: %s", origin_of(self.flow.server), error
+                )
+
+    # HTTP requests
+
+    async def _send(self, action: SendRequest) -> HttpResponse:
+        """Send a request, and return its response, which has a limited size."""
+        url, seconds = action.url, self.limits.request_seconds
+        await self._check_address(url)
+        headers = {**action.headers, "Accept-Encoding": "identity"}
+        if action.is_proven and self.flow.requires_dpop:
+            headers["DPoP"] = self.proof_key().proof(
+                action.method, url, now=self.wall_clock(), token_id=self.random_text()
+            )
+        request = self.http.build_request(action.method, url, content=action.body, headers=headers)
+        response: HttpResponse | None = None
+        try:
+            with trio.CancelScope(shield=action.has_effect), trio.fail_after(seconds):
+                response = await self._receive(request)
+        except trio.TooSlowError:
+            raise self._error(
+                f"{url} did not answer within limits.authorization.request_seconds ({seconds:g})"
+            ) from None
+        except httpx2.RequestError as error:
+            raise self._error(f"{url} cannot be reached: {text_with_cause(error)}") from error
+        assert response is not None
+        if self.flow.requires_dpop:
+            self.proof_key().note_nonce(url, response.headers.get("dpop-nonce"))
+        return response
+
+    async def _receive(self, request: httpx2.Request) -> HttpResponse:
+        # `auth=None` is no authorization, in place of that of a client that was given.
+        response = await self.http.send(request, auth=None, stream=True, follow_redirects=False)
+        try:
+            if encoding := response.headers.get("content-encoding"):
+                raise self._error(
+                    f"{request.url} answered with Content-Encoding {encoding!r}, although the"
+                    " request has Accept-Encoding: identity"
+                )
+            body, bytes_max = bytearray(), self.limits.document_bytes_max
+            async with body_pieces(response) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > bytes_max:
+                        raise self._error(
+                            f"{request.url} answered with more than"
+                            f" limits.authorization.document_bytes_max ({bytes_max}) bytes"
+                        )
+        finally:
+            await response.aclose()
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return HttpResponse(status=response.status_code, headers=headers, body=bytes(body))
+
+    async def _check_address(self, url: str) -> None:
+        """Check that the name in a URL does not lead closer to this computer than the server.
+
+        The name may lead elsewhere a moment later (DNS rebinding). TLS protects from that, since
+        the service at the other address has no certificate for this name.
+        """
+        host = urlsplit(url).hostname or ""
+        own = urlsplit(self.flow.server).hostname or ""
+        is_checked = host == own or host in self.flow.settings.trusted_hosts
+        if is_checked or closeness(host) or literal_address(host) is not None:
+            return
+        if await _closeness_of(host) > await _closeness_of(own):
+            raise self._error(
+                f"{host} is this computer or in a private network, unlike the server;"
+                " trusted_hosts= allows that"
+            )
+
+    # The user
+
+    async def _redirect_uri(self, preferred: str | None) -> str:
+        """Return the redirect URI, at which the client listens if it is a loopback address."""
+        oauth = self._oauth
+        if not oauth.is_redirected_here:
+            assert oauth.redirect is not None
+            return oauth.redirect
+        if oauth.redirect is None and preferred is not None:
+            with suppress(AuthorizationError):  # another program uses the port: register again
+                self.listener = await RedirectListener.open(preferred, self.limits)
+        if self.listener is None:
+            self.listener = await RedirectListener.open(oauth.redirect, self.limits)
+        return self.listener.redirect_uri
+
+    @property
+    def _oauth(self) -> OAuth:
+        assert isinstance(self.credentials, OAuth)  # no other grant needs a user
+        return self.credentials
+
+    async def _ask_for_client(self, issuer: str) -> ClientInformation:
+        ask = self._oauth.ask_for_client
+        if ask is None:
+            raise self._error(
+                f"{issuer} does not register clients: register one there, and pass its id with"
+                " client_id="
+            )
+        with self.user_wait():
+            client_id, client_secret = await ask(issuer)
+        return ClientInformation(client_id=client_id, client_secret=client_secret)
+
+    async def _authorize(self, action: Authorize) -> str:
+        """Return the URL to which the browser was redirected, from the listener or the host."""
+        seconds, redirected = self.limits.login_seconds, ""
+        failure: Exception | None = None
+
+        async def call_host(cancel_scope: trio.CancelScope) -> None:
+            nonlocal redirected, failure
+            try:
+                returned = await self._oauth.on_authorize(action.url)
+            except Exception as error:
+                failure = error
+                cancel_scope.cancel()
+                return
+            if returned is not None:
+                redirected = returned
+                cancel_scope.cancel()
+            elif self.listener is None:
+                failure = self._error(
+                    "on_authorize= returned None, but the redirect does not go to a loopback"
+                    " address: it has to return the URL to which the browser was redirected"
+                )
+
+        with self.user_wait(), trio.move_on_after(seconds) as timeout:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call_host, nursery.cancel_scope)
+                if self.listener is not None:
+                    redirected = await self.listener.wait(self.flow.state)
+                    nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if timeout.cancelled_caught:
+            raise self._error(
+                f"there was no login within limits.authorization.login_seconds ({seconds:g})"
+            )
+        return redirected
+
+    def _error(self, text: str) -> AuthorizationError:
+        return AuthorizationError(f"no token for {self.flow.server_name}: {text}")
+
+
+async def _closeness_of(host: str) -> int:
+    """Return how close the addresses of a host are; 0 if it has none that are known here."""
+    if literal_address(host) is not None or is_loopback_host(host):
+        return closeness(host)
+    try:
+        found = await trio.socket.getaddrinfo(host, None, type=trio.socket.SOCK_STREAM)
+    except OSError:
+        return 0  # a proxy may know it; otherwise the request fails
+    addresses = (literal_address(str(sockaddr[0])) for *_, sockaddr in found)
+    return max((closeness_of_address(each) for each in addresses if each is not None), default=0)

@@ -1,0 +1,161 @@
+"""Checks of the URLs that a client gets from servers during authorization.
+
+A server, or its metadata, could name any URL: one of a service on the user's own computer or
+network, or one that is no web page at all. So a URL is used only if it is plain, encrypted, and no
+closer to this computer than the server itself.
+
+https://modelcontextprotocol.io/docs/2026-07-28/tutorials/security/security_best_practices#server-side-request-forgery-ssrf
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+# RFC 3986 has no other characters. Of these, a shell would interpret `$'();`, which no URL of an
+# endpoint needs.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,=%-]+")
+_URL_CHARS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_URL_CHARS_MAX: Final = 2048
+_PORTS: Final = {"http": 80, "https": 443}
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class UrlError(Exception):
+    """A URL must not be used; the text names it and the reason."""
+
+
+def split_url(url: str, name: str) -> SplitResult:
+    """Return the parts of an http(s) URL.
+
+    Raises:
+        UrlError: It is not such a URL, or has a user or a fragment.
+    """
+    shown = repr(url[:200])
+    if len(url) > _URL_CHARS_MAX or not _URL_CHARS.fullmatch(url):
+        raise UrlError(f"{name} is not a URL: {shown}")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise UrlError(f"{name} is not a URL: {shown}") from None
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise UrlError(f"{name} is not an http(s) URL: {shown}")
+    if "@" in parts.netloc or "#" in url:
+        raise UrlError(f"{name} has a user or a fragment: {shown}")
+    return parts
+
+
+def check_url(url: str, name: str, *, server: str, trusted_hosts: Collection[str]) -> None:
+    """Check a URL that a server named.
+
+    Args:
+        url: The URL.
+        name: What it is, for the error text.
+        server: The URL of the server, which the user gave.
+        trusted_hosts: Hosts that may have any address.
+
+    Raises:
+        UrlError: It is not a plain http(s) URL, is not encrypted, or leads to an address of this
+            computer or of a private network, while the server is elsewhere.
+    """
+    parts = split_url(url, name)
+    host = parts.hostname or ""
+    own = urlsplit(server)
+    if host in trusted_hosts:
+        return
+    is_own_origin = (parts.scheme, parts.netloc.lower()) == (own.scheme, own.netloc.lower())
+    is_local = is_loopback_host(host) and is_loopback_host(own.hostname or "")
+    if parts.scheme == "http" and not (is_own_origin or is_local):
+        raise UrlError(f"{name} is not encrypted: {url!r} does not begin with https://")
+    if host == (own.hostname or ""):
+        return
+    if closeness(host) > closeness(own.hostname or ""):
+        raise UrlError(
+            f"{name} leads to this computer or a private network, unlike the server: {url!r};"
+            " trusted_hosts= allows that"
+        )
+
+
+def check_authorization_url(url: str) -> None:
+    """Check a URL that a browser is to open: a program that starts one could use a shell.
+
+    Raises:
+        UrlError: It has a character that is special to shells.
+    """
+    if not _PLAIN.fullmatch(url):
+        raise UrlError(f"the authorization_endpoint has unusual characters: {url!r}")
+
+
+def literal_address(host: str) -> Address | None:
+    """Return the address that a host is written as; None for a name."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped
+
+
+def closeness(host: str) -> int:
+    """Return how close the address of a host is: 0 public, 1 private, 2 this computer or link.
+
+    A name is public, except `localhost`; see `closeness_of_address` for what it resolves to.
+    """
+    if is_loopback_host(host):
+        return 2
+    address = literal_address(host)
+    if address is None:
+        # Browsers and resolvers read such a name as an IPv4 address: `2130706433` is 127.0.0.1.
+        return 2 if re.fullmatch(r"[0-9.]+|0[xX][0-9a-fA-F.xX]+", host) else 0
+    return closeness_of_address(address)
+
+
+def closeness_of_address(address: Address) -> int:
+    """Return how close an address is: 0 public, 1 private, 2 this computer or this link."""
+    is_here = address.is_loopback or address.is_link_local or address.is_unspecified
+    if is_here or address.is_multicast:
+        return 2
+    return 0 if address.is_global else 1
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether a host is `localhost` or a loopback address."""
+    address = literal_address(host)
+    if address is not None:
+        return address.is_loopback
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def origin_of(url: str) -> str:
+    """Return the scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
+
+
+def canonical_url(url: str) -> str:
+    """Return a server's URL as its identifier: no fragment, query or user, no slash at the end.
+
+    https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization#canonical-server-uri
+    """
+    return f"{origin_of(url)}{urlsplit(url).path.rstrip('/')}"
+
+
+def is_resource_of(resource: str, server: str) -> bool:
+    """Return whether a token for `resource` is one for the server at the URL `server`.
+
+    The resource is the URL of the server, or a part of it that ends between two segments of its
+    path.
+    """
+    try:
+        own, parts = urlsplit(server), split_url(resource, "the resource")
+        own_port, port = own.port or _PORTS.get(own.scheme), parts.port or _PORTS[parts.scheme]
+    except (UrlError, ValueError):
+        return False
+    if (parts.scheme, parts.hostname, port) != (own.scheme, own.hostname, own_port):
+        return False
+    if parts.query and parts.query != own.query:
+        return False
+    return f"{own.path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/")

@@ -1,0 +1,12 @@
+from ._auth.credentials import Bearer as Bearer
+from ._auth.credentials import ClientCredentials as ClientCredentials
+from ._auth.credentials import EnterpriseManaged as EnterpriseManaged
+from ._auth.credentials import OAuth as OAuth
+from ._auth.credentials import TokenExchange as TokenExchange
+from ._auth.credentials import WorkloadIdentity as WorkloadIdentity
+from ._auth.credentials import open_browser as open_browser
+from ._auth.http_auth import http_auth as http_auth
+from ._auth.token_store import FileTokenStore as FileTokenStore
+from ._auth.token_store import KeyringTokenStore as KeyringTokenStore
+from ._auth.token_store import MemoryTokenStore as MemoryTokenStore
+from ._auth.token_store import TokenStore as TokenStore
