@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Union, cast
 from urllib.parse import urlsplit
 
 import attrs
@@ -57,6 +57,7 @@ from mcp_trio._auth.redirect_listener import RedirectListener
 from mcp_trio._auth.token_store import (
     Release,
     TokenStore,
+    in_store,
     read_clients,
     read_tokens,
     write_client,
@@ -81,6 +82,8 @@ from mcp_trio.limits import DEFAULT_LIMITS, AuthorizationLimits, Limits
 
 if TYPE_CHECKING:
     import httpx
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger("mcp_trio")
 
@@ -404,7 +407,7 @@ class ServerAuth(httpx2.Auth):
 
     async def _load(self) -> TokenSet | None:
         """Return the stored token, if it is one for this client."""
-        tokens = await trio.to_thread.run_sync(read_tokens, self._credentials.store, self._server)
+        tokens = await in_store(self._credentials.store, read_tokens, self._server)
         client = self._settings.client
         if tokens is None or (client is not None and tokens.client.client_id != client.client_id):
             return None
@@ -470,7 +473,7 @@ class ServerAuth(httpx2.Auth):
                 server=self._server,
                 settings=self._settings,
                 tokens=before,
-                clients=await trio.to_thread.run_sync(read_clients, self._credentials.store),
+                clients=await in_store(self._credentials.store, read_clients),
                 state=self._random_text(),
                 verifier=self._random_text(),
             )
@@ -608,11 +611,11 @@ class _Driver:
         await self._store(write_tokens, tokens)
         return tokens
 
-    async def _store(self, write: Callable[[TokenStore, Any], None], value: object) -> None:
+    async def _store(self, write: Callable[[TokenStore, _T], None], value: _T) -> None:
         """Store a token or client; if that fails, it is used without being stored."""
         with trio.CancelScope(shield=True):
             try:
-                await trio.to_thread.run_sync(write, self.credentials.store, value)
+                await in_store(self.credentials.store, write, value)
             except (OSError, ConfigError) as error:
                 logger.warning(
                     "the token for %s is not stored: %s", origin_of(self.flow.server), error

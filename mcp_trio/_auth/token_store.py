@@ -17,14 +17,19 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import attrs
 import msgspec
+import trio
 
 from mcp_trio._auth.client_flow import ClientInformation, TokenSet
 from mcp_trio.errors import ConfigError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 Kind: TypeAlias = Literal["token", "client"]
 """A token for a server, or a client that an authorization server knows."""
@@ -320,3 +325,14 @@ def write_client(store: TokenStore, client: ClientInformation) -> None:
     """Store a registered client for its issuer."""
     assert client.issuer is not None
     store.write("client", client.issuer, msgspec.json.encode(client))
+
+
+async def in_store(
+    store: TokenStore,
+    function: "Callable[Concatenate[TokenStore, _P], _T]",
+    *args: _P.args,
+    **kwargs: _P.kwargs,
+) -> _T:
+    """Call a function with a store, in a thread unless the store is in memory."""
+    call = partial(function, store, *args, **kwargs)
+    return call() if isinstance(store, MemoryTokenStore) else await trio.to_thread.run_sync(call)

@@ -123,10 +123,35 @@ def test_how_a_client_ended_counts(scores, tmp_path):
 
 
 def test_only_what_has_a_reason_need_not_pass(scores):
-    assert {name for name in ("auth/x", "tasks-x", "ping", "caching") if reason(scores, name)} == {
-        "auth/x",
-        "tasks-x",
-    }
+    names = ("auth/x", "tasks-x", "ping", "caching")
+    assert {name for name in names if reason(scores, name)} == {"tasks-x"}
+
+
+COMPLETE_LISTING = """\
+Server scenarios (test against a server):
+  - ping [2025-06-18,2025-11-25]
+  - sep-2640-skills-manifest [extension]
+
+Client scenarios (test against a client):
+  - auth/old [2025-03-26]
+
+Authorization server scenarios (test against an authorization server):
+  - authorization-code-grant [2025-03-26,2026-07-28]
+"""
+
+
+def test_the_complete_list_is_read_and_scenarios_that_are_not_run_have_a_reason(scores):
+    found = [(each.name, each.tested) for each in scores.all_scenarios(COMPLETE_LISTING)]
+    assert found == [
+        ("ping", "server"),
+        ("sep-2640-skills-manifest", "server"),
+        ("auth/old", "client"),
+        ("authorization-code-grant", "authorization server"),
+    ]
+    assert [name for name, _ in found if scores.reason_not_run(name) is None] == [
+        "ping",
+        "auth/old",
+    ]
 
 
 def reason(scores, name):

@@ -1,0 +1,700 @@
+"""Tokens for the requests of a client: one login for all, renewed in time, never shown."""
+
+import base64
+import hashlib
+import json
+import logging
+
+import httpx2
+import pytest
+import trio
+from joserfc import jwt
+from joserfc.jwk import ECKey
+
+from mcp_trio import Client, ConnectionLost, Limits
+from mcp_trio._auth.http_auth import ProofKey
+from mcp_trio._auth.token_store import read_clients, read_tokens
+from mcp_trio.auth import (
+    Bearer,
+    ClientCredentials,
+    FileTokenStore,
+    MemoryTokenStore,
+    OAuth,
+    TokenExchange,
+    WorkloadIdentity,
+    http_auth,
+)
+from mcp_trio.errors import AuthorizationError
+from mcp_trio.limits import AuthorizationLimits
+from tests.auth.fake_servers import ISSUER, SERVER, FakeServers, Names
+
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}
+
+
+@pytest.fixture
+async def servers():
+    previous = trio.socket.set_custom_hostname_resolver(Names(default="93.184.216.34"))
+    yield FakeServers()
+    trio.socket.set_custom_hostname_resolver(previous)
+
+
+async def call(http, message=CALL):
+    return await http.post(SERVER, json=message)
+
+
+async def refused(http, message=CALL):
+    """The text of the error with which a request fails."""
+    with pytest.raises(AuthorizationError) as caught:
+        await call(http, message)
+    return str(caught.value)
+
+
+# The life of a token
+
+
+@pytest.mark.requirement("AUTH-07", "TRAP-122")
+async def test_a_user_logs_in_once_and_every_request_has_the_token(servers):
+    async with servers.http(auth=servers.auth()) as http:
+        assert (await call(http)).status_code == 200
+        assert (await call(http)).status_code == 200
+        assert (await http.get(SERVER)).status_code == 405
+        assert (await http.delete(SERVER)).status_code == 405
+    first, *others = servers.authorizations()
+    assert (first, servers.logins) == (None, 1)
+    assert set(others) == {"Bearer access-token-3"}
+
+
+async def test_requests_that_wait_share_one_login(servers):
+    servers.token_delay = 1
+    async with servers.http(auth=servers.auth()) as http, trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(call, http)
+    assert (servers.logins, servers.token_requests) == (1, 1)
+    assert servers.authorizations().count("Bearer access-token-3") == 20
+
+
+@pytest.mark.requirement("AUTHX-02")
+async def test_requests_that_wait_share_one_refresh_before_the_token_expires(servers):
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.now += 3600 - 61
+        await call(http)
+        assert servers.refreshes == 0
+        servers.now += 2
+        servers.token_delay = 1
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(call, http)
+    assert (servers.logins, servers.refreshes) == (1, 1)
+    assert servers.authorizations().count(None) == 1
+
+
+@pytest.mark.requirement("TRAP-122", "TRAP-123", "AUTH-17")
+async def test_a_token_that_is_rejected_is_refreshed_once(servers):
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.expire()
+        assert (await call(http)).status_code == 200
+        servers.expire()
+        servers.refresh_tokens.clear()
+        assert (await call(http)).status_code == 200
+    assert (servers.logins, servers.refreshes) == (2, 2)
+
+
+async def test_a_renewal_that_fails_leaves_the_token_until_it_is_rejected(servers):
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.now += 3600 - 30
+        servers.overrides["/token"] = lambda _request: httpx2.Response(503)
+        assert (await call(http)).status_code == 200
+        servers.expire()
+        assert "HTTP 503" in await refused(http)
+
+
+async def test_a_token_without_a_lifetime_is_used_until_it_is_rejected(servers):
+    servers.lifetime = None
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.now += 1e9
+        assert (await call(http)).status_code == 200
+    assert servers.refreshes == 0
+
+
+async def test_an_expiring_token_without_a_refresh_token_is_used(servers):
+    servers.issues_refresh_tokens = False
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.now += 3599
+        await call(http)
+    assert (servers.logins, servers.token_requests) == (1, 1)
+
+
+@pytest.mark.requirement("TRAP-123")
+async def test_a_server_that_rejects_every_token_gets_one_login(servers):
+    challenge = {"WWW-Authenticate": "Bearer"}
+    servers.overrides["/mcp"] = lambda _request: httpx2.Response(401, headers=challenge)
+    async with servers.http(auth=servers.auth()) as http:
+        assert (await call(http)).status_code == 401
+        assert servers.logins == 1
+        # The next request tries a refresh, and then leaves it at that, too.
+        assert (await call(http)).status_code == 401
+    assert (servers.logins, servers.refreshes) == (1, 1)
+
+
+@pytest.mark.requirement("AUTH-67", "AUTH-68", "TRAP-123")
+async def test_more_scopes_are_requested_when_a_request_needs_them(servers):
+    servers.required = {"tools/list": {"basic"}, "tools/call": {"write"}}
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http, {**CALL, "method": "tools/list"})
+        assert (await call(http)).status_code == 200
+    assert servers.logins == 2
+    assert [*servers.tokens.values()] == [{"basic"}, {"basic", "write"}]
+
+
+@pytest.mark.requirement("AUTH-67", "TRAP-123")
+async def test_scopes_that_were_requested_in_vain_are_not_requested_again(servers):
+    challenge = {"WWW-Authenticate": 'Bearer error="insufficient_scope", scope="admin"'}
+
+    def serve(request):
+        if "authorization" not in request.headers:
+            return httpx2.Response(401, headers={"WWW-Authenticate": 'Bearer scope="basic"'})
+        return httpx2.Response(403, headers=challenge)
+
+    servers.overrides["/mcp"] = serve
+    async with servers.http(auth=servers.auth()) as http:
+        assert (await call(http)).status_code == 403
+        assert (await call(http)).status_code == 403
+    assert servers.logins == 2
+
+
+async def test_a_server_that_asks_for_ever_more_scopes_gets_three_logins(servers):
+    def serve(request):
+        if "authorization" not in request.headers:
+            return httpx2.Response(401, headers={"WWW-Authenticate": "Bearer"})
+        challenge = f'Bearer error="insufficient_scope", scope="s{servers.logins}"'
+        return httpx2.Response(403, headers={"WWW-Authenticate": challenge})
+
+    servers.overrides["/mcp"] = serve
+    async with servers.http(auth=servers.auth()) as http:
+        assert (await call(http)).status_code == 403
+    assert servers.logins == 3
+
+
+async def test_a_403_for_another_reason_is_left_alone(servers):
+    servers.overrides["/mcp"] = httpx2.Response(403)
+    async with servers.http(auth=servers.auth()) as http:
+        assert (await call(http)).status_code == 403
+    assert servers.logins == 0
+
+
+@pytest.mark.requirement("AUTH-56", "TRAP-125")
+async def test_another_authorization_server_in_the_midst_of_a_session(servers):
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.expire()
+        servers.issuer = "https://second.example"
+        assert (await call(http)).status_code == 200
+    assert servers.count("second.example", "/register") == 1
+    assert servers.refreshes == 0
+
+
+@pytest.mark.requirement("AUTH-12")
+async def test_another_origin_gets_no_token(servers):
+    auth = servers.auth()
+    async with servers.http(auth=auth) as http:
+        await call(http)
+        await http.get("https://elsewhere.example/mcp")
+        await http.get("http://mcp.example/mcp")
+    assert not any("authorization" in request.headers for request in servers.requests[-2:])
+
+
+def test_a_blocking_client_is_refused():
+    for credentials in (OAuth(store=MemoryTokenStore()), Bearer("t")):
+        auth = http_auth(SERVER, credentials)
+        transport = httpx2.MockTransport(lambda _request: httpx2.Response(200))
+        with (
+            httpx2.Client(auth=auth, transport=transport) as http,
+            pytest.raises(RuntimeError, match=r"needs an httpx2\.AsyncClient on Trio"),
+        ):
+            http.get(SERVER)
+
+
+# Cancellation
+
+
+async def test_a_request_that_is_cancelled_leaves_the_login_to_the_others(servers, autojump_clock):
+    servers.token_delay = 10
+    async with servers.http(auth=servers.auth()) as http, trio.open_nursery() as nursery:
+        nursery.start_soon(call, http)
+        await trio.sleep(1)
+        with trio.move_on_after(1):
+            await call(http)
+    assert servers.logins == 1
+    assert "Bearer access-token-3" in servers.authorizations()
+
+
+async def test_a_login_that_no_request_waits_for_ends(servers, autojump_clock):
+    async def never(_url):
+        await trio.sleep_forever()
+
+    auth = servers.auth(servers.oauth(on_authorize=never))
+    async with servers.http(auth=auth) as http:
+        with trio.move_on_after(1):
+            await call(http)
+        auth._credentials = servers.oauth()  # the next login succeeds
+        assert (await call(http)).status_code == 200
+
+
+@pytest.mark.requirement("AUTH-42")
+async def test_a_token_that_was_being_issued_is_kept_when_its_request_is_cancelled(
+    servers, autojump_clock
+):
+    servers.token_delay = 10
+    oauth = servers.oauth()
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        with trio.move_on_after(5):
+            await call(http)
+        await trio.sleep(10)
+        assert read_tokens(oauth.store, SERVER).access_token == "access-token-3"
+        servers.token_delay = 0
+        assert (await call(http)).status_code == 200
+    assert servers.logins == 1
+
+
+async def test_a_user_who_does_not_log_in_is_not_waited_for_for_ever(servers, autojump_clock):
+    async def never(_url):
+        await trio.sleep_forever()
+
+    limits = Limits(authorization=AuthorizationLimits(login_seconds=60))
+    async with servers.http(
+        auth=servers.auth(servers.oauth(on_authorize=never), limits=limits)
+    ) as http:
+        assert "no login within limits.authorization.login_seconds (60)" in await refused(http)
+
+
+async def test_an_authorization_server_that_hangs_is_not_waited_for_for_ever(
+    servers, autojump_clock
+):
+    servers.token_delay = 1e6
+    async with servers.http(auth=servers.auth()) as http:
+        assert "within limits.authorization.request_seconds (30)" in await refused(http)
+
+
+# Stores
+
+
+@pytest.mark.requirement("AUTH-42", "AUTH-54")
+async def test_the_token_and_the_client_are_stored(servers, tmp_path):
+    store = FileTokenStore(tmp_path)
+    async with servers.http(auth=servers.auth(servers.oauth(store=store))) as http:
+        await call(http)
+    assert read_tokens(store, SERVER).access_token == "access-token-3"
+    assert read_clients(store)[ISSUER].client_secret == "client-secret-1"
+    async with servers.http(auth=servers.auth(servers.oauth(store=store))) as http:
+        assert (await call(http)).status_code == 200
+    assert servers.logins == 1
+
+
+async def test_a_client_that_is_registered_is_used_for_the_next_login(servers, tmp_path):
+    store = FileTokenStore(tmp_path)
+    redirect = "https://host.example/callback"
+    for _ in range(2):
+        oauth = servers.oauth(store=store, redirect=redirect)
+        async with servers.http(auth=servers.auth(oauth)) as http:
+            await call(http)
+        store.remove("token", SERVER)
+    assert (servers.logins, servers.count("login.example", "/register")) == (2, 1)
+
+
+async def test_the_token_of_another_client_is_not_used(servers):
+    store = MemoryTokenStore()
+    async with servers.http(auth=servers.auth(servers.oauth(store=store))) as http:
+        await call(http)
+    oauth = servers.oauth(store=store, client_id="mine", client_secret="s")
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        await call(http)
+    assert servers.logins == 2
+
+
+async def test_a_token_that_another_process_has_renewed_is_used(servers):
+    oauth = servers.oauth()
+    async with (
+        servers.http(auth=servers.auth(oauth)) as ours,
+        servers.http(auth=servers.auth(oauth)) as theirs,
+    ):
+        await call(ours)
+        await call(theirs)
+        servers.now += 3590
+        await call(theirs)
+        await call(ours)
+    assert (servers.logins, servers.refreshes) == (1, 1)
+
+
+async def test_a_server_that_another_process_logs_in_to_is_waited_for(servers, autojump_clock):
+    oauth = servers.oauth()
+    release = oauth.store.try_lock(SERVER)
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, http)
+            await trio.sleep(100)
+            assert servers.logins == 0
+            release()
+        assert servers.logins == 1
+        oauth.store.remove("token", SERVER)
+        servers.expire()
+        oauth.store.try_lock(SERVER)
+        assert "another process logs in" in await refused(http)
+
+
+async def test_a_store_that_cannot_be_written_is_reported_and_the_token_used(servers, caplog):
+    class Full(MemoryTokenStore):
+        def write(self, *_arguments):
+            raise OSError(28, "No space left on device")
+
+    async with servers.http(auth=servers.auth(servers.oauth(store=Full()))) as http:
+        assert (await call(http)).status_code == 200
+    assert "No space left on device" in caplog.text
+
+
+# Users
+
+
+async def test_without_a_user_there_is_an_error(servers):
+    auth = servers.auth(servers.oauth(interactive=False))
+    async with servers.http(auth=auth) as http:
+        assert "a user has to log in" in await refused(http)
+
+
+async def test_a_user_names_a_client(servers):
+    servers.server_metadata = {"registration_endpoint": None}
+
+    async def ask(issuer):
+        assert issuer == ISSUER
+        return "named", "secret"
+
+    oauth = servers.oauth(ask_for_client=ask)
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        assert (await call(http)).status_code == 200
+    assert read_tokens(oauth.store, SERVER).client.client_id == "named"
+    async with servers.http(auth=servers.auth()) as http:
+        assert "pass its id with client_id=" in await refused(http)
+
+
+async def test_the_error_of_a_host_reaches_the_request(servers):
+    async def fail(_url):
+        raise ValueError("no screen")
+
+    async with servers.http(auth=servers.auth(servers.oauth(on_authorize=fail))) as http:
+        assert "no screen" in await refused(http)
+
+
+async def test_a_host_without_a_listener_has_to_return_the_redirect(servers):
+    async def forget(_url):
+        return None
+
+    oauth = servers.oauth(on_authorize=forget, redirect="https://host.example/callback")
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        assert "on_authorize= returned None" in await refused(http)
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("AUTH-41")
+async def test_the_browser_is_redirected_to_a_listener(servers):
+    pages = []
+
+    async def browse(url):
+        target = await servers.log_in(url)
+        assert target.startswith("http://127.0.0.1:")
+        async with httpx2.AsyncClient(trust_env=False) as browser:
+            forged = await browser.get(target.replace("state=", "state=x"))
+            pages.append(forged.status_code)
+
+        async def visit():
+            async with httpx2.AsyncClient(trust_env=False) as browser:
+                pages.append((await browser.get(target)).status_code)
+
+        trio.lowlevel.spawn_system_task(visit)
+
+    async with servers.http(auth=servers.auth(servers.oauth(on_authorize=browse))) as http:
+        assert (await call(http)).status_code == 200
+    assert pages[0] == 400
+
+
+# DPoP
+
+
+def decoded(proof):
+    """The claims of a proof that is signed by the key in its header."""
+    header = json.loads(part(proof, 0))
+    assert (header["typ"], header["alg"]) == ("dpop+jwt", "ES256")
+    assert "d" not in header["jwk"]
+    return jwt.decode(proof, ECKey.import_key(header["jwk"])).claims
+
+
+def part(token, number):
+    """The decoded part of a JWT."""
+    text = token.split(".")[number]
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def test_a_proof_names_its_request():
+    key = ProofKey(None)
+    key.note_nonce("https://h/a", "n")
+    key.note_nonce("https://other/a", None)
+    claims = decoded(key.proof("POST", "https://h/b?q#f", now=5.5, token_id="i", access_token="t"))
+    assert claims == {
+        "jti": "i",
+        "htm": "POST",
+        "htu": "https://h/b",
+        "iat": 5,
+        "nonce": "n",
+        "ath": base64.urlsafe_b64encode(hashlib.sha256(b"t").digest()).decode().rstrip("="),
+    }
+    assert "nonce" not in decoded(key.proof("GET", "https://other/", now=5, token_id="i"))
+    assert ProofKey(key.jwk).jwk == key.jwk
+
+
+async def test_bound_tokens_are_sent_with_a_fresh_proof_each_time(servers):
+    servers.token_type = "DPoP"
+    oauth = servers.oauth()
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        await call(http)
+        await call(http)
+    proofs = [each.headers["dpop"] for each in servers.requests if "dpop" in each.headers]
+    claims = [decoded(proof) for proof in proofs]
+    assert [each["htu"] for each in claims] == [f"{ISSUER}/token", SERVER, SERVER]
+    assert len({each["jti"] for each in claims}) == 3
+    assert servers.authorizations()[-1].startswith("DPoP ")
+    # The key is stored with the token, for the next process.
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        await call(http)
+    assert part(servers.requests[-1].headers["dpop"], 0) == part(proofs[0], 0)
+
+
+async def test_a_nonce_of_the_server_is_used(servers):
+    servers.token_type = "DPoP"
+    plain = servers.serve
+
+    def serve(request):
+        proof = request.headers.get("dpop")
+        if proof is None or decoded(proof).get("nonce") == "n1":
+            return plain(request)
+        return httpx2.Response(
+            401,
+            headers={"WWW-Authenticate": 'DPoP error="use_dpop_nonce"', "DPoP-Nonce": "n1"},
+        )
+
+    servers.overrides["/mcp"] = serve
+    async with servers.http(auth=servers.auth()) as http:
+        assert (await call(http)).status_code == 200
+        assert (await call(http)).status_code == 200
+    assert servers.logins == 1
+
+
+# Programs
+
+
+@pytest.mark.requirement("AUTHX-01", "AUTHX-02")
+async def test_a_program_gets_and_renews_its_token(servers):
+    servers.issues_refresh_tokens = False
+    key = ECKey.generate_key("P-256")
+    for credentials in (
+        ClientCredentials(client_id="bot", secret="s"),
+        ClientCredentials(client_id="bot", private_key=key.as_pem(private=True)),
+        ClientCredentials(client_id="bot", private_key=key.as_dict(private=True)),
+    ):
+        servers.requests.clear()
+        async with servers.http(auth=servers.auth(credentials)) as http:
+            assert (await call(http)).status_code == 200
+            servers.now += 3599
+            assert (await call(http)).status_code == 200
+        assert servers.token_requests == 2
+        assert servers.logins == 0
+    form = dict(httpx2.QueryParams(servers.requests[-2].content.decode()))
+    claims = jwt.decode(form["client_assertion"], key).claims
+    assert claims["iss"] == claims["sub"] == "bot"
+    assert claims["aud"] == ISSUER
+    assert claims["exp"] - claims["iat"] == 300
+
+
+async def test_a_key_that_does_not_fit_is_not_shown(servers):
+    for key in ("not a key", ECKey.generate_key("P-384").as_dict(private=True)):
+        credentials = ClientCredentials(client_id="bot", private_key=key)
+        async with servers.http(auth=servers.auth(credentials)) as http:
+            text = await refused(http)
+        assert text == "the private_key cannot sign with algorithm 'ES256'"
+
+
+async def test_a_workload_reads_its_identity_each_time(servers, tmp_path):
+    file = tmp_path / "token"
+    credentials = WorkloadIdentity(client_id="pod", token=file)
+    async with servers.http(auth=servers.auth(credentials)) as http:
+        assert f"{file}: the token cannot be read" in await refused(http)
+        file.write_text("identity\n")
+        assert (await call(http)).status_code == 200
+    assert b"assertion=identity&" in servers.requests[-2].content
+
+
+async def test_a_token_of_a_function_is_exchanged(servers):
+    async def current():
+        return "subject"
+
+    for token in (current, lambda: "subject", "subject"):
+        credentials = TokenExchange(client_id="x", token=token)
+        async with servers.http(auth=servers.auth(credentials)) as http:
+            assert (await call(http)).status_code == 200
+        assert b"subject_token=subject&" in servers.requests[-2].content
+
+
+async def test_a_given_token_is_read_again_when_it_is_rejected(servers):
+    servers.tokens["second"] = set()
+    current = ["first"]
+    async with servers.http(auth=http_auth(SERVER, Bearer(lambda: current[0]))) as http:
+        assert (await call(http)).status_code == 401
+        assert len(servers.requests) == 1
+        tokens = iter(["first", "second"])
+        current[0] = "second"
+        assert (await call(http)).status_code == 200
+    async with servers.http(auth=http_auth(SERVER, Bearer(lambda: next(tokens)))) as http:
+        assert (await call(http)).status_code == 200
+        await http.get("https://elsewhere.example/")
+    assert "authorization" not in servers.requests[-1].headers
+    async with servers.http(auth=http_auth(SERVER, Bearer("a\nb"))) as http:
+        assert "characters that no token may have" in await refused(http)
+
+
+# In a client
+
+
+def client(servers, **options):
+    return Client(SERVER, **{"http": servers.http(), "auth": servers.oauth(), **options})
+
+
+async def test_a_client_logs_in_when_it_connects(servers):
+    servers.required = {"tools/call": {"write"}}
+    async with client(servers) as connected:
+        assert servers.logins == 1
+        assert (await connected.call_tool("x")).content[0].text == "done"
+    assert servers.logins == 2
+
+
+async def test_requests_do_not_time_out_while_the_user_logs_in(servers, autojump_clock):
+    async def think(url):
+        await trio.sleep(200)  # `server/discover` has 5 seconds, and a call 60 without progress
+        return await servers.log_in(url)
+
+    servers.required = {"tools/call": {"write"}}
+    async with client(servers, auth=servers.oauth(on_authorize=think)) as connected:
+        assert (await connected.call_tool("x")).content[0].text == "done"
+    assert servers.logins == 2
+
+
+async def test_timeouts_of_requests_go_on_after_the_login(servers, autojump_clock):
+    async def think(url):
+        await trio.sleep(200)
+        servers.overrides["/mcp"] = hang
+        return await servers.log_in(url)
+
+    def hang(_request):
+        async def body():
+            await trio.sleep_forever()
+            yield b""
+
+        return httpx2.Response(
+            200, headers={"content-type": "text/event-stream"}, stream=_Hanging()
+        )
+
+    class _Hanging(httpx2.AsyncByteStream):
+        async def __aiter__(self):
+            await trio.sleep_forever()
+            yield b""
+
+    started = trio.current_time()
+    with pytest.raises(Exception, match="no answer"):
+        await client(servers, auth=servers.oauth(on_authorize=think)).__aenter__()
+    assert 235 <= trio.current_time() - started < 245
+
+
+async def test_a_login_that_fails_is_the_error_of_the_client(servers):
+    with pytest.raises(AuthorizationError, match="a user has to log in") as caught:
+        await client(servers, auth=servers.oauth(interactive=False)).__aenter__()
+    assert caught.value.code == "login_required"
+
+
+@pytest.mark.requirement("AUTH-42", "AUTH-08")
+async def test_no_secret_is_in_logs_errors_or_recordings(servers, tmp_path, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    servers.required = {"tools/call": {"write"}}
+    record = tmp_path / "session.mcprec.jsonl"
+    oauth = servers.oauth(store=FileTokenStore(tmp_path / "store"))
+    shown = []
+    async with client(servers, auth=oauth, record=record) as connected:
+        await connected.call_tool("x")
+        servers.expire()
+        servers.refresh_tokens.clear()
+        await connected.call_tool("x")
+        shown.append(repr(connected))
+        servers.expire()
+        for override in (
+            httpx2.Response(400, json={"error": "invalid_grant"}),
+            httpx2.Response(200, json={"access_token": "evil token", "token_type": "Bearer"}),
+        ):
+            servers.overrides["/token"] = override
+            with pytest.raises(ConnectionLost) as caught:
+                await connected.call_tool("x")
+            shown += [str(caught.value), repr(caught.value)]
+            servers.expire()
+    tokens = read_tokens(oauth.store, SERVER)
+    shown += [repr(tokens), str(tokens), repr(oauth), repr(servers.auth(oauth)), caplog.text]
+    shown += [record.read_text(), *capfd.readouterr()]
+    assert len(servers.secrets) > 5
+    for secret in [*servers.secrets, "evil token"]:
+        assert not [text for text in shown if secret in text], secret
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"auth": "basic"}, "not str"),
+        ({"auth": 7}, "not int"),
+        ({"auth": "oauth", "token": "t"}, "takes the place of token="),
+        ({"auth": "oauth", "headers": {"authorization": "x"}}, "takes the place of token="),
+    ],
+)
+async def test_auth_that_cannot_be_used_is_refused(options, text):
+    with pytest.raises(TypeError, match=text):
+        await Client(SERVER, **options).__aenter__()
+
+
+async def test_auth_is_for_http_only():
+    with pytest.raises(TypeError, match="http:// and https:// only"):
+        await Client("ws://127.0.0.1:1/ws", auth="oauth").__aenter__()
+    with pytest.raises(TypeError, match="for URLs only"):
+        await Client(["program"], auth="oauth").__aenter__()
+
+
+async def test_auth_needs_a_client_of_httpx2(library):
+    async with library.AsyncClient() as http:
+        if library is httpx2:
+            return
+        with pytest.raises(TypeError, match=r"httpx2\.AsyncClient"):
+            await Client(SERVER, auth="oauth", http=http).__aenter__()
+
+
+async def test_an_auth_object_of_either_library_is_accepted(servers, library):
+    class Given(library.Auth):
+        def auth_flow(self, request):
+            request.headers["Authorization"] = "Bearer given"
+            yield request
+
+    servers.tokens["given"] = set()
+    async with client(servers, auth=Given()) as connected:
+        await connected.call_tool("x")
+    assert set(servers.authorizations()) == {"Bearer given"}
+
+
+async def test_a_given_token_is_sent(servers):
+    servers.tokens["given"] = set()
+    async with client(servers, auth=Bearer("given")) as connected:
+        await connected.call_tool("x")
+    assert servers.logins == 0
