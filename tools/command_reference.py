@@ -21,13 +21,24 @@ def reference() -> str:
     for group, names in GROUPS.items():
         lines += [f"## {group}", ""]
         for name in names:
-            lines += [f"### {name}", "", "```text", help_text(name), "```", ""]
+            lines += [f"### {name}", ""]
+            for each in (name, *subcommands(name)):
+                lines += ["```text", help_text(each), "```", ""]
     return "\n".join(lines)
+
+
+def subcommands(name: str) -> list[str]:
+    """Return the commands of a group of commands, such as `auth login`."""
+    group = commands.get_command(click.Context(commands), name)
+    return [f"{name} {each}" for each in group.commands] if isinstance(group, click.Group) else []
 
 
 def help_text(name: str) -> str:
     """Return the output of `mcp-trio NAME --help`."""
-    command = commands.get_command(click.Context(commands), name)
+    command: click.Command | None = commands
+    for part in name.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), part)
     assert command is not None
     context = click.Context(command, info_name=f"mcp-trio {name}", terminal_width=WIDTH)
     return command.get_help(context)

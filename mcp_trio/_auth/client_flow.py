@@ -111,7 +111,6 @@ class TokenSet:
         resource: The resource for which the token was issued.
         issuer: The authorization server that has issued it.
         token_endpoint: The endpoint that renews it.
-        revocation_endpoint: The endpoint that revokes it, if there is one.
         client: The client for which it was issued.
         access_token: The token.
         token_type: "Bearer" or "DPoP".
@@ -127,7 +126,6 @@ class TokenSet:
     resource: str
     issuer: str
     token_endpoint: str
-    revocation_endpoint: str | None = None
     client: ClientInformation
     access_token: str = attrs.field(repr=False)
     token_type: Literal["Bearer", "DPoP"] = "Bearer"  # noqa: S105  no secret
@@ -571,9 +569,7 @@ class ClientFlow:
         self._requires_dpop = tokens.token_type == DPOP
         self._scopes = tokens.requested_scopes or None
         self._authorization_server = AuthorizationServerMetadata(
-            issuer=tokens.issuer,
-            token_endpoint=tokens.token_endpoint,
-            revocation_endpoint=tokens.revocation_endpoint,
+            issuer=tokens.issuer, token_endpoint=tokens.token_endpoint
         )
         is_user = self.settings.grant == AUTHORIZATION_CODE
         return Outcome.RENEWABLE if is_user else Outcome.EXPIRING
@@ -1180,7 +1176,6 @@ class ClientFlow:
             resource=self._resource,
             issuer=self._issuer,
             token_endpoint=server.token_endpoint,
-            revocation_endpoint=server.revocation_endpoint,
             client=(
                 self._client
                 if self.settings.client is None

@@ -49,6 +49,7 @@ from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import (
     METHOD_NOT_FOUND,
+    AuthorizationError,
     ConnectionLost,
     MCPError,
     RecordingError,
@@ -59,6 +60,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits, RequestLimits
 from mcp_trio.types import LoggingLevel, LoggingMessageParams, TextContent
 
 if TYPE_CHECKING:
+    from mcp_trio._auth.credentials import OAuth
     from mcp_trio._client.callbacks import ElicitationCallback
     from mcp_trio._client.client import Client
     from mcp_trio._client.connect import Target
@@ -225,7 +227,7 @@ def _run_session(
             return await use(client)
 
     # A server in this process may print, but stdout is for results.
-    with contextlib.redirect_stdout(sys.stderr), naming_options():
+    with contextlib.redirect_stdout(sys.stderr), naming_options(choices):
         answer = ElicitationPrompt(accepts_defaults=choices.yes).answer
         client = client_of(choices, answer, record=record)
         return trio.run(connect_and_use)
@@ -252,8 +254,37 @@ async def connected(client: "Client", choices: SessionChoices) -> AsyncGenerator
         yield
 
 
+def _naming_remedy(error: ConnectionLost, choices: SessionChoices) -> ConnectionLost:
+    """Return the error; if the server asks for authorization, its text names what gives it."""
+    from mcp_trio._client.connect import url_of
+
+    url = url_of(_target(choices))
+    if url is None:
+        return error
+    if isinstance(error, AuthorizationError):
+        from mcp_trio._cli.auth import naming_login
+
+        return naming_login(error, url)
+    named = naming_header(error)
+    if named is error or "://" not in url or not url.lower().startswith("http"):
+        return named
+    text = f"{named.reason}; if the server has a login page: mcp-trio auth login {url}"
+    return ConnectionLost(text, http_status=named.http_status)
+
+
+def _login_for(url: str | None, headers: Mapping[str, str]) -> "OAuth | None":
+    """Return the stored login for a URL, unless a header takes its place."""
+    is_http = url is not None and url.lower().startswith(("http://", "https://"))
+    if not is_http or any(name.lower() == "authorization" for name in headers):
+        return None
+    from mcp_trio._cli.auth import stored_login
+
+    assert url is not None
+    return stored_login(url)
+
+
 @contextlib.contextmanager
-def naming_options() -> Generator[None]:
+def naming_options(choices: SessionChoices) -> Generator[None]:
     """Within this context, errors of a session name the options that help."""
     try:
         yield
@@ -267,7 +298,7 @@ def naming_options() -> Generator[None]:
             stderr_tail=error.stderr_tail,
         ) from None
     except ConnectionLost as error:
-        raise naming_header(error) from None
+        raise _naming_remedy(error, choices) from None
 
 
 def client_of(
@@ -289,6 +320,7 @@ def client_of(
 
     target = _target(choices)
     reject_headers(choices.headers, url_of(target))
+    configured = getattr(target, "headers", {})
     return Client(
         target,
         name="mcp-trio",
@@ -301,6 +333,7 @@ def client_of(
         elicitation=elicitation,
         elicitation_modes=("form", "url"),
         headers=choices.headers or None,
+        auth=_login_for(url_of(target), {**configured, **choices.headers}),
         inherit_env=not isinstance(choices.server, str),
         stderr="inherit" if choices.stderr and starts_command(target) else None,
         **options,

@@ -85,7 +85,7 @@ class SessionThread:
 
     def __enter__(self) -> Self:
         # A server in this process may print, but stdout is for results.
-        with contextlib.redirect_stdout(sys.stderr), naming_options():
+        with contextlib.redirect_stdout(sys.stderr), naming_options(self._choices):
             self._client = client_of(self._choices, self._ask, list_changed=self._list_changed)
             self._thread.start()
             self._token: trio.lowlevel.TrioToken = self._next_event().unwrap()
@@ -109,7 +109,7 @@ class SessionThread:
         scope = trio.CancelScope()
         self._is_calling = True
         # A server in this process may print, but stdout is for results.
-        with contextlib.redirect_stdout(sys.stderr), naming_options():
+        with contextlib.redirect_stdout(sys.stderr), naming_options(self._choices):
             self._token.run_sync_soon(self._start, function, scope)
             try:
                 # A `KeyboardInterrupt` could come after an event is taken, and lose it.

@@ -29,6 +29,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "call": "mcp_trio._cli.call",
         "read": "mcp_trio._cli.call",
         "prompt": "mcp_trio._cli.call",
+        "auth": "mcp_trio._cli.auth",
     },
     "Record and replay": {
         "record": "mcp_trio._cli.record",

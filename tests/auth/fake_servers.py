@@ -1,9 +1,12 @@
-"""An MCP server that requires tokens, and its authorization server, in memory for httpx2."""
+"""An MCP server that requires tokens, and its authorization server: for httpx2, or on a socket."""
 
+import contextlib
 import hashlib
 import json
+import threading
 from base64 import urlsafe_b64encode
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 import attrs
 import httpx2
@@ -92,6 +95,12 @@ class FakeServers(httpx2.AsyncBaseTransport):
     async def log_in(self, url):
         """Be the browser of a user who agrees at once; return where it is redirected."""
         await trio.lowlevel.checkpoint()
+        return self.redirect_of(url)
+
+    def agree(self, request):
+        return httpx2.Response(302, headers={"location": self.redirect_of(str(request.url))})
+
+    def redirect_of(self, url):
         self.logins += 1
         query = dict(parse_qsl(urlsplit(url).query))
         code = f"code-{self.logins}"
@@ -121,6 +130,11 @@ class FakeServers(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request):
         await request.aread()
         await trio.lowlevel.checkpoint()
+        if request.url.path == "/token" and self.token_delay:
+            await trio.sleep(self.token_delay)
+        return self.respond(request)
+
+    def respond(self, request):
         # A client changes the headers of a request before it repeats it.
         seen = httpx2.Request(
             request.method, request.url, headers=request.headers.raw, content=request.content
@@ -135,18 +149,17 @@ class FakeServers(httpx2.AsyncBaseTransport):
             SERVER_PATH: self.serve_server_metadata,
             "/register": self.register,
             "/token": self.issue,
+            "/authorize": self.agree,
         }
         serve = kinds.get(request.url.path)
         if serve is None:
             return httpx2.Response(404)
-        if serve == self.issue and self.token_delay:
-            await trio.sleep(self.token_delay)
         return serve(request)
 
     def serve(self, request):
         method = json.loads(request.content)["method"] if request.content else request.method
         scopes = self.tokens.get(request.headers.get("authorization", "").partition(" ")[2])
-        named = f'resource_metadata="https://mcp.example{RESOURCE_PATH}"'
+        named = f'resource_metadata="{urljoin(self.server, RESOURCE_PATH)}"'
         needed = self.required.get(method, set())
         if scopes is None:
             challenge = f"{self.token_type} {named}"
@@ -169,6 +182,7 @@ class FakeServers(httpx2.AsyncBaseTransport):
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "protected", "version": "1"},
             },
+            "tools/list": {"tools": []},
             "tools/call": {"content": [{"type": "text", "text": "done"}]},
         }
         if method not in results:
@@ -228,3 +242,43 @@ class FakeServers(httpx2.AsyncBaseTransport):
         self.tokens[token] = {*scopes.split()}
         self.secrets.append(token)
         return httpx2.Response(200, json=document)
+
+
+@contextlib.contextmanager
+def on_socket(**options):
+    """Run both servers at one loopback port, in a thread."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            url = f"{fake.issuer}{self.path}"
+            request = httpx2.Request(
+                self.command, url, headers=dict(self.headers.items()), content=body
+            )
+            with lock:
+                response = fake.respond(request)
+            self.send_response(response.status_code)
+            for name, value in response.headers.items():
+                self.send_header(name, value)
+            if "content-length" not in response.headers:
+                self.send_header("Content-Length", "0")
+            self.end_headers()
+            self.wfile.write(response.content)
+
+        do_GET = do_POST = do_DELETE = answer
+
+        def log_message(self, *_arguments):
+            pass
+
+    lock = threading.Lock()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    origin = f"http://127.0.0.1:{server.server_port}"
+    fake = FakeServers(server=f"{origin}/mcp", issuer=origin, **options)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield fake
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
