@@ -1,0 +1,872 @@
+"""The endpoints of an authorization server: from a request to a response, by the rules of OAuth.
+
+`Endpoints.respond` looks the path and the method up in `ENDPOINTS`. The time is an argument; random
+values, the storage and the login of users are attributes. So every rule is tested without a server.
+
+A user's approval makes a *grant*. Its code, and then each of its refresh tokens, can be used once.
+If one of them is used twice, it was stolen, and the grant ends, with all its tokens.
+
+https://datatracker.ietf.org/doc/draft-ietf-oauth-v2-1/
+https://www.rfc-editor.org/rfc/rfc8414 (metadata)
+https://www.rfc-editor.org/rfc/rfc7009 (revocation)
+https://www.rfc-editor.org/rfc/rfc9700 (security)
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, quote, unquote_plus, urlencode, urlsplit
+
+import attrs
+import msgspec
+
+from mcp_trio._auth.authorization_storage import AuthorizationStorage
+from mcp_trio._auth.consent_page import HttpResponse, consent_page, error_page, place_of
+from mcp_trio._auth.metadata import (
+    AUTHORIZATION_SERVER,
+    OPENID_CONFIGURATION,
+    AuthorizationServerMetadata,
+)
+from mcp_trio._auth.oauth_clients import (
+    AUTH_METHODS,
+    GRANT_TYPES,
+    InvalidClientError,
+    OAuthClient,
+    digest_of,
+    is_document_url,
+    registered_client,
+)
+from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
+
+T = TypeVar("T")
+
+AUTHORIZE: Final = "/authorize"
+TOKEN: Final = "/token"  # noqa: S105  no secret
+REGISTER: Final = "/register"
+REVOKE: Final = "/revoke"
+JWKS: Final = "/jwks"
+
+ALGORITHM: Final = "ES256"
+TOKEN_TYPE: Final = "at+jwt"  # noqa: S105  no secret
+
+# The claim of access tokens that has the id of their grant.
+GRANT_ID: Final = "grant_id"
+
+PENDING_SECONDS: Final = 600.0
+CODE_SECONDS: Final = 60.0
+
+_PARAMETERS_MAX: Final = 50
+_FORM: Final = "application/x-www-form-urlencoded"
+_VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
+
+# By error code, RFC 6749, sections 4.1.2.1 and 5.2, RFC 7591, section 3.2.2, RFC 8707, section 2.
+ERRORS: Final[Mapping[str, int]] = {
+    "invalid_request": 400,
+    "invalid_client": 401,
+    "invalid_grant": 400,
+    "unauthorized_client": 400,
+    "unsupported_grant_type": 400,
+    "unsupported_response_type": 400,
+    "invalid_scope": 400,
+    "invalid_target": 400,
+    "invalid_redirect_uri": 400,
+    "invalid_client_metadata": 400,
+    "access_denied": 403,
+    "temporarily_unavailable": 503,
+}
+
+# By error code, where a page has another status than 400.
+_PAGE_STATUSES: Final[Mapping[str, int]] = {"access_denied": 403, "temporarily_unavailable": 503}
+
+
+class OAuthError(Exception):
+    """A request is answered with an OAuth error.
+
+    Attributes:
+        code: A code of `ERRORS`.
+        description: The text for developers.
+    """
+
+    def __init__(self, code: str, description: str) -> None:
+        super().__init__(description)
+        self.code = code
+        self.description = description
+
+
+# Records ------------------------------------------------------------------------------------------
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's approval: the client, the scopes and the resource for which it gets tokens."""
+
+    subject: str
+    client_id: str
+    scopes: Sequence[str]
+    resource: str
+    has_refresh: bool
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """An authorization code, stored under its digest."""
+
+    grant_id: str
+    client_id: str
+    redirect_uri: str
+    challenge: str
+    is_used: bool = False
+
+
+class RefreshToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A refresh token, stored under its digest."""
+
+    grant_id: str
+    client_id: str
+    is_used: bool = False
+
+
+class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A valid authorization request, which waits for the decision of the user."""
+
+    client_id: str
+    redirect_uri: str
+    state: str | None
+    challenge: str
+    scopes: Sequence[str]
+    resource: str
+    subject: str = ""
+    cookie_digest: str = ""
+
+    def consent_key(self) -> str:
+        """Return the key of the user's consent: it is for one client at one place."""
+        parts = (self.subject, self.client_id, self.redirect_uri, self.resource)
+        return digest_of(msgspec.json.encode(parts).decode())
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True):
+    """The scopes that a user has allowed a client before."""
+
+    scopes: Sequence[str]
+
+
+# The kind of each record in the storage.
+KINDS: Final[Mapping[type[Any], str]] = {
+    OAuthClient: "client",
+    Grant: "grant",
+    Code: "code",
+    RefreshToken: "refresh token",
+    AuthorizationRequest: "authorization request",
+    Consent: "consent",
+}
+
+
+# Requests -----------------------------------------------------------------------------------------
+
+
+class Call(msgspec.Struct, frozen=True, eq=False):
+    """A request to an endpoint.
+
+    Attributes:
+        request: The request line and headers.
+        body: The body.
+        now: The Unix time.
+    """
+
+    request: HttpRequest
+    body: bytes
+    now: float
+
+    def query(self) -> dict[str, str]:
+        """Return the parameters in the query.
+
+        Raises:
+            OAuthError: A parameter occurs twice, or there are too many.
+        """
+        return _parameters(self.request.query)
+
+    def form(self) -> dict[str, str]:
+        """Return the parameters in the body.
+
+        Raises:
+            OAuthError: The body is no form, or a parameter occurs twice.
+        """
+        if media_type_of(self.request.header("content-type")) != _FORM:
+            raise OAuthError("invalid_request", f"the body has to be {_FORM}")
+        try:
+            return _parameters(self.body.decode())
+        except UnicodeDecodeError:
+            raise OAuthError("invalid_request", "the body is not UTF-8") from None
+
+    def cookie(self, name: str) -> str | None:
+        """Return the value of a cookie; None if there is none, or more than one."""
+        found = [
+            value
+            for part in self.request.headers.get("cookie", "").split(";")
+            for key, _, value in [part.strip().partition("=")]
+            if key == name
+        ]
+        return found[0] if len(found) == 1 else None
+
+
+def _parameters(text: str) -> dict[str, str]:
+    """Return the parameters; RFC 6749, section 3.1: an empty one counts as absent."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_PARAMETERS_MAX)
+    except ValueError:
+        raise OAuthError("invalid_request", "there are too many parameters") from None
+    parameters: dict[str, str] = {}
+    for name, value in pairs:
+        if name in parameters:
+            raise OAuthError("invalid_request", f"the parameter {name[:100]} occurs twice")
+        parameters[name] = value
+    return {name: value for name, value in parameters.items() if value}
+
+
+Login: TypeAlias = Callable[[HttpRequest], Awaitable[str | HttpResponse | None]]
+"""Returns the user who sent a request; a response, such as a redirect to a login page; or None.
+
+It is called for the authorization request, and for the form of the consent page. A login page
+returns to the URL of the authorization request.
+"""
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class Endpoints:
+    """The endpoints of an authorization server.
+
+    Attributes:
+        issuer: The issuer: the URL of the server, without a slash at its end.
+        resources: The URLs of the servers for which tokens are issued; the first is the default.
+        storage: The storage.
+        login: Returns the user who sent a request.
+        random: Returns a new secret, of 256 random bits in Base64URL.
+        sign: Returns a signed token with these claims.
+        claims_in: Returns the claims of a token that this server has signed; None for others.
+        jwks: Returns the public keys, as a JSON Web Key Set.
+        fetch_document: Returns the client whose id is the URL of a metadata document; None if
+            there may be no such clients.
+        clients: The clients that the operator has registered.
+        scopes: Returns the scopes that there are.
+        scope_texts: Descriptions of scopes, for the consent page.
+        name: The name of the server on the consent page.
+        is_development: Whether there is no login; then each request is confirmed by the user.
+        has_registration: Whether clients may register themselves.
+        registrations_max: The number of clients that have registered themselves.
+        unused_seconds: The time after which a registration that was never used ends.
+        access_token_seconds: The lifetime of an access token.
+        refresh_token_seconds: The lifetime of a refresh token, and of what it renews.
+        consent_seconds: The time for which a consent is remembered.
+    """
+
+    issuer: str
+    resources: Sequence[str]
+    storage: AuthorizationStorage
+    login: Login
+    random: Callable[[], str]
+    sign: Callable[[Mapping[str, Any]], Awaitable[str]]
+    claims_in: Callable[[str], Awaitable[Mapping[str, Any] | None]]
+    jwks: Callable[[], Awaitable[Mapping[str, Any]]]
+    fetch_document: Callable[[str], Awaitable[OAuthClient]] | None
+    clients: Mapping[str, OAuthClient]
+    scopes: Callable[[], Collection[str]]
+    scope_texts: Mapping[str, str]
+    name: str
+    is_development: bool
+    has_registration: bool
+    registrations_max: int
+    unused_seconds: float
+    access_token_seconds: float
+    refresh_token_seconds: float
+    consent_seconds: float
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the server is reached by https."""
+        return self.issuer.startswith("https:")
+
+    @property
+    def cookie_name(self) -> str:
+        """The name of the cookie that binds the consent page to a browser."""
+        # No other host and no page without TLS can set a cookie with this prefix.
+        return "__Host-mcp-authorization" if self.is_secure else "mcp-authorization"
+
+    async def respond(self, request: HttpRequest, body: bytes, *, now: float) -> HttpResponse:
+        """Return the response to a request for one of the paths in `ENDPOINTS`.
+
+        Args:
+            request: The request, with a path of `ENDPOINTS`.
+            body: The body.
+            now: The Unix time.
+        """
+        methods = ENDPOINTS[request.path]
+        endpoint = methods.get(request.method)
+        if endpoint is None:
+            allow = ("Allow", ", ".join(methods))
+            return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, [allow])
+        try:
+            return await endpoint(self, Call(request, body, now))
+        except OAuthError as error:
+            if request.path == AUTHORIZE:
+                return error_page(error.description, status=_PAGE_STATUSES.get(error.code, 400))
+            return error_response(error, request)
+
+    # Records.
+
+    async def _get(self, kind: type[T], key: str, now: float) -> tuple[T, bytes] | None:
+        """Return a record, decoded and as it is stored."""
+        stored = await self.storage.get(KINDS[kind], key, now=now)
+        return None if stored is None else (msgspec.json.decode(stored, type=kind), stored)
+
+    async def _add(self, key: str, record: Any, *, now: float, seconds: float) -> None:
+        """Store a new record under a random key."""
+        stored = msgspec.json.encode(record)
+        kind, expires_at = KINDS[type(record)], now + seconds
+        await self.storage.swap(kind, key, None, stored, now=now, expires_at=expires_at)
+
+    async def _replace(self, key: str, old: bytes, new: Any, *, now: float, seconds: float) -> bool:
+        """Replace a record unless another request has done that; return whether it is replaced."""
+        stored = msgspec.json.encode(new)
+        kind, expires_at = KINDS[type(new)], now + seconds
+        return await self.storage.swap(kind, key, old, stored, now=now, expires_at=expires_at)
+
+    async def end_grant(self, grant_id: str, *, now: float) -> None:
+        """End a grant: none of its tokens is valid any more."""
+        while (found := await self._get(Grant, grant_id, now)) is not None:
+            if await self.storage.swap(KINDS[Grant], grant_id, found[1], None, now=now):
+                return
+
+    async def grant(self, grant_id: str, *, now: float) -> Grant | None:
+        """Return a grant; None if it has ended."""
+        found = await self._get(Grant, grant_id, now)
+        return None if found is None else found[0]
+
+    async def _client(self, client_id: str, now: float) -> OAuthClient | None:
+        """Return a client, however it is known; None if it is not.
+
+        Raises:
+            OAuthError: The client's metadata document cannot be fetched, or is not valid.
+        """
+        trusted = self.clients.get(client_id)
+        if trusted is not None:
+            return trusted
+        if self.fetch_document is not None and is_document_url(client_id):
+            try:
+                return await self.fetch_document(client_id)
+            except InvalidClientError as error:
+                raise OAuthError("invalid_client", str(error)) from None
+        found = await self._get(OAuthClient, client_id, now)
+        return None if found is None else found[0]
+
+    async def _keep_registration(self, client: OAuthClient, now: float) -> None:
+        """Let the registration of a client live as long as what it has just been given."""
+        found = await self._get(OAuthClient, client.client_id, now)
+        if found is not None:
+            seconds = self.refresh_token_seconds + self.unused_seconds
+            await self._replace(client.client_id, found[1], client, now=now, seconds=seconds)
+
+    # The authorization endpoint.
+
+    async def authorize(self, call: Call) -> HttpResponse:
+        """Answer an authorization request with the consent page, or with a code.
+
+        Errors are shown to the user. Only a client that the operator has registered gets them by a
+        redirect, because others could let this server send its users anywhere (RFC 9700, section
+        4.11.2).
+        """
+        parameters = call.query()
+        client_id = parameters.get("client_id")
+        client = None if client_id is None else await self._client(client_id, call.now)
+        if client is None:
+            text = "The application is not known here, or not any more: let it register again."
+            return error_page(text)
+        redirect_uri = parameters.get("redirect_uri")
+        if redirect_uri is None or not client.accepts_redirect(redirect_uri):
+            return error_page("The application has not registered the address to return to.")
+        state = parameters.get("state")
+        try:
+            pending = self._checked(client, redirect_uri, parameters)
+        except OAuthError as error:
+            values = {"error": error.code, "error_description": error.description}
+            url = self._redirect_url(redirect_uri, state, values)
+            if client.is_trusted:
+                return redirect_to(url)
+            return error_page(error.description, back=(url, place_of(redirect_uri)))
+        subject = await self.login(call.request)
+        if isinstance(subject, HttpResponse):
+            return subject
+        if subject is None:
+            return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
+        pending = msgspec.structs.replace(pending, subject=subject)
+        if await self._has_consent(pending, call.now):
+            return await self._with_code(client, pending, call.now)
+        return await self._ask(client, pending, call)
+
+    def _checked(
+        self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]
+    ) -> AuthorizationRequest:
+        """Return the authorization request in parameters.
+
+        Raises:
+            OAuthError: A parameter is missing or invalid.
+        """
+        if parameters.get("response_type") != "code":
+            raise OAuthError("unsupported_response_type", "response_type has to be code")
+        challenge = parameters.get("code_challenge")
+        if challenge is None or not _VERIFIER.fullmatch(challenge):
+            raise OAuthError("invalid_request", "code_challenge is missing or malformed (PKCE)")
+        if parameters.get("code_challenge_method") != "S256":
+            raise OAuthError("invalid_request", "code_challenge_method has to be S256")
+        return AuthorizationRequest(
+            client_id=client.client_id,
+            redirect_uri=redirect_uri,
+            state=parameters.get("state"),
+            challenge=challenge,
+            scopes=self._scopes_in(parameters, self.scopes()),
+            resource=self._resource_in(parameters),
+        )
+
+    def _scopes_in(self, parameters: Mapping[str, str], known: Collection[str]) -> Sequence[str]:
+        """Return the known scopes that are asked for; all, if none are named.
+
+        Raises:
+            OAuthError: Scopes are named, and none of them is known.
+        """
+        asked = parameters.get("scope")
+        if asked is None:
+            return sorted(known)
+        scopes = [scope for scope in dict.fromkeys(asked.split(" ")) if scope in known]
+        if known and not scopes:
+            raise OAuthError("invalid_scope", "none of the scopes is known here")
+        return scopes
+
+    def _resource_in(self, parameters: Mapping[str, str]) -> str:
+        """Return the resource that is named (RFC 8707), or the default.
+
+        Raises:
+            OAuthError: It is none of this authorization server.
+        """
+        asked = parameters.get("resource")
+        if asked is None:
+            return self.resources[0]
+        for resource in self.resources:
+            if resource.rstrip("/") == asked.rstrip("/"):
+                return resource
+        raise OAuthError("invalid_target", "no tokens are issued here for this resource")
+
+    async def _has_consent(self, asked: AuthorizationRequest, now: float) -> bool:
+        """Return whether the user has allowed this before, and need not be asked again.
+
+        Without https the redirect may reach another program than before (RFC 8252, section 8.6).
+        """
+        if self.is_development or not asked.redirect_uri.startswith("https:"):
+            return False
+        found = await self._get(Consent, asked.consent_key(), now)
+        return found is not None and set(asked.scopes) <= set(found[0].scopes)
+
+    async def _ask(
+        self, client: OAuthClient, asked: AuthorizationRequest, call: Call
+    ) -> HttpResponse:
+        """Return the consent page, whose form is accepted from this browser only."""
+        cookie = call.cookie(self.cookie_name)
+        if cookie is None or not _VERIFIER.fullmatch(cookie):
+            cookie = self.random()
+        request_id = self.random()
+        asked = msgspec.structs.replace(asked, cookie_digest=digest_of(cookie))
+        key = digest_of(request_id)
+        await self._add(key, asked, now=call.now, seconds=PENDING_SECONDS)
+        attributes = "; Secure" if self.is_secure else ""
+        set_cookie = (
+            f"{self.cookie_name}={cookie}; Path=/; HttpOnly; SameSite=Lax{attributes};"
+            f" Max-Age={PENDING_SECONDS:.0f}"
+        )
+        return consent_page(
+            client,
+            server_name=self.name,
+            subject=asked.subject,
+            redirect_uri=asked.redirect_uri,
+            resource=asked.resource,
+            scopes=asked.scopes,
+            scope_texts=self.scope_texts,
+            action=f"{self.issuer}{AUTHORIZE}",
+            request_id=request_id,
+            is_development=self.is_development,
+            headers=[("Set-Cookie", set_cookie)],
+        )
+
+    async def decide(self, call: Call) -> HttpResponse:
+        """Answer the form of the consent page with a redirect to the client.
+
+        A form from another site has neither the secret id of the request nor the cookie.
+        """
+        form = call.form()
+        key = digest_of(form.get("request", ""))
+        found = await self._get(AuthorizationRequest, key, call.now)
+        cookie = call.cookie(self.cookie_name) or ""
+        if found is None or not hmac.compare_digest(found[0].cookie_digest, digest_of(cookie)):
+            text = "This page has expired, or belongs to another browser. Start again."
+            return error_page(text, status=HTTPStatus.FORBIDDEN)
+        asked, stored = found
+        if await self.login(call.request) != asked.subject:
+            text = "You are not signed in as before. Start again."
+            return error_page(text, status=HTTPStatus.FORBIDDEN)
+        kind = KINDS[AuthorizationRequest]
+        if not await self.storage.swap(kind, key, stored, None, now=call.now):
+            return error_page("This page was used before. Start again.")
+        client = await self._client(asked.client_id, call.now)
+        if client is None or not client.accepts_redirect(asked.redirect_uri):
+            return error_page("The application is not known here any more.")
+        if form.get("decision") != "allow":
+            values = {"error": "access_denied", "error_description": "the user has denied access"}
+            return redirect_to(self._redirect_url(asked.redirect_uri, asked.state, values))
+        await self._remember_consent(asked, call.now)
+        return await self._with_code(client, asked, call.now)
+
+    async def _remember_consent(self, asked: AuthorizationRequest, now: float) -> None:
+        """Remember the consent of the user, together with the scopes that were allowed before."""
+        key, found = asked.consent_key(), await self._get(Consent, asked.consent_key(), now)
+        before = () if found is None else found[0].scopes
+        consent = Consent(scopes=sorted({*before, *asked.scopes}))
+        if found is None:
+            await self._add(key, consent, now=now, seconds=self.consent_seconds)
+        else:
+            await self._replace(key, found[1], consent, now=now, seconds=self.consent_seconds)
+
+    async def _with_code(
+        self, client: OAuthClient, asked: AuthorizationRequest, now: float
+    ) -> HttpResponse:
+        """Return the redirect to the client with a code, after storing the grant."""
+        grant_id, code = self.random(), self.random()
+        grant = Grant(
+            subject=asked.subject,
+            client_id=asked.client_id,
+            scopes=asked.scopes,
+            resource=asked.resource,
+            has_refresh="refresh_token" in client.grant_types,
+        )
+        await self._add(grant_id, grant, now=now, seconds=CODE_SECONDS)
+        record = Code(
+            grant_id=grant_id,
+            client_id=asked.client_id,
+            redirect_uri=asked.redirect_uri,
+            challenge=asked.challenge,
+        )
+        await self._add(digest_of(code), record, now=now, seconds=CODE_SECONDS)
+        await self._keep_registration(client, now)
+        return redirect_to(self._redirect_url(asked.redirect_uri, asked.state, {"code": code}))
+
+    def _redirect_url(self, redirect_uri: str, state: str | None, values: Mapping[str, str]) -> str:
+        """Return the URL of the authorization response, which names the issuer (RFC 9207)."""
+        shown = {**values, **({} if state is None else {"state": state}), "iss": self.issuer}
+        separator = "&" if urlsplit(redirect_uri).query else "?"
+        return f"{redirect_uri}{separator}{urlencode(shown, quote_via=quote)}"
+
+    # The token endpoint.
+
+    async def token(self, call: Call) -> HttpResponse:
+        """Answer a token request.
+
+        Raises:
+            OAuthError: The client is not authenticated, or the request is not valid.
+        """
+        form = call.form()
+        client = await self._authenticated(call, form)
+        grant_type = form.get("grant_type")
+        if grant_type is None:
+            raise OAuthError("invalid_request", "grant_type is missing")
+        redeem = _GRANTS.get(grant_type)
+        if redeem is None:
+            raise OAuthError(
+                "unsupported_grant_type", f"grant_type has to be one of {', '.join(_GRANTS)}"
+            )
+        if grant_type not in client.grant_types:
+            raise OAuthError("unauthorized_client", "the client has not registered this grant_type")
+        return await redeem(self, client, form, call.now)
+
+    async def _authenticated(self, call: Call, form: Mapping[str, str]) -> OAuthClient:
+        """Return the client that has sent a request.
+
+        Raises:
+            OAuthError: The client is unknown, or its secret is missing or wrong.
+        """
+        client_id, secret = form.get("client_id"), form.get("client_secret")
+        basic = _basic_credentials(call.request)
+        if basic is not None:
+            if secret is not None or client_id not in {None, basic[0]}:
+                raise OAuthError("invalid_request", "the client authenticates in two ways")
+            client_id, secret = basic
+        if client_id is None:
+            raise OAuthError("invalid_client", "client_id is missing")
+        client = await self._client(client_id, call.now)
+        if client is None:
+            raise OAuthError("invalid_client", "the client is not known here, or not any more")
+        # A client with a secret may send it either way, as both prove it.
+        if client.secret_digest is None:
+            if secret:
+                raise OAuthError("invalid_client", "this client has no secret")
+        elif secret is None or not client.has_secret(secret):
+            raise OAuthError("invalid_client", "the client's secret is missing or wrong")
+        return client
+
+    async def redeem_code(
+        self, client: OAuthClient, form: Mapping[str, str], now: float
+    ) -> HttpResponse:
+        """Redeem a code (OAuth 2.1, section 4.1.3).
+
+        Raises:
+            OAuthError: The code is unknown, used, or of another client, or the verifier is wrong.
+        """
+        code, verifier = form.get("code"), form.get("code_verifier")
+        if code is None or verifier is None:
+            raise OAuthError("invalid_request", "code or code_verifier is missing")
+        key = digest_of(code)
+        found = await self._get(Code, key, now)
+        if found is None or found[0].client_id != client.client_id:
+            raise OAuthError("invalid_grant", "the code is unknown, has expired or is another's")
+        record, stored = found
+        if record.is_used:
+            await self.end_grant(record.grant_id, now=now)
+            raise OAuthError("invalid_grant", "the code was used before: its tokens are revoked")
+        if form.get("redirect_uri", record.redirect_uri) != record.redirect_uri:
+            raise OAuthError("invalid_grant", "redirect_uri differs from the authorization request")
+        if not _proves(verifier, record.challenge):
+            raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
+        granted = await self._granted(record.grant_id, form, now)
+        used = msgspec.structs.replace(record, is_used=True)
+        seconds = self.access_token_seconds
+        if not await self._replace(key, stored, used, now=now, seconds=seconds):
+            await self.end_grant(record.grant_id, now=now)
+            raise OAuthError("invalid_grant", "the code was used before: its tokens are revoked")
+        return await self._with_tokens(client, record.grant_id, granted, now)
+
+    async def refresh(
+        self, client: OAuthClient, form: Mapping[str, str], now: float
+    ) -> HttpResponse:
+        """Redeem a refresh token, which is replaced by another one (RFC 9700, section 4.14).
+
+        Raises:
+            OAuthError: The token is unknown, used, or of another client.
+        """
+        token = form.get("refresh_token")
+        if token is None:
+            raise OAuthError("invalid_request", "refresh_token is missing")
+        key = digest_of(token)
+        found = await self._get(RefreshToken, key, now)
+        if found is None or found[0].client_id != client.client_id:
+            raise OAuthError("invalid_grant", "the refresh token is unknown or has expired")
+        record, stored = found
+        reused = OAuthError(
+            "invalid_grant", "the refresh token was used before: all its tokens are revoked"
+        )
+        if record.is_used:
+            await self.end_grant(record.grant_id, now=now)
+            raise reused
+        granted = await self._granted(record.grant_id, form, now)
+        used = msgspec.structs.replace(record, is_used=True)
+        seconds = self.refresh_token_seconds
+        if not await self._replace(key, stored, used, now=now, seconds=seconds):
+            await self.end_grant(record.grant_id, now=now)
+            raise reused
+        return await self._with_tokens(client, record.grant_id, granted, now)
+
+    async def _granted(
+        self, grant_id: str, form: Mapping[str, str], now: float
+    ) -> tuple[Grant, Sequence[str]]:
+        """Return a grant, and those of its scopes that a token request asks for.
+
+        Raises:
+            OAuthError: The grant has ended, or does not include a scope or the resource.
+        """
+        grant = await self.grant(grant_id, now=now)
+        if grant is None:
+            raise OAuthError("invalid_grant", "the grant has ended")
+        asked = form.get("scope")
+        scopes = grant.scopes if asked is None else [*dict.fromkeys(asked.split(" "))]
+        if not set(scopes) <= set(grant.scopes):
+            raise OAuthError("invalid_scope", "the user has not allowed one of the scopes")
+        if "resource" in form and self._resource_in(form) != grant.resource:
+            raise OAuthError("invalid_target", "the user has allowed another resource")
+        return grant, scopes
+
+    async def _with_tokens(
+        self, client: OAuthClient, grant_id: str, granted: tuple[Grant, Sequence[str]], now: float
+    ) -> HttpResponse:
+        """Return the response with new tokens of a grant, whose life is prolonged.
+
+        Raises:
+            OAuthError: The grant has ended meanwhile.
+        """
+        grant, scopes = granted
+        lifetime = self.access_token_seconds
+        if grant.has_refresh:
+            lifetime = max(lifetime, self.refresh_token_seconds)
+        stored = msgspec.json.encode(grant)
+        if not await self._replace(grant_id, stored, grant, now=now, seconds=lifetime):
+            raise OAuthError("invalid_grant", "the grant has ended")
+        claims = {
+            "iss": self.issuer,
+            "sub": grant.subject,
+            "aud": grant.resource,
+            "client_id": client.client_id,
+            "scope": " ".join(scopes),
+            "iat": int(now),
+            "exp": int(now + self.access_token_seconds),
+            "jti": self.random(),
+            GRANT_ID: grant_id,
+        }
+        response = {
+            "access_token": await self.sign(claims),
+            "token_type": "Bearer",
+            "expires_in": int(self.access_token_seconds),
+            "scope": " ".join(scopes),
+        }
+        if grant.has_refresh:
+            refresh_token = response["refresh_token"] = self.random()
+            record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
+            key, seconds = digest_of(refresh_token), self.refresh_token_seconds
+            await self._add(key, record, now=now, seconds=seconds)
+        await self._keep_registration(client, now)
+        return json_response(response)
+
+    # The other endpoints.
+
+    async def register(self, call: Call) -> HttpResponse:
+        """Register a client (RFC 7591).
+
+        Raises:
+            OAuthError: The metadata are not valid, or there are too many clients.
+        """
+        if not self.has_registration:
+            raise OAuthError("access_denied", "clients cannot register themselves here")
+        try:
+            metadata = msgspec.json.decode(call.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise OAuthError("invalid_client_metadata", "the body is not JSON") from None
+        try:
+            client, response = registered_client(
+                metadata, client_id=self.random(), secret=self.random(), now=call.now
+            )
+        except InvalidClientError as error:
+            raise OAuthError(error.code, str(error)) from None
+        if await self.storage.count(KINDS[OAuthClient], now=call.now) >= self.registrations_max:
+            raise OAuthError("temporarily_unavailable", "there are too many registered clients")
+        await self._add(client.client_id, client, now=call.now, seconds=self.unused_seconds)
+        return json_response(response, status=HTTPStatus.CREATED)
+
+    async def revoke(self, call: Call) -> HttpResponse:
+        """End the grant of a token (RFC 7009); a token that is not known is no error.
+
+        Raises:
+            OAuthError: The client is not authenticated, or no token is named.
+        """
+        form = call.form()
+        client = await self._authenticated(call, form)
+        token = form.get("token")
+        if token is None:
+            raise OAuthError("invalid_request", "token is missing")
+        found = await self._get(RefreshToken, digest_of(token), call.now)
+        if found is not None:
+            grant_id = found[0].grant_id
+        else:
+            grant_id = (await self.claims_in(token) or {}).get(GRANT_ID, "")
+        grant = await self.grant(grant_id, now=call.now)
+        if grant is not None and grant.client_id == client.client_id:
+            await self.end_grant(grant_id, now=call.now)
+        return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
+
+    async def metadata(self, _call: Call) -> HttpResponse:
+        """Return the metadata of the authorization server (RFC 8414)."""
+        document = AuthorizationServerMetadata(
+            issuer=self.issuer,
+            authorization_endpoint=f"{self.issuer}{AUTHORIZE}",
+            token_endpoint=f"{self.issuer}{TOKEN}",
+            jwks_uri=f"{self.issuer}{JWKS}",
+            registration_endpoint=f"{self.issuer}{REGISTER}" if self.has_registration else None,
+            scopes_supported=sorted(self.scopes()) or None,
+            response_types_supported=["code"],
+            response_modes_supported=["query"],
+            grant_types_supported=[*GRANT_TYPES],
+            token_endpoint_auth_methods_supported=[*AUTH_METHODS],
+            revocation_endpoint=f"{self.issuer}{REVOKE}",
+            revocation_endpoint_auth_methods_supported=[*AUTH_METHODS],
+            code_challenge_methods_supported=["S256"],
+            authorization_response_iss_parameter_supported=True,
+            client_id_metadata_document_supported=self.fetch_document is not None,
+        )
+        return json_response(document)
+
+    async def public_keys(self, _call: Call) -> HttpResponse:
+        """Return the keys that verify access tokens (RFC 7517)."""
+        return json_response(await self.jwks())
+
+
+_Endpoint: TypeAlias = Callable[[Endpoints, Call], Awaitable[HttpResponse]]
+
+ENDPOINTS: Final[Mapping[str, Mapping[str, _Endpoint]]] = {
+    AUTHORIZE: {"GET": Endpoints.authorize, "POST": Endpoints.decide},
+    TOKEN: {"POST": Endpoints.token},
+    REGISTER: {"POST": Endpoints.register},
+    REVOKE: {"POST": Endpoints.revoke},
+    JWKS: {"GET": Endpoints.public_keys},
+    AUTHORIZATION_SERVER: {"GET": Endpoints.metadata},
+    OPENID_CONFIGURATION: {"GET": Endpoints.metadata},
+}
+"""By path below the issuer, and by method."""
+
+_GRANTS: Final[Mapping[str, Callable[..., Awaitable[HttpResponse]]]] = {
+    "authorization_code": Endpoints.redeem_code,
+    "refresh_token": Endpoints.refresh,
+}
+
+
+def redirect_to(url: str) -> HttpResponse:
+    """Return a redirect by which a form is not sent again."""
+    return HttpResponse(HTTPStatus.SEE_OTHER, [("Location", url), ("Cache-Control", "no-store")])
+
+
+def json_response(value: Any, *, status: int = HTTPStatus.OK) -> HttpResponse:
+    """Return a response with a JSON body that no cache keeps."""
+    headers = [("Content-Type", JSON), ("Cache-Control", "no-store")]
+    return HttpResponse(status, headers, msgspec.json.encode(value))
+
+
+def error_response(error: OAuthError, request: HttpRequest) -> HttpResponse:
+    """Return the response of an endpoint for clients that reports an error (RFC 6749, 5.2)."""
+    body = {"error": error.code, "error_description": error.description}
+    response = json_response(body, status=ERRORS[error.code])
+    if error.code != "invalid_client" or "authorization" not in request.headers:
+        return response
+    challenge = ("WWW-Authenticate", 'Basic realm="token"')
+    return msgspec.structs.replace(response, headers=[*response.headers, challenge])
+
+
+def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:
+    """Return the client id and secret in a header; both are form-encoded (RFC 6749, 2.3.1).
+
+    Raises:
+        OAuthError: The header has no such credentials.
+    """
+    value = request.header("authorization")
+    if value is None:
+        return None
+    scheme, _, encoded = value.partition(" ")
+    try:
+        text = base64.b64decode(encoded, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        text = ""
+    client_id, colon, secret = text.partition(":")
+    if scheme.lower() != "basic" or not colon:
+        raise OAuthError("invalid_client", "the Authorization header has to be Basic")
+    return unquote_plus(client_id), unquote_plus(secret)
+
+
+def _proves(verifier: str, challenge: str) -> bool:
+    """Return whether a verifier belongs to a challenge (RFC 7636, section 4.6)."""
+    digest = hashlib.sha256(verifier.encode()).digest()
+    computed = base64.urlsafe_b64encode(digest).rstrip(b"=")
+    return _VERIFIER.fullmatch(verifier) is not None and hmac.compare_digest(
+        computed, challenge.encode()
+    )

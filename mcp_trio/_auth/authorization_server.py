@@ -1,0 +1,299 @@
+"""An authorization server for tests and small installations: its settings, keys and limits.
+
+`AuthorizationServer` is what users make. Its endpoints are in `authorization_endpoints.py`; here
+are the clock, the random numbers, the key that signs tokens, and the rates of requests.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._auth.authorization_endpoints import (
+    ALGORITHM,
+    AUTHORIZE,
+    ENDPOINTS,
+    JWKS,
+    REGISTER,
+    REVOKE,
+    TOKEN,
+    TOKEN_TYPE,
+    Endpoints,
+    Login,
+    OAuthError,
+    error_response,
+)
+from mcp_trio._auth.authorization_storage import AuthorizationStorage, SqliteStorage
+from mcp_trio._auth.challenges import checked_scopes
+from mcp_trio._auth.consent_page import HttpResponse, error_page
+from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
+from mcp_trio._auth.oauth_clients import OAuthClient
+from mcp_trio._auth.rate_limits import Rate, TokenBuckets, network_of
+from mcp_trio._protocol.http_headers import HttpRequest
+from mcp_trio._protocol.security import LOOPBACK
+
+if TYPE_CHECKING:
+    from joserfc.jwk import Key, KeyParameters
+
+BODY_BYTES_MAX: Final = 64 * 1024
+
+# By path: the requests of one address; and those for one client, whatever their addresses.
+RATES: Final[Mapping[str, Rate]] = {
+    AUTHORIZE: Rate(60, 30),
+    TOKEN: Rate(120, 60),
+    REGISTER: Rate(10, 20),
+    REVOKE: Rate(60, 30),
+    JWKS: Rate(600, 100),
+    AUTHORIZATION_SERVER: Rate(600, 100),
+    OPENID_CONFIGURATION: Rate(600, 100),
+}
+
+_KEY: Final = ("signing key", "current")
+
+
+@attrs.frozen
+class DevelopmentLogin:
+    """A login for development: everyone is the same user, and each access is confirmed by hand.
+
+    The consent page says so. Only an issuer on this machine accepts it.
+
+    Attributes:
+        subject: The name of the user.
+    """
+
+    subject: str = "developer"
+
+    async def __call__(self, _request: HttpRequest) -> str:
+        """Return the user."""
+        return self.subject
+
+
+def _storage_of(
+    value: AuthorizationStorage | str | os.PathLike[str] | None,
+) -> AuthorizationStorage:
+    if value is None or isinstance(value, str | os.PathLike):
+        return SqliteStorage(value)
+    return value
+
+
+def _checked_issuer(issuer: str | None) -> str | None:
+    if issuer is None:
+        return None
+    parts = urlsplit(issuer)
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
+    if not is_safe or not parts.hostname or "?" in issuer or "#" in issuer or "@" in parts.netloc:
+        raise ValueError(
+            "issuer= is an https URL, or an http URL of this machine, without a query and a"
+            f" fragment: not {issuer!r}"
+        )
+    return issuer.rstrip("/")
+
+
+def _scope_texts(scopes: Mapping[str, str] | Collection[str] | None) -> Mapping[str, str] | None:
+    if scopes is None:
+        return None
+    checked_scopes(scopes)
+    return {**scopes} if isinstance(scopes, Mapping) else dict.fromkeys(scopes, "")
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class AuthorizationServer:
+    """An authorization server beside the MCP endpoint, for tests and small installations.
+
+    It has the authorization code grant with PKCE, refresh tokens that are used once, registration
+    of clients (RFC 7591), metadata documents of clients, and revocation. Its access tokens are
+    JSON Web Tokens (RFC 9068), which any resource server can verify.
+
+    Attributes:
+        login: An async function that gets the request and returns the name of the user, or an
+            `HttpResponse`, such as a redirect to a login page that returns to the URL of the
+            request, or None; for development, `DevelopmentLogin()`.
+        issuer: The public URL of the server, such as "https://tools.example". By default the URL
+            that is bound, which is for one machine alone.
+        storage: The path of a SQLite file, which is created, or an `AuthorizationStorage`. By
+            default all is kept in memory, and each start of the process has other keys.
+        name: The name of the server on the consent page.
+        scopes: The scopes, if there are more than those that tools, resources and prompts need;
+            as a dict, with their descriptions for the consent page.
+        clients: Clients that the operator has registered, made by `trusted_client`.
+        has_registration: Whether clients may register themselves (RFC 7591).
+        registrations_max: The number of clients that have registered themselves.
+        unused_seconds: The time after which a registration ends that has never been used.
+        access_token_seconds: The lifetime of access tokens.
+        refresh_token_seconds: The lifetime of a refresh token that is not used; a user who does
+            not use a client for so long has to allow its access again.
+        consent_seconds: The time for which the consent of a user is remembered.
+        rates: Rates of requests by path, in place of the defaults: for each address, and for each
+            client.
+        now: Returns the Unix time.
+        random: Returns a new secret of 256 random bits, in Base64URL.
+
+    Raises:
+        ValueError: The issuer or a scope is not valid.
+    """
+
+    login: Login
+    issuer: str | None = attrs.field(default=None, converter=_checked_issuer)
+    storage: AuthorizationStorage = attrs.field(default=None, converter=_storage_of)
+    name: str = "this server"
+    scopes: Mapping[str, str] | None = attrs.field(default=None, converter=_scope_texts)
+    clients: Sequence[OAuthClient] = ()
+    has_registration: bool = True
+    registrations_max: int = 10_000
+    unused_seconds: float = 86_400.0
+    access_token_seconds: float = 900.0
+    refresh_token_seconds: float = 30 * 86_400.0
+    consent_seconds: float = 365 * 86_400.0
+    rates: Mapping[str, Rate] = attrs.field(factory=dict[str, Rate])
+    now: Callable[[], float] = time.time
+    random: Callable[[], str] = lambda: secrets.token_urlsafe(32)
+    _endpoints: Endpoints | None = attrs.field(default=None, init=False)
+    _key: "Key | None" = attrs.field(default=None, init=False)
+    _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
+
+    def bind(
+        self,
+        issuer: str,
+        resources: Sequence[str],
+        scopes: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Set what is known once the server listens.
+
+        Args:
+            issuer: The URL that is bound, for a server without `issuer=`.
+            resources: The URLs of the MCP endpoint.
+            scopes: Returns the scopes that tools, resources and prompts need.
+
+        Raises:
+            ValueError: `DevelopmentLogin` is not for an issuer that other machines can reach.
+        """
+        issuer = self.issuer or issuer
+        is_development = isinstance(self.login, DevelopmentLogin)
+        if is_development and urlsplit(issuer).hostname not in LOOPBACK:
+            raise ValueError(
+                f"DevelopmentLogin lets everyone in, and {issuer} is not on this machine: give"
+                " another login="
+            )
+        own = self.scopes or {}
+        self._endpoints = Endpoints(
+            issuer=issuer,
+            resources=resources,
+            storage=self.storage,
+            login=self.login,
+            random=self.random,
+            sign=self._sign,
+            claims_in=self._claims_in,
+            jwks=self.jwks,
+            fetch_document=None,
+            clients={client.client_id: client for client in self.clients},
+            scopes=lambda: {*own, *scopes()},
+            scope_texts=own,
+            name=self.name,
+            is_development=is_development,
+            has_registration=self.has_registration,
+            registrations_max=self.registrations_max,
+            unused_seconds=self.unused_seconds,
+            access_token_seconds=self.access_token_seconds,
+            refresh_token_seconds=self.refresh_token_seconds,
+            consent_seconds=self.consent_seconds,
+        )
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The endpoints.
+
+        Raises:
+            RuntimeError: The server does not listen yet.
+        """
+        if self._endpoints is None:
+            raise RuntimeError("this authorization server is not served yet")
+        return self._endpoints
+
+    @property
+    def paths(self) -> Collection[str]:
+        """The paths of the endpoints."""
+        return ENDPOINTS.keys()
+
+    async def respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        """Return the response to a request for one of the paths.
+
+        Too many requests from one address or for one client are answered with 429.
+
+        Args:
+            request: The request.
+            body: The body, of at most `BODY_BYTES_MAX` bytes.
+        """
+        seconds = self._seconds_to_wait(request, body)
+        if not seconds:
+            return await self.endpoints.respond(request, body, now=self.now())
+        text = f"too many requests: try again in {seconds} s"
+        retry = ("Retry-After", str(seconds))
+        status = HTTPStatus.TOO_MANY_REQUESTS
+        if request.path == AUTHORIZE:
+            return error_page(text, status=status, headers=[retry])
+        response = error_response(OAuthError("temporarily_unavailable", text), request)
+        return HttpResponse(status, [*response.headers, retry], response.body)
+
+    def _seconds_to_wait(self, request: HttpRequest, body: bytes) -> int:
+        path, now = request.path, trio.current_time()
+        rate = self.rates.get(path) or RATES[path]
+        seconds = self._buckets.take((path, "address", network_of(request.client)), rate, now)
+        client_id = _client_id_in(request, body)
+        if seconds or client_id is None:
+            return seconds
+        # Clients with a metadata document share their id among all users.
+        rate = attrs.evolve(rate, per_minute=rate.per_minute * 10, burst=rate.burst * 10)
+        return self._buckets.take((path, "client", client_id), rate, now)
+
+    # The key.
+
+    async def _signing_key(self) -> "Key":
+        """Return the key that signs tokens, which is made at the first start."""
+        from joserfc.jwk import ECKey
+
+        while self._key is None:
+            now = self.now()
+            stored = await self.storage.get(*_KEY, now=now)
+            if stored is not None:
+                self._key = ECKey.import_key(msgspec.json.decode(stored, type=dict[str, Any]))
+                break
+            parameters: KeyParameters = {"use": "sig", "alg": ALGORITHM}
+            key = ECKey.generate_key("P-256", parameters, private=True, auto_kid=True)
+            new = msgspec.json.encode(key.as_dict(private=True))
+            await self.storage.swap(*_KEY, None, new, now=now)
+        return self._key
+
+    async def jwks(self) -> Mapping[str, Any]:
+        """Return the public keys, as a JSON Web Key Set."""
+        return {"keys": [(await self._signing_key()).as_dict(private=False)]}
+
+    async def _sign(self, claims: Mapping[str, Any]) -> str:
+        from joserfc import jwt
+
+        key = await self._signing_key()
+        header = {"alg": ALGORITHM, "typ": TOKEN_TYPE, "kid": key.kid}
+        return jwt.encode(header, dict(claims), key)
+
+    async def _claims_in(self, token: str) -> Mapping[str, Any] | None:
+        """Return the claims of a token that this server has signed, even if it has expired."""
+        from joserfc import errors, jwt
+
+        try:
+            decoded = jwt.decode(token, await self._signing_key(), algorithms=[ALGORITHM])
+        except (errors.JoseError, ValueError, TypeError):
+            return None
+        return decoded.claims
+
+
+def _client_id_in(request: HttpRequest, body: bytes) -> str | None:
+    """Return the client id that a request names, unverified."""
+    text = request.query if request.method == "GET" else body.decode("latin-1")
+    values = parse_qs(text[:BODY_BYTES_MAX]).get("client_id")
+    return values[0] if values else None

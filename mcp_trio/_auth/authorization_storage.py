@@ -1,0 +1,187 @@
+"""The storage of an authorization server: an interface, and its implementation with SQLite.
+
+The server keeps few kinds of records, such as clients and grants, and changes each of them by
+compare-and-swap. Thus any database can be the storage, and processes can share it: of two that
+redeem the same code, one wins.
+"""
+
+import os
+import sqlite3
+import weakref
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import attrs
+import trio
+
+
+class AuthorizationStorage(Protocol):
+    """The records of an authorization server, by kind and key.
+
+    A record that has expired is as absent as one that was removed; an implementation removes
+    expired records in its own time. Each operation is atomic, and complete when it returns. A
+    record may contain the private key that signs tokens, so others must not be able to read it.
+    """
+
+    async def get(self, kind: str, key: str, *, now: float) -> bytes | None:
+        """Return a record; None if there is none.
+
+        Args:
+            kind: The kind of record, such as "client".
+            key: The key of the record within its kind.
+            now: The Unix time.
+        """
+        ...
+
+    async def swap(
+        self,
+        kind: str,
+        key: str,
+        old: bytes | None,
+        new: bytes | None,
+        *,
+        now: float,
+        expires_at: float | None = None,
+    ) -> bool:
+        """Replace a record if it is still the old one; return whether it was.
+
+        If this is cancelled, the record is the old or the new one.
+
+        Args:
+            kind: The kind of record.
+            key: The key of the record within its kind.
+            old: The record to replace; None if there must be none.
+            new: The new record; None to remove the old one.
+            now: The Unix time.
+            expires_at: The Unix time from which on the new record is absent; None for never.
+        """
+        ...
+
+    async def count(self, kind: str, *, now: float) -> int:
+        """Return the number of records of a kind."""
+        ...
+
+
+BUSY_SECONDS_MAX: Final = 5.0
+
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS record (
+    kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, expires_at REAL,
+    PRIMARY KEY (kind, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS record_expires_at ON record (expires_at) WHERE expires_at IS NOT NULL;
+"""
+
+_GET: Final = """
+SELECT value FROM record
+WHERE kind = :kind AND key = :key AND (expires_at IS NULL OR expires_at > :now)
+"""
+
+_COUNT: Final = """
+SELECT count(*) FROM record WHERE kind = :kind AND (expires_at IS NULL OR expires_at > :now)
+"""
+
+_REMOVE_EXPIRED: Final = "DELETE FROM record WHERE expires_at <= :now"
+
+# By whether there is an old record, and a new one. Each is one statement, and so atomic.
+_SWAPS: Final = {
+    (False, True): """
+        INSERT INTO record (kind, key, value, expires_at) VALUES (:kind, :key, :new, :expires_at)
+        ON CONFLICT (kind, key) DO UPDATE SET value = :new, expires_at = :expires_at
+        WHERE expires_at <= :now
+    """,
+    (True, True): """
+        UPDATE record SET value = :new, expires_at = :expires_at
+        WHERE kind = :kind AND key = :key AND value = :old
+        AND (expires_at IS NULL OR expires_at > :now)
+    """,
+    (True, False): """
+        DELETE FROM record
+        WHERE kind = :kind AND key = :key AND value = :old
+        AND (expires_at IS NULL OR expires_at > :now)
+    """,
+}
+
+
+@attrs.define(eq=False, repr=False)
+class SqliteStorage:
+    """An `AuthorizationStorage` in a SQLite database, which several processes may share.
+
+    Only the owner of the file can read it, as it contains the private key that signs tokens. The
+    database is opened at the first use, and closed with `close` or the object.
+
+    Attributes:
+        path: The path of the file, which is created if it does not exist; None for a database in
+            memory, which ends with the object.
+    """
+
+    path: str | os.PathLike[str] | None = None
+    _connection: sqlite3.Connection | None = attrs.field(default=None, init=False)
+    _closing: Any = attrs.field(default=None, init=False)
+    # Threads take turns, as they share the connection.
+    _turn: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    async def get(self, kind: str, key: str, *, now: float) -> bytes | None:
+        """Return a record; None if there is none."""
+        rows = await self._run(_GET, {"kind": kind, "key": key, "now": now})
+        return rows[0][0] if rows else None
+
+    async def swap(
+        self,
+        kind: str,
+        key: str,
+        old: bytes | None,
+        new: bytes | None,
+        *,
+        now: float,
+        expires_at: float | None = None,
+    ) -> bool:
+        """Replace a record if it is still the old one; return whether it was."""
+        values = {"kind": kind, "key": key, "old": old, "new": new, "now": now}
+        if old is None and new is None:
+            return await self.get(kind, key, now=now) is None
+        statement = _SWAPS[old is not None, new is not None]
+        changed = await trio.to_thread.run_sync(
+            self._swap, statement, {**values, "expires_at": expires_at}, limiter=self._turn
+        )
+        return changed == 1
+
+    async def count(self, kind: str, *, now: float) -> int:
+        """Return the number of records of a kind."""
+        ((number,),) = await self._run(_COUNT, {"kind": kind, "now": now})
+        return int(number)
+
+    def close(self) -> None:
+        """Close the database; the next use opens it again."""
+        if self._closing is not None:
+            self._closing()
+        self._connection = self._closing = None
+
+    async def _run(self, statement: str, values: dict[str, Any]) -> list[Any]:
+        return await trio.to_thread.run_sync(self._fetch, statement, values, limiter=self._turn)
+
+    def _fetch(self, statement: str, values: dict[str, Any]) -> list[Any]:
+        return self._opened().execute(statement, values).fetchall()
+
+    def _swap(self, statement: str, values: dict[str, Any]) -> int:
+        connection = self._opened()
+        connection.execute(_REMOVE_EXPIRED, values)
+        return connection.execute(statement, values).rowcount
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            target = ":memory:"
+            if self.path is not None:
+                target = str(Path(self.path).absolute())
+                os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
+            connection = sqlite3.connect(
+                target,
+                timeout=BUSY_SECONDS_MAX,
+                isolation_level=None,  # each statement is a transaction
+                check_same_thread=False,
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(_TABLE)
+            self._connection = connection
+            self._closing = weakref.finalize(self, connection.close)
+        return self._connection

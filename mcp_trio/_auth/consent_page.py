@@ -1,0 +1,194 @@
+"""The pages of an authorization server: the consent page, and the page for errors.
+
+They are plain HTML without scripts. No other page can frame them, and every text from outside is
+escaped.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from html import escape
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mcp_trio._auth.oauth_clients import OAuthClient, is_loopback_redirect
+from mcp_trio._protocol.http_headers import Headers
+
+
+class HttpResponse(msgspec.Struct, frozen=True):
+    """A response of the authorization server, or of a login page of its own.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Names and values of headers.
+        body: The body.
+    """
+
+    status: int = 200
+    headers: Headers = ()
+    body: bytes = b""
+
+
+_STYLE: Final = """
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 3rem auto; padding: 0 1rem;
+  color: #1c1c1e; background: #fff }
+h1 { font-size: 1.4rem; line-height: 1.3; overflow-wrap: anywhere }
+dl { border: 1px solid #c8c8cc; border-radius: .5rem; padding: 1rem; margin: 1.5rem 0 }
+dt { color: #55555a; font-size: .875rem }
+dd { margin: 0 0 .75rem; overflow-wrap: anywhere }
+dd:last-child { margin-bottom: 0 }
+ul { padding-left: 1.25rem }
+.warning { border-left: .25rem solid #b25000; padding-left: .75rem }
+form { display: flex; gap: .75rem; margin-top: 1.5rem }
+button { font: inherit; padding: .6rem 1.5rem; border-radius: .5rem; border: 1px solid #55555a;
+  background: #fff; color: inherit; cursor: pointer }
+button.allow { background: #0a5ad4; border-color: #0a5ad4; color: #fff }
+button:focus-visible { outline: .2rem solid #f0a000; outline-offset: .1rem }
+"""
+
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+
+# `form-action` is left out: browsers apply it to the redirect to the client as well, and to all
+# further redirects there. No form can be injected, as all text is escaped.
+_POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+PAGE_HEADERS: Final[Headers] = (
+    ("Cache-Control", "no-store"),
+    ("Content-Security-Policy", _POLICY),
+    ("X-Frame-Options", "DENY"),  # for browsers without `frame-ancestors`
+    ("X-Content-Type-Options", "nosniff"),
+    # With `no-referrer`, browsers would send the form with the origin `null`.
+    ("Referrer-Policy", "same-origin"),
+)
+
+
+def page(
+    title: str, body: str, *, status: int = HTTPStatus.OK, headers: Headers = ()
+) -> HttpResponse:
+    """Return a page.
+
+    Args:
+        title: The title, as plain text.
+        body: The HTML of the body.
+        status: The HTTP status.
+        headers: Further headers.
+    """
+    html = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
+        f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
+    content_type = ("Content-Type", "text/html; charset=utf-8")
+    return HttpResponse(status, [content_type, *PAGE_HEADERS, *headers], html.encode())
+
+
+def error_page(
+    text: str,
+    *,
+    status: int = HTTPStatus.BAD_REQUEST,
+    headers: Headers = (),
+    back: tuple[str, str] | None = None,
+) -> HttpResponse:
+    """Return the page that reports an error to the user.
+
+    Args:
+        text: The error.
+        status: The HTTP status.
+        headers: Further headers.
+        back: The URL at which the client learns of the error, and the name of the place. The user
+            has to follow the link, since a redirect to an address that anyone may have registered
+            would lead users of this server to other sites.
+    """
+    body = f"<p>{escape(text)}</p>"
+    if back is not None:
+        url, place = back
+        body += f'\n<p><a href="{escape(url)}" rel="noreferrer">Return to {escape(place)}</a></p>'
+    return page("Access cannot be allowed", body, status=status, headers=headers)
+
+
+def place_of(redirect_uri: str) -> str:
+    """Return the place to which a redirect URI leads, for the user."""
+    if is_loopback_redirect(redirect_uri):
+        return f"a program on your computer ({urlsplit(redirect_uri).netloc})"
+    parts = urlsplit(redirect_uri)
+    if parts.scheme == "https":
+        return parts.netloc
+    return f"the application on your computer that opens {parts.scheme}: links"
+
+
+def consent_page(
+    client: OAuthClient,
+    *,
+    server_name: str,
+    subject: str,
+    redirect_uri: str,
+    resource: str,
+    scopes: Sequence[str],
+    scope_texts: Mapping[str, str],
+    action: str,
+    request_id: str,
+    is_development: bool,
+    headers: Headers,
+) -> HttpResponse:
+    """Return the page on which the user allows or denies the access of a client.
+
+    Args:
+        client: The client.
+        server_name: The name of the server that is protected.
+        subject: The user.
+        redirect_uri: The URI to which the user returns.
+        resource: The URL of the server that is protected.
+        scopes: The scopes that are asked for.
+        scope_texts: Descriptions of scopes.
+        action: The URL to which the form is sent.
+        request_id: The secret id of the request, without which no form is accepted.
+        is_development: Whether there is no login.
+        headers: Further headers, which set the cookie.
+    """
+    name = client.name or "An application without a name"
+    host = urlsplit(client.client_id).netloc if client.client_id.startswith("https://") else ""
+    if client.is_trusted:
+        origin = "registered by the operator of this server"
+    elif host:
+        origin = f"described by {host}"
+    else:
+        origin = "registered by itself; nobody has checked its name"
+    granted = "".join(
+        f"<li>{escape(scope)}{': ' + escape(text) if (text := scope_texts.get(scope)) else ''}</li>"
+        for scope in scopes
+    )
+    warnings: list[str] = []
+    if is_development:
+        warnings.append(
+            "This server has no login, for development: everyone who opens this page can allow"
+            " access."
+        )
+    if not redirect_uri.startswith("https://"):
+        warnings.append(
+            "Allow access only if you have just started to connect from a program on this computer."
+        )
+    elif host and urlsplit(redirect_uri).netloc != host:
+        warnings.append(f"You will be sent to another site than {host}.")
+    rows = [
+        ("Application", f"{escape(name)}<br>({escape(origin)})"),
+        ("Signed in as", escape(subject)),
+        ("Access to", escape(resource)),
+        ("Permissions", f"<ul>{granted}</ul>" if granted else "use of this server"),
+        ("Then you return to", escape(place_of(redirect_uri))),
+    ]
+    listed = "".join(f"<dt>{title}</dt><dd>{value}</dd>\n" for title, value in rows)
+    warned = "".join(f'<p class="warning">{escape(each)}</p>\n' for each in warnings)
+    body = (
+        f"<dl>{listed}</dl>\n{warned}"
+        f'<form method="post" action="{escape(action)}">'
+        f'<input type="hidden" name="request" value="{escape(request_id)}">'
+        '<button class="allow" name="decision" value="allow">Allow</button>'
+        '<button name="decision" value="deny">Deny</button></form>'
+    )
+    return page(f"{name} asks for access to {server_name}", body, headers=headers)
