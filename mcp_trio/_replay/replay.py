@@ -239,7 +239,7 @@ def run_replay(
         )
 
     def make_lifespan(channel: int) -> LifespanRun:
-        if server.lifespan is None:
+        if not sessions_of(server).has_lifespan:
             replayer.fail("the recorded server had a lifespan, and this one has none")
             raise Abort
         return sessions_of(server).lifespan_run(make_sequencer(channel))
@@ -424,7 +424,7 @@ async def _play(
                 context, value = copy_context(), stand_in
                 if lifespan is not None:
                     assert lifespan.variables is not None  # The player has checked it.
-                    context, value = lifespan.variables.copy(), lifespan.served.lifespan
+                    context, value = lifespan.variables.copy(), lifespan.value
                 with _marking_setup_errors():
                     session = open_session(value, channel)
                 started = trio.Event()

@@ -23,7 +23,7 @@ class BaseContext:
 
     @property
     def server(self) -> "Server":
-        """The server; a handler may register and remove, and announce changes."""
+        """The server that has the handler; it may register and remove, and announce changes."""
         return self._served.server
 
     @property
@@ -35,8 +35,9 @@ class BaseContext:
     def state(self) -> dict[str, Any]:
         """A dict in which handlers and middleware keep what belongs to the session.
 
-        It is empty when the session begins. A replay runs all requests of the session, and so fills
-        it in the same way. Each stateless request over HTTP has its own.
+        Servers that are mounted into the server of the session have the same dict. It is empty when
+        the session begins. A replay runs all requests of the session, and so fills it in the same
+        way. Each stateless request over HTTP has its own.
         """
         return self._served.state
 

@@ -8,6 +8,7 @@ value that it returned.
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
 
 import attrs
@@ -23,6 +24,7 @@ from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
+from mcp_trio._server.mounts import Origin
 from mcp_trio._server.registry import (
     LISTS,
     Registered,
@@ -80,8 +82,8 @@ class ServedSession:
         lifespan: The value of the server's lifespan.
         http: The HTTP client of the handlers.
         rounds: Resumes handlers that ask a stateless client, with each further request.
-        log_level: The level that `logging/setLevel` has set; None: no log messages are sent.
-        state: The values that handlers and middleware keep for the session.
+        outer: For a server that is mounted into the one of the session, what serves the session.
+        mounted_lifespans: The values of the lifespans of mounted servers.
     """
 
     shared: "ServerSessions"
@@ -90,12 +92,15 @@ class ServedSession:
     lifespan: Any
     http: "HandlerHttpClient"
     rounds: SealedRounds
-    log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
+    outer: "ServedSession | None" = None
+    mounted_lifespans: "Mapping[ServerSessions, Any] | None" = None
+    _log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     # These are created on first use, to save the memory of idle sessions.
     _state: dict[str, Any] | None = attrs.field(default=None, init=False)
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
     _made_threads: FairSemaphore | None = attrs.field(default=None, init=False)
+    _views: "dict[ServerSessions, ServedSession] | None" = attrs.field(default=None, init=False)
 
     @property
     def server(self) -> "Server":
@@ -108,8 +113,15 @@ class ServedSession:
         return self.server.errors == "message"
 
     @property
+    def log_level(self) -> types.LoggingLevel | None:
+        """The level that `logging/setLevel` has set; None: no log messages are sent."""
+        return self._log_level if self.outer is None else self.outer.log_level
+
+    @property
     def state(self) -> dict[str, Any]:
         """The values that handlers and middleware keep for the session."""
+        if self.outer is not None:
+            return self.outer.state
         if self._state is None:
             self._state = {}
         return self._state
@@ -117,6 +129,8 @@ class ServedSession:
     @property
     def elicitations(self) -> OpenElicitations:
         """The URL elicitations that are not complete."""
+        if self.outer is not None:
+            return self.outer.elicitations
         if self._elicitations is None:
             self._elicitations = OpenElicitations(
                 self.registry.limits.requests.elicitations_remembered_max
@@ -125,6 +139,8 @@ class ServedSession:
 
     @property
     def _threads(self) -> FairSemaphore:
+        if self.outer is not None:
+            return self.outer._threads  # noqa: SLF001
         if self._made_threads is None:
             self._made_threads = FairSemaphore(request_shares("threads_max", self.registry.limits))
         return self._made_threads
@@ -135,7 +151,7 @@ class ServedSession:
 
     def on_session_restart(self) -> None:
         """Forget the client's subscriptions, log level and state, as in a new session."""
-        self.log_level = "debug"
+        self._log_level = "debug"
         self._state = None
         self._elicitations = None
         self.announcer.restart()
@@ -191,25 +207,39 @@ class ServedSession:
 
     def run_handler(self, handling: Handling) -> Awaitable[_Result]:
         """Return the result of a request's handler, run from its beginning, with all middleware."""
-        params, middleware = handling.request.params, self.shared.middleware
+        request = handling.request
+        method, params = request.method.name, request.params
+        if not self.shared.middleware:
+            return self._run_handler(handling, method, params)
+        run = partial(self._run_handler, handling, method)
+        return self._through_middleware(handling, method, params, run)
+
+    def _through_middleware(
+        self,
+        handling: Handling,
+        method: str,
+        params: Any,
+        run: Callable[[Any], Awaitable[_Result]],
+        limiter: Limiter | None = None,
+    ) -> Awaitable[_Result]:
+        """Call `run` with the params, inside of all middleware of the server."""
+        middleware = self.shared.middleware
         if not middleware:
-            return self._run_handler(handling, params)
-        method = handling.request.method.name
+            return run(params)
 
         async def last(request: MiddlewareRequest) -> _Result:
-            return typed_result(method, await self._run_handler(handling, request.params))
+            return typed_result(method, await run(request.params))
 
-        context = Context(handling, self)
+        context = Context(handling, self, limiter)
         request = MiddlewareRequest(method=method, params=params, context=context)
         return run_through(middleware, request, last)
 
-    async def _run_handler(self, handling: Handling, params: Any) -> _Result:
+    async def _run_handler(self, handling: Handling, method: str, params: Any) -> _Result:
         """Run the handler of a request.
 
         It runs again when it has raised `UrlElicitationRequired` and the user has agreed to visit
         the URLs.
         """
-        method = handling.request.method.name
         while True:
             try:
                 own = self.registry.methods.get(method)
@@ -239,6 +269,89 @@ class ServedSession:
         agreed = await answers(handling, self, elicitations)
         if not all(answer.is_accepted for answer in agreed):
             raise ToolError(f"{required}, and the user has not agreed to it")
+
+    # Mounted servers.
+
+    def view_of(self, sessions: "ServerSessions") -> "ServedSession":
+        """Return what handles the requests of this session for a mounted server."""
+        if self.outer is not None:
+            return self.outer.view_of(sessions)
+        if self._views is None:
+            self._views = {}
+        if sessions not in self._views:
+            self._views[sessions] = sessions.mounted_in(self)
+        return self._views[sessions]
+
+    async def run_mounted(
+        self, handling: Handling, method: str, params: Any, limiter: Limiter | None = None
+    ) -> _Result:
+        """Return the result of a handler of this mounted server, with the server's middleware.
+
+        The params have the server's own names. `limiter` is that of `read_for_handler`.
+        """
+
+        async def run(params: Any) -> _Result:
+            if limiter is not None:
+                return await self._read(handling, params.uri, limiter)
+            return await self._run_handler(handling, method, params)
+
+        try:
+            return await self._through_middleware(handling, method, params, run, limiter)
+        except Exception:
+            if handling.sends_error_texts is None and handling.request.method.name == method:
+                handling.sends_error_texts = self.sends_error_texts
+            raise
+
+    async def list_mounted(self, handling: Handling, method: str) -> list[Any]:
+        """Return the complete list of this mounted server; its middleware gets it as one page."""
+        listing = LISTS[method]
+
+        async def run(_: Any) -> _Result:
+            items, hints = await self._items(handling, method), self.registry.hints.members()
+            return listing.result(**{listing.member: items}, **hints)
+
+        params = types.PaginatedParams()
+        page = await self._through_middleware(handling, method, params, run)
+        items: list[Any] = getattr(page, listing.member)
+        return items
+
+    async def _items(self, handling: Handling, method: str) -> list[Any]:
+        """Return the definitions of a complete list, with those of mounted servers."""
+        registry, protocol_version = self.registry, handling.request.peer.protocol_version
+        own = [entry for entry in LISTS[method].entries(registry) if entry.origin is None]
+        items = registry.definitions(method, own, protocol_version)
+        for mount in tuple(registry.mounts):
+            mounted = await self.view_of(mount.inner).list_mounted(handling, method)
+            items += [mount.outer_item(each) for each in mounted]
+        return items
+
+    async def _in_mount(
+        self,
+        origin: Origin,
+        handling: Handling,
+        method: str,
+        params: Any,
+        limiter: Limiter | None = None,
+    ) -> Any:
+        view = self.view_of(origin.mount.inner)
+        result = await view.run_mounted(handling, method, params, limiter)
+        return origin.mount.outer_result(result, getattr(params, "uri", None))
+
+    async def _read_in_mount(
+        self, origin: Origin, handling: Handling, uri: str, limiter: Limiter | None
+    ) -> types.ReadResourceResult | types.InputRequiredResult:
+        own_uri = origin.mount.prefix.own_uri(uri)
+        assert own_uri is not None
+        params = types.ReadResourceParams(uri=own_uri)
+        try:
+            result: types.ReadResourceResult = await self._in_mount(
+                origin, handling, "resources/read", params, limiter
+            )
+        except RequestError as error:
+            if error.code != RESOURCE_NOT_FOUND or error.data != {"uri": own_uri}:
+                raise
+            raise ResourceNotFound(uri, message=error.message.replace(own_uri, uri)) from error
+        return result
 
     # Notifications.
 
@@ -279,11 +392,15 @@ class ServedSession:
     async def list_page(self, handling: Handling, params: types.PaginatedParams) -> msgspec.Raw:
         """Answer one of `LISTS`."""
         request = handling.request
-        return self.registry.page(request.method.name, params.cursor, request.peer.protocol_version)
+        method, protocol_version = request.method.name, request.peer.protocol_version
+        if not self.shared.lists_in_session:
+            return self.registry.page(method, params.cursor, protocol_version)
+        items = await self._items(handling, method)
+        return self.registry.page_of(method, items, params.cursor, protocol_version)
 
     async def set_level(self, _: Handling, params: types.SetLevelParams) -> types.EmptyResult:
         """Answer `logging/setLevel`."""
-        self.log_level = params.level
+        self._log_level = params.level
         return types.EmptyResult()
 
     async def call_tool(
@@ -297,6 +414,12 @@ class ServedSession:
         tool = self.registry.tools.get(params.name)
         if tool is None:
             raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
+        if tool.origin is not None:
+            own = msgspec.structs.replace(params, name=tool.origin.entry.name)
+            answered: types.CallToolResult = await self._in_mount(
+                tool.origin, handling, "tools/call", own
+            )
+            return answered
         protocol_version = handling.request.peer.protocol_version
         raw = None if params.arguments is msgspec.UNSET else params.arguments
         try:
@@ -347,6 +470,8 @@ class ServedSession:
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
             resource, values = self._find_resource(uri)
+            if resource.origin is not None:
+                return await self._read_in_mount(resource.origin, handling, uri, limiter)
             arguments = _decoded(resource.signature.decode_text, values)
             value = await self._call(resource, handling, arguments, limiter)
         except Exception as error:
@@ -427,6 +552,13 @@ class ServedSession:
         completion = registry.completions.get((target, argument.name))
         if completion is None:
             return completion_result(None)
+        if completion.origin is not None:
+            mount = completion.origin.mount
+            own = msgspec.structs.replace(params, ref=mount.own_reference(params.ref))
+            answered: types.CompleteResult = await self._in_mount(
+                completion.origin, handling, "completion/complete", own
+            )
+            return answered
         value = await self._call(completion, handling, params)
         return _converted(completion, completion_result, value)
 
@@ -437,6 +569,12 @@ class ServedSession:
         prompt = self.registry.prompts.get(params.name)
         if prompt is None:
             raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
+        if prompt.origin is not None:
+            own = msgspec.structs.replace(params, name=prompt.origin.entry.name)
+            answered: types.GetPromptResult = await self._in_mount(
+                prompt.origin, handling, "prompts/get", own
+            )
+            return answered
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
         value = await self._call(prompt, handling, arguments)
         return _converted(prompt, prompt_result, prompt.description, value)

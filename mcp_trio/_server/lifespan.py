@@ -38,6 +38,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.locks import NO_RESULT
+from mcp_trio._server.mounts import LifespanValues
 from mcp_trio._session.effects import Effect, begin, is_cancelled_now, recorded_outcome
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Memory, Outcome, Recording, Sequencer
@@ -168,6 +169,7 @@ class LifespanRun:
         sequencer: The sequencer of the lifespan.
         served: Encodes the effects of the lifespan.
         watch: The watch for what the lifespan does by itself; None if a replay watches everything.
+        value: The value of the lifespan for its sessions, once the lifespan is entered.
         variables: The context variables that sessions get; None until the lifespan is entered.
         has_ended: Whether the end of the lifespan is recorded.
     """
@@ -179,6 +181,7 @@ class LifespanRun:
     lane: Lane = attrs.field(init=False)
     memory: Memory | None = attrs.field(default=None, init=False)
     random: Random | None = attrs.field(default=None, init=False)
+    value: Any = attrs.field(default=None, init=False)
     variables: Variables | None = attrs.field(default=None, init=False)
     has_ended: bool = attrs.field(default=False, init=False)
     _scope: trio.CancelScope = attrs.field(init=False)
@@ -215,7 +218,9 @@ class LifespanRun:
                 try:
                     with self._scope:
                         manager, value = await self._in_lane(self._enter)
-                        self.served.lifespan, self.variables = value, copy_context()
+                        self.value, self.variables = value, copy_context()
+                        is_of_several = isinstance(value, LifespanValues)
+                        self.served.lifespan = value.own if is_of_several else value
                         error: BaseException | None = None
                         was_cancelled = False
                         try:

@@ -16,7 +16,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_args
 
 import attrs
 import msgspec
@@ -27,7 +27,13 @@ from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._server.introspection import is_async
+from mcp_trio._server.introspection import (
+    function_label,
+    is_async,
+    name_of,
+    plain_function,
+)
+from mcp_trio._server.mounts import Mount, Origin
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
 from mcp_trio._server.uri_templates import UriTemplate
@@ -88,11 +94,13 @@ class Registered:
         name: The name, for requests or for error texts.
         signature: The handler, with the means to decode its arguments.
         runs_in_thread: Whether the handler is a `def` function that may block.
+        origin: The mounted server that has the handler; None for a handler of the server itself.
     """
 
     name: str
     signature: Signature
     runs_in_thread: bool
+    origin: Origin | None = None
 
     @property
     def key(self) -> str:
@@ -424,6 +432,61 @@ def completion_result(value: Any) -> CompleteResult:
     )
 
 
+# Entries of mounted servers ----------------------------------------------------------------------
+
+_TOOL_NAME_CHARS_MAX: Final = 128
+
+EntryT = TypeVar("EntryT", bound=Registered)
+
+
+def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
+    """Return the entry of the outer server for an entry of a mounted one.
+
+    Raises:
+        ValueError: The prefix would make the name too long, or cannot stand in the URI; or a tool
+            is destructive and resumable, and the outer server has no `states`.
+    """
+    changed: dict[str, Any] = {"origin": Origin(mount, entry)}
+    if isinstance(entry, RegisteredResource):
+        changed["template"] = UriTemplate.parse(mount.prefix.uri(entry.key))
+    else:
+        changed["name"] = name = mount.prefix.name(entry.name)
+        if isinstance(entry, RegisteredTool) and len(name) > _TOOL_NAME_CHARS_MAX:
+            raise ValueError(
+                f"{name!r} is longer than the {_TOOL_NAME_CHARS_MAX} characters that the name of a"
+                " tool may have: mount the server with a shorter prefix"
+            )
+    if isinstance(entry, RegisteredTool):
+        check_states(entry, mount.outer.server.states, place=f" of {mount.text}")
+    if isinstance(entry, RegisteredEntry) and entry.resumable is True:
+        changed["resumable"] = mount.inner.server.version
+    return attrs.evolve(entry, **changed)
+
+
+def check_states(tool: RegisteredTool, states: object, *, place: str = "") -> None:
+    """Check that the sealed states of a destructive tool are used only once.
+
+    Raises:
+        ValueError: The tool is destructive and resumable, and the server has no `states`.
+    """
+    is_destructive = tool.annotations is not None and tool.annotations.destructive_hint
+    if tool.resumable and is_destructive and states is None:
+        raise ValueError(
+            f"{tool.name!r}{place} is destructive and resumable: give the server `states`, so that"
+            " a sealed state is used only once"
+        )
+
+
+def _place(entry: Registered) -> str:
+    """Return the function and line of an entry, and the mounted server that has it."""
+    handler = entry.signature.handler
+    try:
+        text = function_label(plain_function(handler))
+    except TypeError:  # A class or a builtin.
+        text = name_of(handler)
+    return text if entry.origin is None else f"{text} of {entry.origin.mount.text}"
+
+
 # The registry ------------------------------------------------------------------------------------
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -449,6 +512,8 @@ class Registry:
         completions: The completions by target and argument.
         methods: The users' handlers of methods by method name.
         known_methods: All methods that a session knows, by method name.
+        mounts: The servers that are mounted into this one.
+        mounted_as: The mounts of this server into others, whose registries follow each change.
     """
 
     limits: Limits
@@ -463,6 +528,8 @@ class Registry:
     )
     methods: dict[str, RegisteredMethod] = attrs.field(factory=dict[str, Any], init=False)
     known_methods: dict[str, Method] = attrs.field(factory=lambda: dict(METHODS), init=False)
+    mounts: list[Mount] = attrs.field(factory=list[Mount], init=False)
+    mounted_as: list[Mount] = attrs.field(factory=list[Mount], init=False)
     _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
     _pages: dict[tuple[str, str | None, ProtocolVersion], msgspec.Raw] = attrs.field(
         factory=dict[Any, msgspec.Raw], init=False
@@ -487,13 +554,21 @@ class Registry:
             required = (each.method.required_capability for each in handled)
             needed = {each.path.partition(".")[0] for each in required if each is not None}
             tables = {**self._tables, "completions": self.completions}
-            kinds = self.offers.union(
+            kinds = self.all_offers().union(
                 kind for kind, table in tables.items() if table or kind in needed
             )
             declared = {kind: full for kind, full in CAPABILITIES.items() if kind in kinds}
             capabilities = types.ServerCapabilities(logging={}, **declared)
             self._capabilities = capabilities
         return capabilities
+
+    def table(self, kind: str) -> dict[str, Any]:
+        """Return the tools, resources or prompts, by the name of the kind."""
+        return self._tables[kind]
+
+    def all_offers(self) -> frozenset[str]:
+        """Return the offers of the server, and of all servers that are mounted into it."""
+        return self.offers.union(*(each.inner.registry.all_offers() for each in self.mounts))
 
     # Registering and removing.
 
@@ -504,7 +579,8 @@ class Registry:
 
         Raises:
             TypeError: The entry cannot be listed or called.
-            ValueError: The name or URI is registered already.
+            ValueError: The name or URI is registered already, here or at a server into which this
+                one is mounted.
         """
         if entry.needs_check:
             try:
@@ -513,14 +589,93 @@ class Registry:
                 if not isinstance(error.__cause__, NameError):
                     raise
                 self._unchecked.append(entry)
+        self.insert(kind, key, entry, is_replacement=replaces == key)
+        if replaces is not None and replaces != key:
+            self.discard(kind, replaces)
+        self.changed(kind)
+
+    def insert(
+        self, kind: str, key: str, entry: Registered, *, is_replacement: bool = False
+    ) -> None:
+        """Add an entry here and to the registries that follow this one; to all, or to none.
+
+        A replacement takes the place of the entry with the same key.
+        """
         table = self._tables[kind]
-        if replaces == key:
+        present = table.setdefault(key, entry)
+        if is_replacement:
             table[key] = entry
-        elif table.setdefault(key, entry) is not entry:
-            raise ValueError(f"{key!r} is registered already")
-        elif replaces is not None:
-            table.pop(replaces, None)
-        self._change(kind)
+        elif present is not entry:
+            text = f"{key!r} is registered already"
+            if present.origin is not None or entry.origin is not None:
+                text += (
+                    f", by {_place(present)}; {_place(entry)} cannot have the same name: use"
+                    " another name, or mount the server with another prefix"
+                )
+            raise ValueError(text)
+        try:
+            for mount in tuple(self.mounted_as):
+                derived = mounted_entry(mount, entry)
+                mount.outer.registry.insert(
+                    kind, derived.key, derived, is_replacement=is_replacement
+                )
+        except ValueError:
+            if is_replacement:
+                self.insert(kind, key, present, is_replacement=True)
+            else:
+                self.discard(kind, key)
+            raise
+        self.forget_lists()
+
+    def discard(self, kind: str, key: str) -> None:
+        """Remove an entry and its completions, here and from the registries that follow."""
+        table = self._tables[kind]
+        removed = table.pop(key, None)
+        for target, argument in tuple(self.completions):
+            if target == (kind, key):
+                self.completions.pop((target, argument), None)
+        for mount in tuple(self.mounted_as):
+            outer = mount.outer.registry
+            for outer_key, entry in tuple(outer.table(kind).items()):
+                origin = entry.origin
+                if origin is not None and origin.mount is mount and origin.entry is removed:
+                    outer.discard(kind, outer_key)
+        self.forget_lists()
+
+    def mount(self, mount: Mount) -> None:
+        """Add the entries of a mounted server, and follow its changes; all of it, or nothing.
+
+        Raises:
+            ValueError: A name or URI is registered already, or cannot have the prefix.
+        """
+        inner = mount.inner.registry
+        added: list[tuple[str, str]] = []
+        try:
+            for kind in self._tables:
+                for entry in tuple(inner.table(kind).values()):
+                    derived = mounted_entry(mount, entry)
+                    self.insert(kind, derived.key, derived)
+                    added.append((kind, derived.key))
+            for (target, argument), completion in tuple(inner.completions.items()):
+                self.add_mounted_completion(mount, target, argument, completion)
+        except ValueError:
+            for kind, key in added:
+                self.discard(kind, key)
+            raise
+        self.mounts.append(mount)
+        inner.mounted_as.append(mount)
+        self.forget_lists()
+        for kind in {kind: None for kind, _ in added}:
+            self.changed(kind)
+
+    def add_mounted_completion(
+        self, mount: Mount, target: Target, argument: str, completion: Registered
+    ) -> None:
+        """Add the completion of a mounted server."""
+        origin = Origin(mount, completion)
+        self.add_completion(
+            _outer_target(mount, target), argument, attrs.evolve(completion, origin=origin)
+        )
 
     def check(self) -> None:
         """Check the entries whose annotations had names that were not defined at registration.
@@ -536,20 +691,22 @@ class Registry:
         """Remove an entry from a table, and the completions of its arguments.
 
         Raises:
-            LookupError: Nothing is registered there.
+            LookupError: Nothing is registered there, or only by a mounted server.
         """
-        if self._tables[kind].pop(key, None) is None:
-            raise LookupError(f"no {kind.removesuffix('s')} {key!r} is registered")
-        for target, argument in tuple(self.completions):
-            if target == (kind, key):
-                self.completions.pop((target, argument), None)
-        self._change(kind)
+        entry = self._tables[kind].get(key)
+        if entry is None or entry.origin is not None:
+            place = "" if entry is None else f" here: it is that of {_place(entry)}"
+            raise LookupError(f"no {kind.removesuffix('s')} {key!r} is registered{place}")
+        self.discard(kind, key)
+        self.changed(kind)
 
-    def _change(self, kind: str) -> None:
+    def forget_lists(self) -> None:
+        """Forget everything that was computed from the tables, here and where they are mounted."""
         self._pages = {}
         self._listed = None
         self._capabilities = None
-        self.changed(kind)
+        for mount in tuple(self.mounted_as):
+            mount.outer.registry.forget_lists()
 
     def add_method(self, registered: RegisteredMethod) -> None:
         """Set the handler of a method."""
@@ -598,11 +755,30 @@ class Registry:
         """Add the completion of an argument.
 
         Raises:
-            ValueError: The argument has a completion already.
+            ValueError: The argument has a completion already, here or at a server into which this
+                one is mounted.
         """
         if self.completions.setdefault((target, argument), completion) is not completion:
             raise ValueError(f"{argument!r} of {target[1]!r} has a completion already")
-        self._capabilities = None
+        try:
+            for mount in tuple(self.mounted_as):
+                mount.outer.registry.add_mounted_completion(mount, target, argument, completion)
+        except ValueError:
+            self.discard_completion(target, argument)
+            raise
+        self.forget_lists()
+
+    def discard_completion(self, target: Target, argument: str) -> Registered | None:
+        """Remove a completion, here and from the registries that follow."""
+        removed = self.completions.pop((target, argument), None)
+        for mount in tuple(self.mounted_as):
+            outer, outer_target = mount.outer.registry, _outer_target(mount, target)
+            present = outer.completions.get((outer_target, argument))
+            origin = None if present is None else present.origin
+            if origin is not None and origin.entry is removed:
+                outer.discard_completion(outer_target, argument)
+        self.forget_lists()
+        return removed
 
     def remove_completion(self, target: Target, argument: str) -> None:
         """Remove the completion of an argument.
@@ -610,9 +786,8 @@ class Registry:
         Raises:
             LookupError: The argument has no completion.
         """
-        if self.completions.pop((target, argument), None) is None:
+        if self.discard_completion(target, argument) is None:
             raise LookupError(f"{argument!r} of {target[1]!r} has no completion")
-        self._capabilities = None
 
     # Reading.
 
@@ -654,41 +829,69 @@ class Registry:
         pages = self._pages
         cached = pages.get((method, cursor, protocol_version))
         if cached is None:
-            listing = LISTS[method]
-            entries = list(listing.entries(self))
-            start = 0
-            if cursor is not None:
-                ends = (
-                    end for end, last in enumerate(entries, 1) if _cursor(method, last) == cursor
-                )
-                start = next(ends, 0)
-                if not start:
-                    raise RequestError(INVALID_PARAMS, "invalid cursor")
-            end = start + self.limits.requests.page_items_max
-            definitions: list[Any] = []
-            for entry in entries[start:end]:
-                try:
-                    definition = listing.define(entry)
-                    _encode(definition)  # its `meta` may have a value without a JSON form
-                    definitions.append(definition)
-                except (TypeError, ValueError) as error:
-                    logger.error("%s leaves out %r: %s", method, entry.key, error)  # noqa: TRY400
-            page = listing.result(
-                **{listing.member: definitions},
-                next_cursor=_cursor(method, entries[end - 1]) if end < len(entries) else None,
-                **self.hints.members(),
-            )
-            if isinstance(page, types.ListToolsResult):
-                for tool in page.tools:
-                    registered = self.tools.get(tool.name)  # None: a thread has removed it
-                    if registered is not None and registered.output is not None:
-                        tool.output_schema = registered.output.schema_for(protocol_version)
-            cached = msgspec.Raw(_encode(downgraded(page, protocol_version)))
+            entries = list(LISTS[method].entries(self))
+            start, end = self._bounds(method, [entry.key for entry in entries], cursor)
+            following = _cursor(method, entries[end - 1].key) if end < len(entries) else None
+            definitions = self.definitions(method, entries[start:end], protocol_version)
+            cached = self._encoded_page(method, definitions, following, protocol_version)
             # Only pages that `next_cursor` leads to are kept, so that cursors which a client
             # computes itself do not use memory.
             if start % self.limits.requests.page_items_max == 0:
                 pages[method, cursor, protocol_version] = cached
         return cached
+
+    def page_of(
+        self,
+        method: str,
+        items: Sequence[Any],
+        cursor: str | None,
+        protocol_version: ProtocolVersion,
+    ) -> msgspec.Raw:
+        """Return one encoded page of a list with these definitions; see `page`."""
+        keys = [_item_key(item) for item in items]
+        start, end = self._bounds(method, keys, cursor)
+        following = _cursor(method, keys[end - 1]) if end < len(keys) else None
+        return self._encoded_page(method, items[start:end], following, protocol_version)
+
+    def definitions(
+        self, method: str, entries: Iterable[Registered], protocol_version: ProtocolVersion
+    ) -> list[Any]:
+        """Return the definitions of entries in a list; see `page` for those that are left out."""
+        definitions: list[Any] = []
+        for entry in entries:
+            try:
+                definition = LISTS[method].define(entry)
+                _encode(definition)  # its `meta` may have a value without a JSON form
+            except (TypeError, ValueError) as error:
+                logger.error("%s leaves out %r: %s", method, entry.key, error)  # noqa: TRY400
+                continue
+            if isinstance(entry, RegisteredTool) and entry.output is not None:
+                definition.output_schema = entry.output.schema_for(protocol_version)
+            definitions.append(definition)
+        return definitions
+
+    def _bounds(self, method: str, keys: Sequence[str], cursor: str | None) -> tuple[int, int]:
+        """Return the bounds of the page at a cursor in a list with these keys."""
+        start = 0
+        if cursor is not None:
+            ends = (end for end, key in enumerate(keys, 1) if _cursor(method, key) == cursor)
+            start = next(ends, 0)
+            if not start:
+                raise RequestError(INVALID_PARAMS, "invalid cursor")
+        return start, start + self.limits.requests.page_items_max
+
+    def _encoded_page(
+        self,
+        method: str,
+        definitions: Sequence[Any],
+        next_cursor: str | None,
+        protocol_version: ProtocolVersion,
+    ) -> msgspec.Raw:
+        listing = LISTS[method]
+        page = listing.result(
+            **{listing.member: definitions}, next_cursor=next_cursor, **self.hints.members()
+        )
+        return msgspec.Raw(_encode(downgraded(page, protocol_version)))
 
     def listed(self) -> Mapping[str, Sequence[str]]:
         """Return the digest and the name of each entry of the lists; see `OpenBody.listed`.
@@ -719,6 +922,12 @@ class Registry:
             with suppress(TypeError):
                 schemas[name] = tool.signature.schema
         return schemas
+
+
+def _outer_target(mount: Mount, target: Target) -> Target:
+    """Return the target at the outer server for a target of a mounted one."""
+    kind, key = target
+    return kind, mount.prefix.name(key) if kind == "prompts" else mount.prefix.uri(key)
 
 
 def _digest(data: bytes) -> str:
@@ -772,6 +981,12 @@ LISTS: Final = {
 }
 
 
-def _cursor(method: str, last: Registered) -> str:
-    """Return the cursor of the page after `last`; it stays valid while other entries change."""
-    return base64.urlsafe_b64encode(f"{method} after {last.key}".encode()).decode()
+def _cursor(method: str, last: str) -> str:
+    """Return the cursor of the page after the key `last`; it survives changes of other entries."""
+    return base64.urlsafe_b64encode(f"{method} after {last}".encode()).decode()
+
+
+def _item_key(item: Any) -> str:
+    """Return the key of an entry in a list: its URI or template, else its name."""
+    key: str = getattr(item, "uri", None) or getattr(item, "uri_template", None) or item.name
+    return key

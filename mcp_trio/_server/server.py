@@ -33,11 +33,17 @@ from mcp_trio._server.registry import (
     RegisteredTool,
     Registry,
     check_method_name,
+    check_states,
     method_with_params,
 )
 from mcp_trio._server.results import given_output_schema
 from mcp_trio._server.sealed_state import KeyRing, StateStore
-from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions, transport_of
+from mcp_trio._server.sessions import (
+    HandlerHttpClient,
+    ServerSessions,
+    sessions_of,
+    transport_of,
+)
 from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
@@ -432,12 +438,7 @@ class Server:
                 f"{tool.name!r} is not a valid name for a tool: use 1 to 128 of the letters"
                 " A to Z and a to z, digits, '_', '-' and '.'; name= sets another name"
             )
-        is_destructive = tool.annotations is not None and tool.annotations.destructive_hint
-        if tool.resumable and is_destructive and self.states is None:
-            raise ValueError(
-                f"{tool.name!r} is destructive and resumable: give the server `states`, so that"
-                " a sealed state is used only once"
-            )
+        check_states(tool, self.states)
 
     def transform_tool(
         self,
@@ -487,13 +488,18 @@ class Server:
         Raises:
             LookupError: There is no such tool, or the function is registered more than once.
             TypeError: `wrap` cannot be called, or an annotation cannot be resolved.
-            ValueError: There is no such argument; a name is taken or not possible; or the tool has
-                a given input schema with keywords beside which arguments cannot be changed.
+            ValueError: There is no such argument; a name is taken or not possible; the tool has
+                a given input schema with keywords beside which arguments cannot be changed; or it
+                is the tool of a mounted server.
         """
         from mcp_trio._server.transforms import WrapperSignature, transformed_signature
 
         _, key = self._registry.find_target(tool, ("tools",))
         base = self._registry.tools[key]
+        if base.origin is not None:
+            raise ValueError(
+                f"{base.name!r} is a tool of {base.origin.mount.text}: transform it there"
+            )
         wrapper = None
         if wrap is not None:
             if not is_async(wrap):
@@ -851,6 +857,35 @@ class Server:
             return handler
 
         return register
+
+    def mount(self, other: "Server", *, prefix: str | None) -> None:
+        """Offer what another server has as well: `server.mount(weather, prefix="weather")`.
+
+        The other server's tools, prompts, resources and completions appear here, also those that
+        are registered later. Tools and prompts are called `weather_NAME`; the URI `data://info` is
+        `data://weather/info` here, and so is the beginning of a template. Methods that `method`
+        registers are not mounted.
+
+        Handlers of the other server run in the session of this one, with the same `ctx.state`.
+        `ctx.server`, `ctx.lifespan` and the names that the handlers see are those of the other
+        server, and so are the converter, and the `errors`. Its middleware runs inside of that of
+        this server. Its lifespan is entered after that of this server. The limits, keys and states
+        are those of this server. A recording of this server has all of it.
+
+        Args:
+            other: The server, which may mount others, be mounted several times, and be served
+                by itself as well.
+            prefix: The prefix of the names. None: they stay as they are.
+
+        Raises:
+            RuntimeError: The other server has a lifespan, and this one is being served.
+            ValueError: The prefix has a character that a name must not have; a name or URI is
+                registered already, or would be too long; a URI has no place for the prefix; this
+                server is mounted into the other one; or a tool of the other server needs `states`.
+                Nothing is mounted then. A later registration at either server that would give two
+                handlers one name raises it as well.
+        """
+        self._sessions.mount(sessions_of(other), prefix)
 
     def _inspect(
         self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any

@@ -6,7 +6,7 @@ no `Server` answers, an `OtherSessionSource` takes its place: a mock of a record
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from contextvars import Context as Variables
 from functools import partial
@@ -29,7 +29,7 @@ from mcp_trio._recorder.writer import (
     begin_session,
     options_of,
 )
-from mcp_trio._server.effects import EffectResults
+from mcp_trio._server.effects import EffectResults, ReplayLifespan
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.lifespan import (
     EnteredLifespan,
@@ -40,11 +40,13 @@ from mcp_trio._server.lifespan import (
 )
 from mcp_trio._server.locks import Locks
 from mcp_trio._server.middleware import Middleware
+from mcp_trio._server.mounts import LifespanValues, Mount, Prefix, lifespan_of
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
+from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.nondeterminism import UntrackedCallWatch, watch_of_recording
@@ -330,6 +332,8 @@ class ServerSessions:
     effect_results: EffectResults = attrs.field(init=False)
     locks: Locks = attrs.field(factory=Locks, init=False)
     middleware: list[Middleware] = attrs.field(factory=list[Middleware], init=False)
+    # The lifespans that are entered now, of all served channels, applications and listeners.
+    _lifespans_entered: int = attrs.field(default=0, init=False)
     _counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
     _interned: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
     _routes: "Routes | None" = attrs.field(default=None, init=False)
@@ -366,20 +370,25 @@ class ServerSessions:
         Raises:
             TypeError: A handler has an annotation that cannot be resolved or decoded.
         """
-        self.registry.check()
-        lifespan = self.server.lifespan
-        if lifespan is None:
-            yield EnteredLifespan(record=record)
-        elif record is None or not (is_sole or isinstance(record, SharedRecording)):
-            async with enter_unrecorded(partial(lifespan, self.server), record) as entered:
-                yield entered
-        elif isinstance(record, SharedRecording):
-            async with self._enter_recorded(record, transport) as entered:
-                yield entered
-        else:
-            with SoleSessionRecording(record) as sole:
-                async with self._enter_recorded(sole, transport) as entered:
+        for each in (self, *self.mounted()):
+            each.registry.check()
+        self._lifespans_entered += 1
+        try:
+            lifespan = lifespan_of(self)
+            if lifespan is None:
+                yield EnteredLifespan(record=record)
+            elif record is None or not (is_sole or isinstance(record, SharedRecording)):
+                async with enter_unrecorded(lifespan, record) as entered:
                     yield entered
+            elif isinstance(record, SharedRecording):
+                async with self._enter_recorded(record, transport) as entered:
+                    yield entered
+            else:
+                with SoleSessionRecording(record) as sole:
+                    async with self._enter_recorded(sole, transport) as entered:
+                        yield entered
+        finally:
+            self._lifespans_entered -= 1
 
     @asynccontextmanager
     async def _enter_recorded(
@@ -400,9 +409,59 @@ class ServerSessions:
         self, sequencer: Sequencer, watch: UntrackedCallWatch | None = None
     ) -> LifespanRun:
         """Return a run of the server's lifespan in a lane; `watch` is for a recording."""
-        assert self.server.lifespan is not None
-        make = partial(self.server.lifespan, self.server)
+        make = lifespan_of(self)
+        assert make is not None
         return LifespanRun(make, sequencer, self._served(), watch)
+
+    # Mounted servers.
+
+    def mount(self, inner: "ServerSessions", prefix: str | None) -> None:
+        """Mount another server; see `Server.mount`."""
+        mount = Mount(Prefix(prefix or ""), self, inner)
+        if inner is self or self in inner.mounted():
+            raise ValueError(
+                f"the server {inner.server.name!r} cannot be mounted into {self.server.name!r},"
+                " which is mounted into it: the mounts would form a cycle"
+            )
+        for each in (self, *self._outer()):
+            if each._lifespans_entered and lifespan_of(inner) is not None:  # noqa: SLF001
+                raise RuntimeError(
+                    f"the server {inner.server.name!r} has a lifespan, which begins with that of"
+                    f" {each.server.name!r}: mount it before {each.server.name!r} is served"
+                )
+        self.registry.mount(mount)
+        inner.change_notifier.relay_to(mount.relay)
+
+    def mounted(self) -> "list[ServerSessions]":
+        """Return all servers that are mounted into this one, also indirectly, each once."""
+        found: dict[ServerSessions, None] = {}
+        for mount in tuple(self.registry.mounts):
+            found |= dict.fromkeys((mount.inner, *mount.inner.mounted()))
+        return list(found)
+
+    def _outer(self) -> "Iterator[ServerSessions]":
+        """Yield all servers into which this one is mounted, also indirectly."""
+        for mount in tuple(self.registry.mounted_as):
+            yield mount.outer
+            yield from mount.outer._outer()  # noqa: SLF001
+
+    @property
+    def lists_in_session(self) -> bool:
+        """Return whether the lists are made for each request, by middleware of mounted servers."""
+        inner = [mount.inner for mount in self.registry.mounts]
+        return any(each.middleware or each.lists_in_session for each in inner)
+
+    def has_resource(self, uri: str) -> bool:
+        """Return whether a resource, or a template, has this URI."""
+        try:
+            return self.registry.find_resource(uri) is not None
+        except UriError:
+            return False
+
+    @property
+    def has_lifespan(self) -> bool:
+        """Return whether the server, or one that is mounted into it, has a lifespan."""
+        return lifespan_of(self) is not None
 
     def declared_capabilities(self) -> ServerCapabilities:
         """Return the capabilities of the server, else those of what is registered now."""
@@ -488,7 +547,7 @@ class ServerSessions:
             version=self.server.version,
             listed=self.registry.listed(),
             earlier_sessions=earlier_sessions,
-            lifespan=self.server.lifespan is not None,
+            lifespan=self.has_lifespan,
             schemas=self.registry.tool_schemas,
             limits=self.limits,
         )
@@ -533,13 +592,36 @@ class ServerSessions:
             store=server.states,
             version=server.version,
         )
+        lifespans = None
+        if isinstance(lifespan, LifespanValues):
+            lifespan, lifespans = lifespan.own, lifespan.mounted
         return ServedSession(
             shared=self,
             registry=self.registry,
             announcer=Announcer(self.change_notifier),
             lifespan=lifespan,
+            mounted_lifespans=lifespans,
             http=http or HandlerHttpClient(self.limits.shutdown.close_seconds),
             rounds=self._intern(rounds),
+        )
+
+    def mounted_in(self, outer: ServedSession) -> ServedSession:
+        """Return what serves the session `outer` of another server, into which this is mounted."""
+        lifespans, lifespan = outer.mounted_lifespans or {}, None
+        if self in lifespans:
+            lifespan = lifespans[self]
+        elif self.server.lifespan is not None:
+            # A replay does not enter the lifespan, or enters one for the outer server only.
+            is_stand_in = isinstance(outer.lifespan, ReplayLifespan)
+            lifespan = outer.lifespan if is_stand_in else ReplayLifespan()
+        return ServedSession(
+            shared=self,
+            registry=self.registry,
+            announcer=outer.announcer,
+            lifespan=lifespan,
+            http=outer.http,
+            rounds=outer.rounds,
+            outer=outer,
         )
 
     def _intern(self, value: T) -> T:

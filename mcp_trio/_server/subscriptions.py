@@ -288,6 +288,10 @@ class ChangeNotifier:
         finally:
             self._relays.discard(relay)
 
+    def relay_to(self, relay: NotifyChange) -> None:
+        """Report each change to `relay` as well from now on, without waiting."""
+        self._relays.add(relay)
+
     def add(self, listener: ChangeListener) -> None:
         """Report changes to a listener from now on."""
         self._listeners.add(listener)

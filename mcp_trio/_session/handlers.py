@@ -146,6 +146,8 @@ class Handling(msgspec.Struct, eq=False):
         final_message: An encoded message that is sent after the answer.
         answer: The encoded response; None before the handler has returned, or if the request was
             cancelled.
+        sends_error_texts: Whether the peer receives the text of the exception that the handler
+            raised; None: as the application says.
     """
 
     session: "Session"
@@ -163,6 +165,7 @@ class Handling(msgspec.Struct, eq=False):
     questions: int = 0
     final_message: bytes | None = None
     answer: bytes | None = None
+    sends_error_texts: bool | None = None
     _scope: trio.CancelScope | None = None
     _notifications: int = 0
 
@@ -403,6 +406,9 @@ class Handling(msgspec.Struct, eq=False):
         application = self.dispatcher.application
         is_for_client = isinstance(error, ToolError | CapabilityMissing)
         text = str(error) or type(error).__name__
+        sends_texts = self.sends_error_texts
+        if sends_texts is None:
+            sends_texts = application.sends_error_texts
         if not is_for_client:
             call = f"{request.method.name} {target!r}" if target else request.method.name
             chars_max = connection.limits.messages.error_text_chars_max
@@ -411,14 +417,14 @@ class Handling(msgspec.Struct, eq=False):
                 f"the handler of {call[:chars_max]} failed: {one_line_about(error)[:chars_max]}",
                 error=from_users_code(error) if logger.isEnabledFor(logging.DEBUG) else None,
             )
-            if application.sends_error_texts:
+            if sends_texts:
                 text = f"error in {target or request.method.name}: {text}"
             else:
                 text = f"{CRASH_TEXT} in {target}"
         result = application.failure_result(request, text)
         if result is not None:
             return connection.response(request, result)
-        has_text = is_for_client or application.sends_error_texts
+        has_text = is_for_client or sends_texts
         return encode(request, INTERNAL_ERROR, text if has_text else CRASH_TEXT)
 
 

@@ -952,8 +952,7 @@ PUBLIC_METHODS = {
     *("completion", "remove_completion", "method", "resource_updated", "list_changed"),
     *("run", "serve", "serve_stdio", "serve_http", "asgi", "serve_websocket"),
     *("serve_unix", "serve_tcp", "dial", "middleware", "route"),
-    *("transform_tool",),
-    "from_openapi",
+    *("transform_tool", "from_openapi", "mount"),
 }
 
 

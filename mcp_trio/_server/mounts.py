@@ -1,0 +1,239 @@
+"""Servers that are mounted into another server: their names there, and their lifespans.
+
+What a mounted server offers is registered at the outer server as well, under the names that a
+`Prefix` makes. Each such entry has an `Origin`: the mount, and the entry at the mounted server. A
+request for it is passed to the mounted server in the session of the outer one, by the mounted
+server's own names: see `ServedSession.in_mount`.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import msgspec
+from msgspec.structs import replace
+
+from mcp_trio import types
+from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
+
+if TYPE_CHECKING:
+    from mcp_trio._server.registry import Registered
+    from mcp_trio._server.sessions import ServerSessions
+    from mcp_trio._server.subscriptions import Change
+
+# The characters of a tool's name, which a host name in a URI may have as well.
+# https://modelcontextprotocol.io/specification/2025-11-25/server/tools#tool-names
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
+
+# A scheme and what follows it; in a template, variables may stand for the scheme.
+_SCHEME: Final = re.compile(r"(?:[A-Za-z0-9+.-]|\{[A-Za-z0-9_]+\})+:(?://)?")
+
+
+@attrs.frozen
+class Prefix:
+    """The names of a mounted server's tools, prompts and resources at the outer server.
+
+    Tools and prompts get the prefix and an underscore. In a URI the prefix is the first part after
+    the scheme: `data://info` becomes `data://weather/info`, and `urn:info` `urn:weather/info`. With
+    an empty prefix, names and URIs stay as they are.
+
+    Raises:
+        ValueError: The prefix has a character that a tool's name must not have.
+    """
+
+    text: str
+
+    def __attrs_post_init__(self) -> None:
+        if self.text and not _PREFIX.fullmatch(self.text):
+            raise ValueError(
+                f"{self.text!r} is not a valid prefix: use the letters A to Z and a to z, digits,"
+                " '_', '-' and '.', and begin with a letter, a digit or '_'; None merges the names"
+            )
+
+    def name(self, own: str) -> str:
+        """Return the name of a tool or prompt at the outer server."""
+        return f"{self.text}_{own}" if self.text else own
+
+    def own_name(self, name: str) -> str | None:
+        """Return the name at the mounted server; None if the name does not have the prefix."""
+        if not self.text:
+            return name
+        start = f"{self.text}_"
+        return name.removeprefix(start) if name.startswith(start) else None
+
+    def uri(self, own: str) -> str:
+        """Return the URI, or template, of a resource at the outer server.
+
+        Raises:
+            ValueError: The text does not begin with a scheme.
+        """
+        if not self.text:
+            return own
+        scheme = _SCHEME.match(own)
+        if scheme is None:
+            raise ValueError(
+                f"{own!r} begins with no scheme, after which the prefix {self.text!r} could stand"
+            )
+        return f"{scheme[0]}{self.text}/{own[scheme.end() :]}"
+
+    def own_uri(self, uri: str) -> str | None:
+        """Return the URI at the mounted server; None if the URI does not have the prefix."""
+        if not self.text:
+            return uri
+        scheme = _SCHEME.match(uri)
+        start = f"{self.text}/"
+        if scheme is None or not uri.startswith(start, scheme.end()):
+            return None
+        return scheme[0] + uri[scheme.end() + len(start) :]
+
+
+@attrs.frozen(eq=False, repr=False)
+class Mount:
+    """A server that is mounted into another one.
+
+    Attributes:
+        prefix: The prefix of its names.
+        outer: The sessions of the outer server.
+        inner: The sessions of the mounted server.
+    """
+
+    prefix: Prefix
+    outer: "ServerSessions"
+    inner: "ServerSessions"
+
+    @property
+    def text(self) -> str:
+        """A text for errors that names the mounted server."""
+        how = f"with the prefix {self.prefix.text!r}" if self.prefix.text else "without a prefix"
+        return f"the server {self.inner.server.name!r}, mounted {how}"
+
+    def relay(self, change: "Change") -> None:
+        """Report a change of the mounted server to the clients of the outer one."""
+        method, uri = change
+        if uri is not None:
+            try:
+                uri = self.prefix.uri(uri)
+            except ValueError:  # No client can have subscribed to it here.
+                return
+        self.outer.change_notifier.notify((method, uri))
+
+    def outer_result(self, result: Any, read_uri: str | None = None) -> Any:
+        """Return a result with the outer server's URIs, for the resources of the mounted server.
+
+        `read_uri` is the URI that was read, if the result contains the contents of a resource.
+        Other URIs, which the client may reach by itself, stay as they are.
+        """
+        if not self.prefix.text:
+            return result
+        return with_outer_uris(result, partial(self._outer_uri, read_uri))
+
+    def outer_item(self, item: Any) -> Any:
+        """Return the entry of a list of the mounted server as the outer server lists it."""
+        if isinstance(item, types.Resource):
+            return replace(item, uri=self.prefix.uri(item.uri))
+        if isinstance(item, types.ResourceTemplate):
+            return replace(item, uri_template=self.prefix.uri(item.uri_template))
+        return replace(item, name=self.prefix.name(item.name))
+
+    def own_reference(self, reference: types.Reference) -> types.Reference:
+        """Return the mounted server's reference for one of the outer server."""
+        if isinstance(reference, types.PromptReference):
+            return replace(reference, name=self.prefix.own_name(reference.name))
+        return replace(reference, uri=self.prefix.own_uri(reference.uri))
+
+    def _outer_uri(self, read_uri: str | None, uri: str) -> str:
+        if uri != read_uri and not self.inner.has_resource(uri):
+            return uri
+        return self.prefix.uri(uri)
+
+
+class Origin(msgspec.Struct, frozen=True, eq=False):
+    """The place from which an entry of a registry comes: a mount, and the entry there."""
+
+    mount: Mount
+    entry: "Registered"
+
+
+def with_outer_uris(result: Any, outer_uri: Callable[[str], str]) -> Any:
+    """Return a result with other URIs in its resource links, embedded resources and contents."""
+
+    def content(block: types.Content) -> types.Content:
+        if isinstance(block, types.ResourceLink):
+            return replace(block, uri=outer_uri(block.uri))
+        if isinstance(block, types.EmbeddedResource):
+            return replace(block, resource=contents(block.resource))
+        return block
+
+    def contents(each: types.ResourceContents) -> types.ResourceContents:
+        return replace(each, uri=outer_uri(each.uri))
+
+    if isinstance(result, types.CallToolResult):
+        return replace(result, content=[content(each) for each in result.content])
+    if isinstance(result, types.GetPromptResult):
+        messages = [replace(each, content=content(each.content)) for each in result.messages]
+        return replace(result, messages=messages)
+    if isinstance(result, types.ReadResourceResult):
+        return replace(result, contents=[contents(each) for each in result.contents])
+    return result
+
+
+# Lifespans ---------------------------------------------------------------------------------------
+
+
+class LifespanValues(msgspec.Struct, frozen=True, eq=False):
+    """The value of a server's own lifespan, and those of the servers that are mounted into it."""
+
+    own: Any
+    mounted: "Mapping[ServerSessions, Any]"
+
+
+def lifespan_of(
+    sessions: "ServerSessions",
+) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+    """Return the function that makes the lifespan of a server and of all that it mounts.
+
+    None: none of them has one. If mounted servers have one, its value is a `LifespanValues`.
+    """
+    lifespan = sessions.server.lifespan
+    if any(each.server.lifespan is not None for each in sessions.mounted()):
+        return partial(_all_lifespans, sessions)
+    return None if lifespan is None else partial(lifespan, sessions.server)
+
+
+@asynccontextmanager
+async def _all_lifespans(sessions: "ServerSessions") -> AsyncGenerator[LifespanValues]:
+    """Enter the lifespan of the server, and then those of the mounted servers, each once."""
+    async with AsyncExitStack() as stack:
+        own = None
+        if sessions.server.lifespan is not None:
+            own = await stack.enter_async_context(sessions.server.lifespan(sessions.server))
+        mounted: dict[ServerSessions, Any] = {}
+        for each in sessions.mounted():
+            if each.server.lifespan is not None:
+                mounted[each] = await stack.enter_async_context(_lifespan_of_mounted(each))
+        yield LifespanValues(own, mounted)
+
+
+@asynccontextmanager
+async def _lifespan_of_mounted(sessions: "ServerSessions") -> AsyncGenerator[Any]:
+    """Enter the lifespan of a mounted server; its effects are encoded as those of its handlers."""
+    outer = CURRENT_CONTEXT.get()
+    inner = outer
+    if outer is not None:
+        inner = CurrentContext(outer.caller, outer.served.view_of(sessions))
+    CURRENT_CONTEXT.set(inner)
+    try:
+        assert sessions.server.lifespan is not None
+        async with sessions.server.lifespan(sessions.server) as value:
+            if inner is not None:
+                inner.served.lifespan = value
+            CURRENT_CONTEXT.set(outer)
+            try:
+                yield value
+            finally:
+                CURRENT_CONTEXT.set(inner)
+    finally:
+        CURRENT_CONTEXT.set(outer)
