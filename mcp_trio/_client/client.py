@@ -586,6 +586,10 @@ class Client:
         """
         await self._session.notify(method, params)
 
+    async def notifications_handled(self) -> None:
+        """Wait until the callbacks for all notifications that have arrived so far have returned."""
+        await self._session.notifications_handled()
+
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
         """Return all tools, from at most `limits.requests.pages_max` pages.
 

@@ -67,10 +67,10 @@ D = TypeVar("D")
 _UUID_BITS: Final = 128
 _ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
-# The levels in the order of RFC 5424, from the least to the most severe.
-_SEVERITY: Final[Mapping[str, int]] = {
+SEVERITY: Final[Mapping[str, int]] = {
     level: severity for severity, level in enumerate(get_args(LoggingLevel))
 }
+"""The log levels in the order of RFC 5424, from the least to the most severe."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -359,10 +359,10 @@ class Context(BaseContext):
         """
 
         def make() -> LoggingMessageParams | None:
-            severity, least = _SEVERITY.get(level), self.log_level
+            severity, least = SEVERITY.get(level), self.log_level
             if severity is None:
-                raise ValueError(f"unknown level {level!r}: choose from {', '.join(_SEVERITY)}")
-            if least is None or severity < _SEVERITY[least]:
+                raise ValueError(f"unknown level {level!r}: choose from {', '.join(SEVERITY)}")
+            if least is None or severity < SEVERITY[least]:
                 return None
             return LoggingMessageParams(level=level, data=data, logger=logger)
 

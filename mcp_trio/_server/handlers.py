@@ -6,6 +6,7 @@ the registered handler, decodes the arguments, runs the handler with a context, 
 value that it returned.
 """
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -24,7 +25,7 @@ from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
-from mcp_trio._server.mounts import Origin
+from mcp_trio._server.mounts import Mount, Origin
 from mcp_trio._server.registry import (
     LISTS,
     Registered,
@@ -33,13 +34,20 @@ from mcp_trio._server.registry import (
     RegisteredTool,
     Registry,
     completion_result,
+    item_key,
     method_result,
     target_of,
 )
 from mcp_trio._server.results import prompt_result, resource_result, tool_result
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.signatures import ArgumentsError
-from mcp_trio._server.subscriptions import Announcer, Subscription, Subscriptions, honoured_filter
+from mcp_trio._server.subscriptions import (
+    Announcer,
+    Change,
+    Subscription,
+    Subscriptions,
+    honoured_filter,
+)
 from mcp_trio._server.threads import ClientThreads, Limiter, ThreadBridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.effects import abandon_effect
@@ -61,11 +69,16 @@ from mcp_trio.errors import (
 )
 
 if TYPE_CHECKING:
+    from mcp_trio._server.remote_mounts import RemoteMount, RemoteSession
     from mcp_trio._server.server import Server
     from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
     from mcp_trio._server.transforms import TransformedSignature
 
 _Result: TypeAlias = msgspec.Struct | msgspec.Raw
+
+logger = logging.getLogger("mcp_trio")
+
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
 T = TypeVar("T")
 Values = TypeVarTuple("Values")
@@ -100,6 +113,7 @@ class ServedSession:
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
     _made_threads: FairSemaphore | None = attrs.field(default=None, init=False)
+    _remotes: "dict[RemoteMount, RemoteSession] | None" = attrs.field(default=None, init=False)
     _views: "dict[ServerSessions, ServedSession] | None" = attrs.field(default=None, init=False)
 
     @property
@@ -154,6 +168,8 @@ class ServedSession:
         self._log_level = "debug"
         self._state = None
         self._elicitations = None
+        for uri in self.announcer.subscribed:
+            self._unsubscribe_remote(uri)
         self.announcer.restart()
 
     def on_session_close(self) -> None:
@@ -282,6 +298,27 @@ class ServedSession:
             self._views[sessions] = sessions.mounted_in(self)
         return self._views[sessions]
 
+    def remote(self, mount: "RemoteMount", handling: Handling) -> "RemoteSession":
+        """Return a server behind a client as a part of this session."""
+        if self.outer is not None:
+            return self.outer.remote(mount, handling)
+        if self._remotes is None:
+            self._remotes = {}
+        if mount not in self._remotes:
+            self._remotes[mount] = mount.begin(self, handling.session, len(self._remotes))
+        return self._remotes[mount]
+
+    def _opened_remote(self, mount: "RemoteMount") -> "RemoteSession | None":
+        if self.outer is not None:
+            return self.outer._opened_remote(mount)  # noqa: SLF001
+        return (self._remotes or {}).get(mount)
+
+    def notify_session(self, change: Change) -> None:
+        """Notify the clients of this session of a change, and no others."""
+        self.announcer.notify(change)
+        if self._subscriptions is not None:
+            self._subscriptions.notify(change)
+
     async def run_mounted(
         self, handling: Handling, method: str, params: Any, limiter: Limiter | None = None
     ) -> _Result:
@@ -320,9 +357,30 @@ class ServedSession:
         registry, protocol_version = self.registry, handling.request.peer.protocol_version
         own = [entry for entry in LISTS[method].entries(registry) if entry.origin is None]
         items = registry.definitions(method, own, protocol_version)
-        for mount in tuple(registry.mounts):
-            mounted = await self.view_of(mount.inner).list_mounted(handling, method)
-            items += [mount.outer_item(each) for each in mounted]
+        keys = {item_key(item) for item in items}
+        mounts: tuple[Mount | RemoteMount, ...] = (*registry.mounts, *registry.remotes)
+        for mount in mounts:
+            if isinstance(mount, Mount):
+                mounted = await self.view_of(mount.inner).list_mounted(handling, method)
+            else:
+                mounted = await self.remote(mount, handling).items(handling, self, method)
+            for each in mounted:
+                try:
+                    item = mount.prefix.outer_item(each)
+                except ValueError as error:
+                    logger.warning("%s leaves out an entry of %s: %s", method, mount.text, error)
+                    continue
+                if item_key(item) in keys:
+                    name = item_key(item)
+                    logger.warning(
+                        "%s leaves out %r of %s: the server has another one of this name",
+                        method,
+                        name,
+                        mount.text,
+                    )
+                    continue
+                keys.add(item_key(item))
+                items.append(item)
         return items
 
     async def _in_mount(
@@ -335,7 +393,25 @@ class ServedSession:
     ) -> Any:
         view = self.view_of(origin.mount.inner)
         result = await view.run_mounted(handling, method, params, limiter)
-        return origin.mount.outer_result(result, getattr(params, "uri", None))
+        mount = origin.mount
+        return mount.prefix.outer_result(result, mount.is_own, getattr(params, "uri", None))
+
+    async def _elsewhere(
+        self,
+        found: "tuple[Mount | RemoteMount, str]",
+        handling: Handling,
+        method: str,
+        params: Any,
+        limiter: Limiter | None = None,
+    ) -> Any:
+        """Return the result of a server behind a client; the params have its mount's names."""
+        mount, _ = found
+        if isinstance(mount, Mount):
+            view = self.view_of(mount.inner)
+            result = await view.run_mounted(handling, method, params, limiter)
+        else:
+            result = await self.remote(mount, handling).forward(handling, self, method, params)
+        return mount.prefix.outer_result(result, mount.is_own, getattr(params, "uri", None))
 
     async def _read_in_mount(
         self, origin: Origin, handling: Handling, uri: str, limiter: Limiter | None
@@ -356,11 +432,16 @@ class ServedSession:
     # Notifications.
 
     def handles_notification(self, method: Method) -> bool:
-        """Return whether a handler, or middleware, takes a notification."""
+        """Return whether a handler, middleware or a server behind a client takes a notification."""
+        if method.name == ROOTS_CHANGED and self.registry.reaches_remotes:
+            return True
         return method.name in self.registry.methods or bool(self.shared.middleware)
 
     async def notified(self, method: Method, params: Any) -> None:
         """Run the handler of a notification, with all middleware."""
+        if method.name == ROOTS_CHANGED:
+            for remote in (self._remotes or {}).values():
+                remote.live.roots_changed()
 
         async def last(request: MiddlewareRequest) -> None:
             if request.method in self.registry.methods:
@@ -398,9 +479,13 @@ class ServedSession:
         items = await self._items(handling, method)
         return self.registry.page_of(method, items, params.cursor, protocol_version)
 
-    async def set_level(self, _: Handling, params: types.SetLevelParams) -> types.EmptyResult:
+    async def set_level(
+        self, handling: Handling, params: types.SetLevelParams
+    ) -> types.EmptyResult:
         """Answer `logging/setLevel`."""
         self._log_level = params.level
+        for remote in tuple((self._remotes or {}).values()):
+            await remote.set_log_level(handling, self, params.level)
         return types.EmptyResult()
 
     async def call_tool(
@@ -413,13 +498,20 @@ class ServedSession:
         """
         tool = self.registry.tools.get(params.name)
         if tool is None:
-            raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
-        if tool.origin is not None:
-            own = msgspec.structs.replace(params, name=tool.origin.entry.name)
-            answered: types.CallToolResult = await self._in_mount(
-                tool.origin, handling, "tools/call", own
+            found = self.registry.find_mount(lambda prefix: prefix.own_name(params.name))
+            if found is None:
+                raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
+            own = msgspec.structs.replace(params, name=found[1])
+            answered: types.CallToolResult = await self._elsewhere(
+                found, handling, "tools/call", own
             )
             return answered
+        if tool.origin is not None:
+            own = msgspec.structs.replace(params, name=tool.origin.entry.name)
+            mounted: types.CallToolResult = await self._in_mount(
+                tool.origin, handling, "tools/call", own
+            )
+            return mounted
         protocol_version = handling.request.peer.protocol_version
         raw = None if params.arguments is msgspec.UNSET else params.arguments
         try:
@@ -469,6 +561,13 @@ class ServedSession:
         self, handling: Handling, uri: str, limiter: Limiter | None = None
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
+            elsewhere = self._find_resource_elsewhere(uri)
+            if elsewhere is not None:
+                own = types.ReadResourceParams(uri=elsewhere[1])
+                answered: types.ReadResourceResult = await self._elsewhere(
+                    elsewhere, handling, "resources/read", own, limiter
+                )
+                return answered
             resource, values = self._find_resource(uri)
             if resource.origin is not None:
                 return await self._read_in_mount(resource.origin, handling, uri, limiter)
@@ -491,6 +590,19 @@ class ServedSession:
         missing = {name: hint for name, hint in hints if getattr(result, name) is None}
         return msgspec.structs.replace(result, **missing)
 
+    def _find_resource_elsewhere(self, uri: str) -> "tuple[Mount | RemoteMount, str] | None":
+        """Return the mount of a server behind a client that may have a resource, and its URI."""
+        if not self.registry.reaches_remotes or self.shared.has_resource(uri):
+            return None
+        return self.registry.find_mount(lambda prefix: prefix.own_uri(uri))
+
+    def _find_target_elsewhere(
+        self, reference: types.Reference
+    ) -> "tuple[Mount | RemoteMount, str] | None":
+        if isinstance(reference, types.PromptReference):
+            return self.registry.find_mount(lambda prefix: prefix.own_name(reference.name))
+        return self._find_resource_elsewhere(reference.uri)
+
     def _find_resource(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
         try:
             found = self.registry.find_resource(uri)
@@ -500,12 +612,44 @@ class ServedSession:
             raise self._rejection(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
         return found
 
-    async def subscribe(self, _: Handling, params: types.SubscribeParams) -> types.EmptyResult:
+    async def _check_resource(self, handling: Handling, uri: str, *, is_new: bool) -> None:
+        """Check that a resource exists; subscribe to one of a server behind a client, if `is_new`.
+
+        Raises:
+            RequestError: There is no such resource, or the server is not connected.
+        """
+        found = self._find_resource_elsewhere(uri)
+        if found is None:
+            self._find_resource(uri)
+            return
+        mount, own_uri = found
+        if isinstance(mount, Mount):
+            view = self.view_of(mount.inner)
+            await view._check_resource(handling, own_uri, is_new=is_new)  # noqa: SLF001
+        elif is_new:
+            await self.remote(mount, handling).subscribe(handling, self, own_uri)
+
+    def _unsubscribe_remote(self, uri: str) -> None:
+        """End the subscription to a resource of a server behind a client, if it is one."""
+        found = self._find_resource_elsewhere(uri)
+        if found is None:
+            return
+        mount, own_uri = found
+        if isinstance(mount, Mount):
+            self.view_of(mount.inner)._unsubscribe_remote(own_uri)  # noqa: SLF001
+        elif (remote := self._opened_remote(mount)) is not None:
+            remote.unsubscribe(own_uri)
+
+    async def subscribe(
+        self, handling: Handling, params: types.SubscribeParams
+    ) -> types.EmptyResult:
         """Answer `resources/subscribe`; the resource must exist."""
-        self._find_resource(params.uri)
         subscribed = self.announcer.subscribed
+        is_new = params.uri not in subscribed
+        await self._check_resource(handling, params.uri, is_new=is_new)
         subscriptions_max = self.registry.limits.requests.subscriptions_max
         if params.uri not in subscribed and len(subscribed) >= subscriptions_max:
+            self._unsubscribe_remote(params.uri)
             text = f"too many subscriptions (limits.requests.subscriptions_max={subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
         subscribed[params.uri] = None
@@ -513,6 +657,8 @@ class ServedSession:
 
     async def unsubscribe(self, _: Handling, params: types.UnsubscribeParams) -> types.EmptyResult:
         """Answer `resources/unsubscribe`, also without a subscription."""
+        if params.uri in self.announcer.subscribed:
+            self._unsubscribe_remote(params.uri)
         self.announcer.unsubscribe(params.uri)
         return types.EmptyResult()
 
@@ -525,6 +671,8 @@ class ServedSession:
         capabilities = handling.session.connection.current_capabilities()
 
         def is_readable(uri: str) -> bool:
+            if self._find_resource_elsewhere(uri) is not None:
+                return True
             try:
                 self._find_resource(uri)
             except RequestError:
@@ -532,18 +680,42 @@ class ServedSession:
             return True
 
         wanted = honoured_filter(params, capabilities, is_readable)
-        subscription = Subscription(self.announcer.notifier, handling, wanted)
-        return await self._subscriptions.run(client, subscription)
+        elsewhere: list[str] = []
+        try:
+            for uri in tuple(wanted.resource_subscriptions or ()):
+                if self._find_resource_elsewhere(uri) is None:
+                    continue
+                try:
+                    await self._check_resource(handling, uri, is_new=True)
+                except RequestError:
+                    others = [each for each in wanted.resource_subscriptions or () if each != uri]
+                    wanted = msgspec.structs.replace(wanted, resource_subscriptions=others or None)
+                else:
+                    elsewhere.append(uri)
+            if elsewhere:  # This has waited for the other servers.
+                self._subscriptions.check_room(client, params.notifications)
+            subscription = Subscription(self.announcer.notifier, handling, wanted)
+            return await self._subscriptions.run(client, subscription)
+        finally:
+            for uri in elsewhere:
+                self._unsubscribe_remote(uri)
 
     async def complete(
         self, handling: Handling, params: types.CompleteParams
     ) -> types.CompleteResult:
         """Answer `completion/complete`; an argument without a completion gets no values."""
         registry, argument = self.registry, params.argument
-        if not registry.completions:
-            raise RequestError(METHOD_NOT_FOUND, "method not found: nothing is completed here")
         target = target_of(params.ref)
         arguments = registry.arguments_of(target)
+        found = None if arguments is not None else self._find_target_elsewhere(params.ref)
+        if found is not None:
+            own = msgspec.structs.replace(params, ref=found[0].prefix.own_reference(params.ref))
+            answered: types.CompleteResult = await self._elsewhere(
+                found, handling, "completion/complete", own
+            )
+            return answered
+        if not registry.completions:
+            raise RequestError(METHOD_NOT_FOUND, "method not found: nothing is completed here")
         if arguments is None:
             what = f"unknown {target[0].removesuffix('s')}: {target[1]}"
             raise self._rejection(INVALID_PARAMS, what)
@@ -554,11 +726,11 @@ class ServedSession:
             return completion_result(None)
         if completion.origin is not None:
             mount = completion.origin.mount
-            own = msgspec.structs.replace(params, ref=mount.own_reference(params.ref))
-            answered: types.CompleteResult = await self._in_mount(
+            own = msgspec.structs.replace(params, ref=mount.prefix.own_reference(params.ref))
+            mounted: types.CompleteResult = await self._in_mount(
                 completion.origin, handling, "completion/complete", own
             )
-            return answered
+            return mounted
         value = await self._call(completion, handling, params)
         return _converted(completion, completion_result, value)
 
@@ -568,13 +740,20 @@ class ServedSession:
         """Answer `prompts/get`."""
         prompt = self.registry.prompts.get(params.name)
         if prompt is None:
-            raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
-        if prompt.origin is not None:
-            own = msgspec.structs.replace(params, name=prompt.origin.entry.name)
-            answered: types.GetPromptResult = await self._in_mount(
-                prompt.origin, handling, "prompts/get", own
+            found = self.registry.find_mount(lambda prefix: prefix.own_name(params.name))
+            if found is None:
+                raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
+            own = msgspec.structs.replace(params, name=found[1])
+            answered: types.GetPromptResult = await self._elsewhere(
+                found, handling, "prompts/get", own
             )
             return answered
+        if prompt.origin is not None:
+            own = msgspec.structs.replace(params, name=prompt.origin.entry.name)
+            mounted: types.GetPromptResult = await self._in_mount(
+                prompt.origin, handling, "prompts/get", own
+            )
+            return mounted
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
         value = await self._call(prompt, handling, arguments)
         return _converted(prompt, prompt_result, prompt.description, value)

@@ -89,6 +89,58 @@ class Prefix:
             return None
         return scheme[0] + uri[scheme.end() + len(start) :]
 
+    def own_reference(self, reference: types.Reference) -> types.Reference:
+        """Return the mounted server's reference for one of the outer server."""
+        if isinstance(reference, types.PromptReference):
+            return replace(reference, name=self.own_name(reference.name))
+        return replace(reference, uri=self.own_uri(reference.uri))
+
+    def outer_item(self, item: Any) -> Any:
+        """Return the entry of a list of the mounted server as the outer server lists it.
+
+        Raises:
+            ValueError: Its URI does not begin with a scheme.
+        """
+        if isinstance(item, types.Resource):
+            return replace(item, uri=self.uri(item.uri))
+        if isinstance(item, types.ResourceTemplate):
+            return replace(item, uri_template=self.uri(item.uri_template))
+        return replace(item, name=self.name(item.name))
+
+    def outer_result(
+        self, result: Any, is_own: Callable[[str], bool], read_uri: str | None = None
+    ) -> Any:
+        """Return a result of the mounted server with the URIs of the outer server.
+
+        These are the URIs in resource links, embedded resources and contents. `is_own` tells which
+        of them only the mounted server can read; the others stay as they are. `read_uri` is the URI
+        that was read, if the result contains the contents of a resource.
+        """
+        if not self.text:
+            return result
+
+        def outer_uri(uri: str) -> str:
+            return self.uri(uri) if uri == read_uri or is_own(uri) else uri
+
+        def contents(each: types.ResourceContents) -> types.ResourceContents:
+            return replace(each, uri=outer_uri(each.uri))
+
+        def content(block: types.Content) -> types.Content:
+            if isinstance(block, types.ResourceLink):
+                return replace(block, uri=outer_uri(block.uri))
+            if isinstance(block, types.EmbeddedResource):
+                return replace(block, resource=contents(block.resource))
+            return block
+
+        if isinstance(result, types.CallToolResult):
+            return replace(result, content=[content(each) for each in result.content])
+        if isinstance(result, types.GetPromptResult):
+            messages = [replace(each, content=content(each.content)) for each in result.messages]
+            return replace(result, messages=messages)
+        if isinstance(result, types.ReadResourceResult):
+            return replace(result, contents=[contents(each) for each in result.contents])
+        return result
+
 
 @attrs.frozen(eq=False, repr=False)
 class Mount:
@@ -120,34 +172,9 @@ class Mount:
                 return
         self.outer.change_notifier.notify((method, uri))
 
-    def outer_result(self, result: Any, read_uri: str | None = None) -> Any:
-        """Return a result with the outer server's URIs, for the resources of the mounted server.
-
-        `read_uri` is the URI that was read, if the result contains the contents of a resource.
-        Other URIs, which the client may reach by itself, stay as they are.
-        """
-        if not self.prefix.text:
-            return result
-        return with_outer_uris(result, partial(self._outer_uri, read_uri))
-
-    def outer_item(self, item: Any) -> Any:
-        """Return the entry of a list of the mounted server as the outer server lists it."""
-        if isinstance(item, types.Resource):
-            return replace(item, uri=self.prefix.uri(item.uri))
-        if isinstance(item, types.ResourceTemplate):
-            return replace(item, uri_template=self.prefix.uri(item.uri_template))
-        return replace(item, name=self.prefix.name(item.name))
-
-    def own_reference(self, reference: types.Reference) -> types.Reference:
-        """Return the mounted server's reference for one of the outer server."""
-        if isinstance(reference, types.PromptReference):
-            return replace(reference, name=self.prefix.own_name(reference.name))
-        return replace(reference, uri=self.prefix.own_uri(reference.uri))
-
-    def _outer_uri(self, read_uri: str | None, uri: str) -> str:
-        if uri != read_uri and not self.inner.has_resource(uri):
-            return uri
-        return self.prefix.uri(uri)
+    def is_own(self, uri: str) -> bool:
+        """Return whether a URI in a result is that of a resource of the mounted server."""
+        return self.inner.has_resource(uri)
 
 
 class Origin(msgspec.Struct, frozen=True, eq=False):
@@ -155,29 +182,6 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
 
     mount: Mount
     entry: "Registered"
-
-
-def with_outer_uris(result: Any, outer_uri: Callable[[str], str]) -> Any:
-    """Return a result with other URIs in its resource links, embedded resources and contents."""
-
-    def content(block: types.Content) -> types.Content:
-        if isinstance(block, types.ResourceLink):
-            return replace(block, uri=outer_uri(block.uri))
-        if isinstance(block, types.EmbeddedResource):
-            return replace(block, resource=contents(block.resource))
-        return block
-
-    def contents(each: types.ResourceContents) -> types.ResourceContents:
-        return replace(each, uri=outer_uri(each.uri))
-
-    if isinstance(result, types.CallToolResult):
-        return replace(result, content=[content(each) for each in result.content])
-    if isinstance(result, types.GetPromptResult):
-        messages = [replace(each, content=content(each.content)) for each in result.messages]
-        return replace(result, messages=messages)
-    if isinstance(result, types.ReadResourceResult):
-        return replace(result, contents=[contents(each) for each in result.contents])
-    return result
 
 
 # Lifespans ---------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from mcp_trio._server.introspection import (
     name_of,
     plain_function,
 )
-from mcp_trio._server.mounts import Mount, Origin
+from mcp_trio._server.mounts import Mount, Origin, Prefix
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
 from mcp_trio._server.uri_templates import UriTemplate
@@ -50,6 +50,7 @@ from mcp_trio.types import (
 )
 
 if TYPE_CHECKING:
+    from mcp_trio._server.remote_mounts import RemoteMount
     from mcp_trio._server.transforms import WrapperSignature
 
 logger = logging.getLogger("mcp_trio")
@@ -512,7 +513,8 @@ class Registry:
         completions: The completions by target and argument.
         methods: The users' handlers of methods by method name.
         known_methods: All methods that a session knows, by method name.
-        mounts: The servers that are mounted into this one.
+        mounts: The servers of this process that are mounted into this one.
+        remotes: The servers behind a client that are mounted into this one.
         mounted_as: The mounts of this server into others, whose registries follow each change.
     """
 
@@ -529,6 +531,7 @@ class Registry:
     methods: dict[str, RegisteredMethod] = attrs.field(factory=dict[str, Any], init=False)
     known_methods: dict[str, Method] = attrs.field(factory=lambda: dict(METHODS), init=False)
     mounts: list[Mount] = attrs.field(factory=list[Mount], init=False)
+    remotes: "list[RemoteMount]" = attrs.field(factory=list[Any], init=False)
     mounted_as: list[Mount] = attrs.field(factory=list[Mount], init=False)
     _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
     _pages: dict[tuple[str, str | None, ProtocolVersion], msgspec.Raw] = attrs.field(
@@ -567,10 +570,61 @@ class Registry:
         return self._tables[kind]
 
     def all_offers(self) -> frozenset[str]:
-        """Return the offers of the server, and of all servers that are mounted into it."""
+        """Return the offers of the server, and of all servers that are mounted into it.
+
+        A server behind a client may offer anything, which is known when it is connected.
+        """
+        if self.remotes:
+            return frozenset(CAPABILITIES)
         return self.offers.union(*(each.inner.registry.all_offers() for each in self.mounts))
 
+    @property
+    def reaches_remotes(self) -> bool:
+        """Return whether the server, or one that is mounted into it, mounts one behind a client."""
+        return bool(self._reaching())
+
+    def _reaching(self) -> "list[Mount | RemoteMount]":
+        """Return the mounts by which a server behind a client is reached."""
+        reaching = (each for each in self.mounts if each.inner.registry.reaches_remotes)
+        return [*self.remotes, *reaching]
+
+    def find_mount(
+        self, own_name: Callable[[Prefix], str | None]
+    ) -> "tuple[Mount | RemoteMount, str] | None":
+        """Return the mount that may have what is not registered, and its name there.
+
+        Only servers behind a client have such names. `own_name` returns the name for a prefix; of
+        several prefixes, the longest one counts.
+        """
+        found: list[tuple[Mount | RemoteMount, str]] = []
+        for mount in self._reaching():
+            name = own_name(mount.prefix)
+            if name is not None:
+                found.append((mount, name))
+        return max(found, key=lambda it: len(it[0].prefix.text), default=None)
+
     # Registering and removing.
+
+    def mount_remote(self, mount: "RemoteMount") -> None:
+        """Add a server behind a client.
+
+        Raises:
+            ValueError: Its names could be those of another mount.
+        """
+        self._check_prefix(mount)
+        self.remotes.append(mount)
+        self.forget_lists()
+
+    def _check_prefix(self, mount: "Mount | RemoteMount") -> None:
+        """Check that an unregistered name can belong to one server behind a client only."""
+        for other in self._reaching():
+            first, second = (each.prefix.name("") for each in (mount, other))
+            is_alike = first.startswith(second) or second.startswith(first)
+            if is_alike and bool(first) is bool(second):
+                raise ValueError(
+                    f"the names of {mount.text} could be those of {other.text}: use prefixes of"
+                    " which none is the beginning of the other"
+                )
 
     def add(self, kind: str, key: str, entry: Registered, *, replaces: str | None = None) -> None:
         """Add an entry to a table, perhaps in place of the one with the key `replaces`.
@@ -649,6 +703,8 @@ class Registry:
             ValueError: A name or URI is registered already, or cannot have the prefix.
         """
         inner = mount.inner.registry
+        if inner.reaches_remotes:
+            self._check_prefix(mount)
         added: list[tuple[str, str]] = []
         try:
             for kind in self._tables:
@@ -848,7 +904,7 @@ class Registry:
         protocol_version: ProtocolVersion,
     ) -> msgspec.Raw:
         """Return one encoded page of a list with these definitions; see `page`."""
-        keys = [_item_key(item) for item in items]
+        keys = [item_key(item) for item in items]
         start, end = self._bounds(method, keys, cursor)
         following = _cursor(method, keys[end - 1]) if end < len(keys) else None
         return self._encoded_page(method, items[start:end], following, protocol_version)
@@ -986,7 +1042,7 @@ def _cursor(method: str, last: str) -> str:
     return base64.urlsafe_b64encode(f"{method} after {last}".encode()).decode()
 
 
-def _item_key(item: Any) -> str:
+def item_key(item: Any) -> str:
     """Return the key of an entry in a list: its URI or template, else its name."""
     key: str = getattr(item, "uri", None) or getattr(item, "uri_template", None) or item.name
     return key

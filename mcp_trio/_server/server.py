@@ -55,6 +55,8 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     from cattrs import Converter
 
+    from mcp_trio._client.client import Client
+    from mcp_trio._client.connect import Target
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
     from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
@@ -858,13 +860,20 @@ class Server:
 
         return register
 
-    def mount(self, other: "Server", *, prefix: str | None) -> None:
+    def mount(self, other: "Server | Client | Target", *, prefix: str | None) -> None:
         """Offer what another server has as well: `server.mount(weather, prefix="weather")`.
 
         The other server's tools, prompts, resources and completions appear here, also those that
         are registered later. Tools and prompts are called `weather_NAME`; the URI `data://info` is
         `data://weather/info` here, and so is the beginning of a template. Methods that `method`
         registers are not mounted.
+
+        A `Client`, or a target of one, mounts a server behind it: each session here has its own
+        connection, which is opened by the first request that needs it, and opened again when it is
+        lost. Progress, log messages, cancellation, subscriptions, and what the other server asks
+        its client are forwarded. A recording has what arrived, so that a replay never connects.
+        Callbacks that the client has are called as well; those that answer the other server are
+        called instead of asking the client of the session.
 
         Handlers of the other server run in the session of this one, with the same `ctx.state`.
         `ctx.server`, `ctx.lifespan` and the names that the handlers see are those of the other
@@ -874,18 +883,23 @@ class Server:
 
         Args:
             other: The server, which may mount others, be mounted several times, and be served
-                by itself as well.
+                by itself as well; or a `Client`, which must not be connected, or a target of one: a
+                URL, a script, a command, a `ServerConfig`, or a channel, which serves one session.
             prefix: The prefix of the names. None: they stay as they are.
 
         Raises:
             RuntimeError: The other server has a lifespan, and this one is being served.
+            TypeError: The other server is no server, and no target of a client.
             ValueError: The prefix has a character that a name must not have; a name or URI is
                 registered already, or would be too long; a URI has no place for the prefix; this
                 server is mounted into the other one; or a tool of the other server needs `states`.
                 Nothing is mounted then. A later registration at either server that would give two
                 handlers one name raises it as well.
         """
-        self._sessions.mount(sessions_of(other), prefix)
+        if isinstance(other, Server):
+            self._sessions.mount(sessions_of(other), prefix)
+        else:
+            self._sessions.mount_remote(other, prefix)
 
     def _inspect(
         self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any

@@ -432,6 +432,13 @@ class ServerSessions:
         self.registry.mount(mount)
         inner.change_notifier.relay_to(mount.relay)
 
+    def mount_remote(self, target: Any, prefix: str | None) -> None:
+        """Mount a server behind a client; see `Server.mount`."""
+        # A client is imported by those servers only that need one.
+        from mcp_trio._server.remote_mounts import remote_mount
+
+        self.registry.mount_remote(remote_mount(target, Prefix(prefix or "")))
+
     def mounted(self) -> "list[ServerSessions]":
         """Return all servers that are mounted into this one, also indirectly, each once."""
         found: dict[ServerSessions, None] = {}
@@ -447,7 +454,12 @@ class ServerSessions:
 
     @property
     def lists_in_session(self) -> bool:
-        """Return whether the lists are made for each request, by middleware of mounted servers."""
+        """Return whether the lists are made for each request.
+
+        Middleware of mounted servers and servers behind a client take part in that.
+        """
+        if self.registry.remotes:
+            return True
         inner = [mount.inner for mount in self.registry.mounts]
         return any(each.middleware or each.lists_in_session for each in inner)
 

@@ -412,6 +412,11 @@ class Subscriptions:
         if exceeded is not None:
             raise RequestError(SERVER_BUSY, f"too many resources{exceeded}")
 
+    def notify(self, change: Change) -> None:
+        """Report a change to the open subscriptions of this session."""
+        for subscription in tuple(self._open):
+            subscription.notify(change)
+
     async def run(self, client: str | int, subscription: Subscription) -> ListenResult:
         """Run a subscription until it is cancelled or the session begins to close.
 

@@ -72,8 +72,9 @@ class Deliveries:
             )
 
     async def done(self) -> None:
-        """Wait until the last notification has been handled."""
-        self._done = Wakeup()
+        """Wait until the last notification has been handled; any number of tasks may wait."""
+        if self._done is None:
+            self._done = Wakeup()
         while self._queue is not None:
             await self._done.wait()
 

@@ -345,6 +345,10 @@ class Session:
         self._requests.check_open()
         self.send_queue.post_now(self.connection.notification(method, params))
 
+    async def notifications_handled(self) -> None:
+        """Wait until the callbacks for all notifications that have arrived so far have returned."""
+        await self._deliveries.done()
+
     async def request(
         self,
         method: str,

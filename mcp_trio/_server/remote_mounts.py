@@ -1,0 +1,903 @@
+"""Servers behind a `Client` that are mounted into a server: another process, or a URL.
+
+Each session of the outer server has its own connection to a mounted server, which is opened when a
+request first needs it. So what the mounted server asks its client, the client of that session
+answers. The stateless requests over HTTP are one session; among them, those whose clients have the
+same capabilities share a connection.
+
+Everything that arrives from a mounted server is the result of an effect, so that a recording holds
+it, and a replay opens no connection. A request that is forwarded is a sequence of effects. The
+first one sends the request, and each returns the next event: progress, a log message, a question to
+the client, or the end. The handler acts upon the event by its context, as any handler does. What
+arrives without a request, such as a changed list, is the result of effects in a lane of its own.
+
+A `RemoteSession` has the part that a replay repeats, and a `RemoteConnection` the part that only
+effects use.
+"""
+
+import logging
+import math
+import os
+import random
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context as Variables
+from contextvars import copy_context
+from functools import partial
+from inspect import isawaitable
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, get_args
+from urllib.parse import urlsplit
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio import types
+from mcp_trio._client.client import Client
+from mcp_trio._client.config import ServerConfig
+from mcp_trio._client.connect import can_start, has_url, is_command, url_of
+from mcp_trio._journal.records import encode_body
+from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, Peer
+from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio._server.context import SEVERITY, Context
+from mcp_trio._server.elicitation import (
+    Elicitation,
+    Roots,
+    UrlElicitation,
+    ask_of,
+    prepared,
+)
+from mcp_trio._server.mounts import Prefix
+from mcp_trio._server.subscriptions import list_changed
+from mcp_trio._session.effects import Effect, perform
+from mcp_trio._session.handlers import Handling, lane_of_caller
+from mcp_trio._session.input_required import ask_all
+from mcp_trio._session.journal import Memory, Sequencer
+from mcp_trio._session.lanes import Lane
+from mcp_trio._session.session import Session
+from mcp_trio._session.tasks import together
+from mcp_trio._transports.concurrency import Wakeup
+from mcp_trio._transports.connections import RandomSource, State, pause_seconds
+from mcp_trio.errors import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    MCPError,
+    RequestError,
+    ToolError,
+)
+from mcp_trio.limits import Limits
+
+if TYPE_CHECKING:
+    from mcp_trio._server.handlers import ServedSession
+    from mcp_trio._server.subscriptions import Change
+
+logger = logging.getLogger("mcp_trio")
+
+_ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
+_LOG: Final = "notifications/message"
+_LISTS: Final = ("tools", "resources", "prompts")
+
+# The events of a forwarded request that the handler has to wait for, for the slowest clients.
+_EVENTS_QUEUED_MAX: Final = 64
+
+# For each list: the method of `Client` that reads it, the capability, and the type of its items.
+_READERS: Final[Mapping[str, tuple[Callable[[Client], Awaitable[Any]], str, Any]]] = {
+    "tools/list": (Client.list_tools, "tools", list[types.Tool]),
+    "prompts/list": (Client.list_prompts, "prompts", list[types.Prompt]),
+    "resources/list": (Client.list_resources, "resources", list[types.Resource]),
+    "resources/templates/list": (
+        Client.list_resource_templates,
+        "resources",
+        list[types.ResourceTemplate],
+    ),
+}
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that arrived from a mounted server.
+
+    Attributes:
+        kind: "progress", "log" or "question" for a request, or its end: "result", "input required",
+            "error" or "lost". Otherwise the method of a notification.
+        body: The params or the result; for "lost", the reason.
+    """
+
+    kind: str
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+    def read(self, kind: Any = Any) -> Any:
+        """Return the decoded body."""
+        return msgspec.json.decode(self.body, type=kind)
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A request of the mounted server to its client."""
+
+    method: str
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error response, of the mounted server or of the client of the session."""
+
+    code: int
+    message: str
+    data: Any = None
+
+    def error(self) -> RequestError:
+        """Return the error to raise."""
+        return RequestError(self.code, self.message, self.data)
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of a `Question`, or an error."""
+
+    result: msgspec.Raw | None = None
+    failure: Failure | None = None
+
+
+def _event(kind: str, body: Any) -> Event:
+    return Event(kind, msgspec.Raw(msgspec.json.encode(body)))
+
+
+class _EventCodec:
+    """The codec of the effects in this module, whose results are events."""
+
+    def converted(self, value: Event) -> tuple[Event, bytes]:
+        return value, msgspec.json.encode(value)
+
+    def decoded(self, body: bytes) -> Event:
+        return msgspec.json.decode(body, type=Event)
+
+
+_EVENTS: Final = _EventCodec()
+
+
+class Unavailable(Exception):  # noqa: N818 - it says what the mounted server is
+    """A mounted server is not connected; the text says why."""
+
+
+# Mounts -----------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False, repr=False)
+class RemoteMount:
+    """A mounted server that a client connects to.
+
+    Attributes:
+        prefix: The prefix of its names.
+        template: A client that never connects, with the target and options of each connection.
+        random_source: Spreads the pauses before a lost connection is opened again.
+    """
+
+    prefix: Prefix
+    template: Client
+    random_source: RandomSource = random.random
+
+    @property
+    def text(self) -> str:
+        """A text for errors that names the mounted server, without secrets."""
+        how = f"with the prefix {self.prefix.text!r}" if self.prefix.text else "without a prefix"
+        return f"the server {_target_name(self.template.target)}, mounted {how}"
+
+    def begin(self, top: "ServedSession", session: Session, number: int) -> "RemoteSession":
+        """Return the mounted server as a part of a session; nothing is connected yet."""
+        return RemoteSession(self, top, session, number)
+
+    def is_own(self, uri: str) -> bool:
+        """Return whether a URI in a result is that of a resource which only this server can read.
+
+        A server uses https only if clients can fetch the resource by themselves:
+        https://modelcontextprotocol.io/specification/2025-11-25/server/resources#common-uri-schemes
+        """
+        return not uri.lower().startswith(("https:", "http:"))
+
+
+def remote_mount(target: Any, prefix: Prefix) -> RemoteMount:
+    """Return the mount of a target of `Client`, or of a client with its options.
+
+    Raises:
+        TypeError: The target is of no known kind.
+        ValueError: The target is invalid.
+    """
+    template = target if isinstance(target, Client) else Client(target)
+    if not (can_start(template.target) or has_url(template.target) or _is_channel(template.target)):
+        raise TypeError(
+            "a server mounts another Server, a Client, or a target of a Client: a URL, a script, a"
+            f" command, a ServerConfig or a channel, not {target!r}"
+        )
+    return RemoteMount(prefix, template)
+
+
+def _is_channel(target: object) -> bool:
+    return all(hasattr(target, name) for name in ("send", "receive", "aclose"))
+
+
+def _target_name(target: object) -> str:
+    url = url_of(target)
+    if url is not None:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    if isinstance(target, ServerConfig):
+        return repr(target.command)
+    if is_command(target):
+        return " ".join(os.fspath(part) for part in target[:2])
+    return "object" if can_start(target) else "behind a channel"
+
+
+class Key(NamedTuple):
+    """The options of a connection that depend on the client of the session."""
+
+    is_stateless: bool
+    modes: tuple[types.ElicitMode, ...]
+    has_sampling: bool
+    has_sampling_tools: bool
+    has_roots: bool
+    log_level: types.LoggingLevel | None
+
+
+def _key(peer: Peer) -> Key:
+    is_stateless = peer.protocol_version.is_stateless
+    modes: list[types.ElicitMode] = []
+    if not Elicitation("").needs(peer):
+        modes.append("form")
+    if not UrlElicitation("", "").needs(peer):
+        modes.append("url")
+    return Key(
+        is_stateless=is_stateless,
+        modes=tuple(modes),
+        has_sampling=peer.can("sampling"),
+        has_sampling_tools=peer.can("sampling.tools"),
+        has_roots=not Roots().needs(peer),
+        log_level=peer.log_level if is_stateless else None,
+    )
+
+
+# The part that a replay repeats -----------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class _Listening:
+    """The `EffectCaller` that waits for notifications of a mounted server."""
+
+    session: Session
+    memory: Memory | None = None
+    random: Random | None = None
+
+    @property
+    def sequencer(self) -> Sequencer:
+        return self.session.sequencer
+
+    @property
+    def limits(self) -> Limits:
+        return self.session.connection.limits
+
+    def current_lane(self) -> Lane | None:
+        return lane_of_caller(self)
+
+
+@attrs.define(eq=False, repr=False)
+class RemoteSession:
+    """A mounted server in one session of the outer server.
+
+    Attributes:
+        mount: The mount.
+        top: What serves the session.
+        session: The session.
+        number: The number of this among those of the session, for the name of its lane.
+    """
+
+    mount: RemoteMount
+    top: "ServedSession"
+    session: Session
+    number: int
+    live: "LiveConnections" = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.live = LiveConnections(self.mount, self.session)
+        self.session.start_lane(f"mount{self.number}", self._listen)
+
+    async def forward(
+        self, handling: Handling, served: "ServedSession", method: str, params: Any
+    ) -> Any:
+        """Return the mounted server's result of a request, whose params have its own names.
+
+        Raises:
+            RequestError: The mounted server answered with an error, or is not connected.
+            ToolError: The same for a call of a tool on a server that is not connected.
+        """
+        sent = _own_params(handling, params)
+        event = await self._perform(handling, served, method, sent, partial(_request, method, sent))
+        return self._result(method, event)
+
+    async def items(self, handling: Handling, served: "ServedSession", method: str) -> list[Any]:
+        """Return all entries of a list of the mounted server; none if it is not connected."""
+        read, capability, kind = _READERS[method]
+        send = partial(_read_list, read, capability)
+        event = await self._perform(handling, served, method, None, send)
+        if event.kind == "result":
+            items: list[Any] = event.read(kind)
+            return items
+        reason = event.read(Failure).message if event.kind == "error" else event.read()
+        logger.warning("%s lacks the entries of %s: %s", method, self.mount.text, reason)
+        return []
+
+    async def subscribe(self, handling: Handling, served: "ServedSession", uri: str) -> None:
+        """Subscribe to a resource of the mounted server, until `unsubscribe` is called as often.
+
+        Raises:
+            RequestError: The mounted server has no such resource, or is not connected.
+        """
+        method, params = "resources/subscribe", types.SubscribeParams(uri=uri)
+        event = await self._perform(handling, served, method, params, partial(_subscribe, uri))
+        self._result(method, event)
+
+    def unsubscribe(self, uri: str) -> None:
+        """End a subscription, without waiting for the mounted server."""
+        self.live.unsubscribe(uri)
+
+    async def set_log_level(
+        self, handling: Handling, served: "ServedSession", level: types.LoggingLevel
+    ) -> None:
+        """Set the level of the mounted server's log messages; an error is logged."""
+        method, params = "logging/setLevel", types.SetLevelParams(level=level)
+        event = await self._perform(handling, served, method, params, partial(_set_level, level))
+        if event.kind != "result":
+            logger.warning("%s has not set the log level: %s", self.mount.text, event.body)
+
+    async def _perform(
+        self,
+        handling: Handling,
+        served: "ServedSession",
+        method: str,
+        params: Any,
+        send: "Send",
+    ) -> Event:
+        """Send a request, act upon what arrives meanwhile, and return how it ended."""
+        call = RemoteCall(send)
+        begin = partial(self.live.begin, _key(handling.request.peer), call)
+        answer: Any = params
+        try:
+            event = await perform(handling, self._effect(method, answer, begin))
+            while event.kind in _REPORTS:
+                answer = await _REPORTS[event.kind](handling, served, event)
+                proceed = partial(call.proceed, answer)
+                event = await perform(handling, self._effect(f"{method} goes on", answer, proceed))
+        finally:
+            call.end()
+        return event
+
+    def _effect(self, name: str, params: Any, run: Callable[[], Awaitable[Event]]) -> Effect[Event]:
+        arguments = {"server": self.mount.prefix.text, "params": params}
+        return Effect(
+            name=f"mount {name}",
+            arguments=partial(encode_body, arguments),
+            run=run,
+            codec=_EVENTS,
+        )
+
+    def _result(self, method: str, event: Event) -> Any:
+        if event.kind == "error":
+            failure = event.read(Failure)
+            raise failure.error()
+        if event.kind == "lost":
+            text = f"{self.mount.text} is not available: {event.read()}"
+            raise ToolError(text) if method == "tools/call" else RequestError(INTERNAL_ERROR, text)
+        if event.kind == "input required":
+            return event.read(types.InputRequiredResult)
+        result = METHODS[method].decode_result(event.body)
+        meta = result.meta
+        if meta and SERVER_INFO in meta:  # This server names itself.
+            meta = {name: value for name, value in meta.items() if name != SERVER_INFO}
+            result = msgspec.structs.replace(result, meta=meta or None)
+        return result
+
+    async def _listen(self, lane: Lane | None) -> None:
+        """Pass the notifications of the mounted server on that belong to no request."""
+        listening = _Listening(self.session)
+        while True:
+            event = await perform(
+                listening, self._effect("notification", None, self.live.next_notification)
+            )
+            await self._notify(event, lane)
+
+    async def _notify(self, event: Event, lane: Lane | None) -> None:
+        if event.kind == RESOURCE_UPDATED:
+            try:
+                uri = self.mount.prefix.uri(event.read(types.ResourceUpdatedParams).uri)
+            except ValueError:
+                return
+            self.top.notify_session((event.kind, uri))
+        elif event.kind == _LOG:
+            params = event.read(types.LoggingMessageParams)
+            least = self.top.log_level
+            if least is not None and SEVERITY[params.level] >= SEVERITY[least]:
+                await self._send(_LOG, params, lane)
+        elif event.kind == _ELICITATION_COMPLETE:
+            completed = event.read(types.ElicitationCompleteParams)
+            if self.top.elicitations.end(completed.elicitation_id):
+                await self._send(_ELICITATION_COMPLETE, completed, lane)
+        else:
+            change: Change = (event.kind, None)
+            self.top.notify_session(change)
+
+    async def _send(self, method: str, params: Any, lane: Lane | None) -> None:
+        """Send a notification to a legacy client."""
+        queue, connection = self.session.send_queue, self.session.connection
+        await queue.ready(lane)
+        queue.post_now(connection.notification(method, params), lane)
+
+
+def _own_params(handling: Handling, params: Any) -> Any:
+    """Return the params to send: without this connection's metadata, and with answers of a retry.
+
+    The answers, and the state, are those for the `InputRequiredResult` of the mounted server.
+    """
+    given: dict[str, Any] = params.meta or {}
+    meta = {
+        name: value
+        for name, value in given.items()
+        if name != "progressToken" and not name.startswith(LOG_LEVEL.rpartition("/")[0])
+    }
+    params = msgspec.structs.replace(params, meta={**handling.request.peer.trace, **meta} or None)
+    if not isinstance(params, types.InputResponseParams):
+        return params
+    responses = {
+        key: msgspec.Raw(msgspec.json.encode(answer))
+        for key, answer in handling.input_responses.items()
+    }
+    return msgspec.structs.replace(
+        params, input_responses=responses or None, request_state=handling.request_state
+    )
+
+
+async def _report_progress(handling: Handling, _served: "ServedSession", event: Event) -> None:
+    params = event.read(types.ProgressParams)
+    await handling.progress(params.progress, params.total, params.message)
+
+
+async def _report_log(handling: Handling, served: "ServedSession", event: Event) -> None:
+    params = event.read(types.LoggingMessageParams)
+    await Context(handling, served).log(params.level, params.data, logger=params.logger)
+
+
+async def _ask_client(handling: Handling, served: "ServedSession", event: Event) -> Answer:
+    """Return the answer of the session's client to a question of the mounted server."""
+    question = event.read(Question)
+    try:
+        params = msgspec.json.decode(question.params)
+        asks = prepared(handling, served, [ask_of(question.method, params)])
+        (result,) = await ask_all(handling, [ask.asked() for ask in asks])
+    except RequestError as error:
+        return Answer(failure=Failure(error.code, error.message, error.data))
+    except MCPError as error:
+        return Answer(failure=Failure(INTERNAL_ERROR, str(error)))
+    return Answer(result=msgspec.Raw(msgspec.json.encode(result)))
+
+
+# What a handler does with an event of its request; the result is sent with the next effect.
+_REPORTS: Final[
+    Mapping[str, Callable[[Handling, "ServedSession", Event], Awaitable[Answer | None]]]
+] = {
+    "progress": _report_progress,
+    "log": _report_log,
+    "question": _ask_client,
+}
+
+
+# The part that only effects use -----------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class RemoteCall:
+    """A request to a mounted server: a task that sends it, and the events for its handler."""
+
+    send: "Send"
+    events: deque[Event] = attrs.field(factory=deque[Event], init=False)
+    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _taken: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _answer: Answer | None = attrs.field(default=None, init=False)
+    _asking: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    has_ended: bool = attrs.field(default=False, init=False)
+
+    async def run(self, connection: "RemoteConnection") -> None:
+        """Send the request, and report how it ends."""
+        with self._scope:
+            await self.put(await self._end_of(connection))
+
+    async def _end_of(self, connection: "RemoteConnection") -> Event:
+        try:
+            return await self.send(connection, self)
+        except RequestError as error:
+            return _event("error", Failure(error.code, error.message, error.data))
+        except (MCPError, Unavailable) as error:
+            return _event("lost", str(error))
+        except Exception as error:
+            logger.exception("a request to %s failed", connection.mount.text)
+            return _event("lost", f"{type(error).__name__}: {error}")
+
+    async def put(self, event: Event) -> None:
+        """Report an event to the handler; wait while the handler is far behind."""
+        while len(self.events) >= _EVENTS_QUEUED_MAX and not self.has_ended:
+            await self._taken.wait()
+        self.events.append(event)
+        self._news.wake()
+
+    async def report_progress(self, params: types.ProgressParams) -> None:
+        """Report progress."""
+        members = {
+            name: value
+            for name in ("progress", "total", "message")
+            if (value := getattr(params, name)) is not None
+        }
+        await self.put(_event("progress", {"progressToken": 0, **members}))
+
+    async def ask(self, method: str, params: Any) -> Any:
+        """Ask the client of the session, by the handler, and return the raw result.
+
+        Raises:
+            RequestError: The client answered with an error, or the request has ended.
+        """
+        async with self._asking:
+            self._answer = None
+            encoded = msgspec.Raw(msgspec.json.encode(params))
+            await self.put(_event("question", Question(method, encoded)))
+            while self._answer is None:
+                if self.has_ended:
+                    raise RequestError(INTERNAL_ERROR, "the request of the client has ended")
+                await self._taken.wait()
+            answer = self._answer
+        if answer.failure is not None:
+            raise answer.failure.error()
+        assert answer.result is not None
+        return METHODS[method].decode_result(answer.result)
+
+    async def proceed(self, answer: Answer | None = None) -> Event:
+        """Return the next event; `answer` is that to the question before it."""
+        if answer is not None:
+            self._answer = answer
+        self._taken.wake()
+        while not self.events:
+            await self._news.wait()
+        event = self.events.popleft()
+        self._taken.wake()
+        return event
+
+    def end(self) -> None:
+        """Cancel the request, if it has not ended."""
+        self.has_ended = True
+        self._scope.cancel()
+        self._taken.wake()
+
+
+Send: TypeAlias = "Callable[[RemoteConnection, RemoteCall], Awaitable[Event]]"
+"""Sends a request and returns its end."""
+
+
+async def _request(
+    method: str, params: Any, connection: "RemoteConnection", call: RemoteCall
+) -> Event:
+    client = await connection.client()
+    is_stateless = PROTOCOL_VERSIONS[client.protocol_version].is_stateless
+    if isinstance(params, types.InputResponseParams) and not is_stateless:
+        params = msgspec.structs.replace(params, input_responses=None, request_state=None)
+    send = partial(
+        client.request,
+        method,
+        params,
+        progress=call.report_progress,
+        rounds=False,  # This server asks its own client, for the mounted one.
+    )
+    try:
+        result = await send()
+    except RequestError as error:
+        if error.code != HEADER_MISMATCH:
+            raise
+        # The mounted server has rejected parameter headers, which depend on its list of tools.
+        await client.list_tools()
+        result = await send()
+    # Log messages that arrived before the result belong to this request.
+    await client.notifications_handled()
+    is_question = isinstance(result, types.InputRequiredResult)
+    return _event("input required" if is_question else "result", result)
+
+
+async def _read_list(
+    read: Callable[[Client], Awaitable[Any]],
+    capability: str,
+    connection: "RemoteConnection",
+    _call: RemoteCall,
+) -> Event:
+    client = await connection.client()
+    return _event("result", await read(client) if client.server_can(capability) else [])
+
+
+async def _subscribe(uri: str, connection: "RemoteConnection", _call: RemoteCall) -> Event:
+    client = await connection.client()
+    connection.subscribed[uri] += 1
+    try:
+        await client.subscribe(uri)
+    except BaseException:
+        connection.subscribed[uri] -= 1
+        raise
+    return _event("result", types.EmptyResult())
+
+
+async def _set_level(
+    level: types.LoggingLevel, connection: "RemoteConnection", _call: RemoteCall
+) -> Event:
+    client = await connection.client()
+    if client.server_can("logging"):
+        await client.set_log_level(level)
+    return _event("result", types.EmptyResult())
+
+
+@attrs.define(eq=False, repr=False)
+class LiveConnections:
+    """The connections of one session to a mounted server, and what arrives from it."""
+
+    mount: RemoteMount
+    session: Session
+    _connections: "dict[Key, RemoteConnection]" = attrs.field(factory=dict[Any, Any], init=False)
+    _notifications: deque[Event] = attrs.field(factory=deque[Event], init=False)
+    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _is_started: bool = attrs.field(default=False, init=False)
+    _ready: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _variables: Variables = attrs.field(init=False)
+
+    async def begin(self, key: Key, call: RemoteCall) -> Event:
+        """Begin a request, and return its first event."""
+        if not self._is_started:
+            self._is_started = True
+            self.session.start_actor(self._run)
+        await self._ready.wait()
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self._connections[key] = RemoteConnection(self.mount, key, self._notified)
+            self.start(connection.keep)
+        self.start(partial(connection.run, call))
+        return await call.proceed()
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task beside the session, in no lane, until the session ends."""
+        self._variables.run(self._nursery.start_soon, task)
+
+    async def next_notification(self) -> Event:
+        """Return the next notification that belongs to no request."""
+        while not self._notifications:
+            await self._news.wait()
+        return self._notifications.popleft()
+
+    def unsubscribe(self, uri: str) -> None:
+        """End a subscription to a resource in each connection that has it."""
+        for connection in self._connections.values():
+            if connection.subscribed[uri] > 0:
+                self.start(partial(connection.unsubscribe, uri))
+                return
+
+    def roots_changed(self) -> None:
+        """Notify the mounted server that the roots of the session's client have changed."""
+        for connection in self._connections.values():
+            self.start(connection.notify_roots_changed)
+
+    def _notified(self, event: Event) -> None:
+        is_repeated = event.kind != _LOG and event in self._notifications
+        queued_max = self.session.connection.limits.messages.notifications_queued_max
+        if not is_repeated and len(self._notifications) < queued_max:
+            self._notifications.append(event)
+            self._news.wake()
+
+    async def _run(self) -> None:
+        self._variables = copy_context()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._ready.set()
+                await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await together(self._connections, lambda key: self._connections[key].aclose())
+
+
+@attrs.define(eq=False, repr=False)
+class RemoteConnection:
+    """A connection to a mounted server, which is opened again when it is lost.
+
+    Attributes:
+        mount: The mount.
+        key: The options that depend on the client of the session.
+        on_notification: Called with what arrives without a request.
+        subscribed: The number of subscriptions to each resource.
+    """
+
+    mount: RemoteMount
+    key: Key
+    on_notification: Callable[[Event], None]
+    subscribed: Counter[str] = attrs.field(factory=Counter[str], init=False)
+    _calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)
+    _clients: list[Client] = attrs.field(factory=list[Client], init=False)
+    _is_open: bool = attrs.field(default=False, init=False)
+    _loss: str = attrs.field(default="", init=False)
+    _retry_at: float = attrs.field(default=math.inf, init=False)
+    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
+
+    async def run(self, call: RemoteCall) -> None:
+        """Run a request."""
+        self._calls[call] = None
+        try:
+            await call.run(self)
+        finally:
+            call.end()
+            del self._calls[call]
+
+    async def client(self) -> Client:
+        """Return the connected client; wait for the first try to connect.
+
+        Raises:
+            Unavailable: The server is not connected.
+        """
+        while not self._is_open and not self._loss:
+            await self._news.wait()
+        if not self._is_open:
+            seconds = max(self._retry_at - trio.current_time(), 0)
+            raise Unavailable(f"{self._loss} (the next try to connect is in {seconds:.1f} s)")
+        return self._clients[-1]
+
+    async def keep(self) -> None:
+        """Connect, and connect again whenever the connection is lost, after growing pauses."""
+        failures, has_been_open = 0, False
+        while True:
+            try:
+                await self._connect()
+            except Exception as error:  # Such as an invalid option, or a command that is missing.
+                self._lose(str(error) or type(error).__name__)
+            else:
+                self._is_open, self._loss, failures = True, "", 0
+                self._news.wake()
+                if has_been_open:
+                    self._report_possible_changes()
+                has_been_open = True
+                while not self._loss:
+                    await self._news.wait()
+            seconds = pause_seconds(failures, self.mount.template.limits, self.mount.random_source)
+            failures += 1
+            self._retry_at = trio.current_time() + seconds
+            self._is_open = False
+            self._news.wake()
+            await trio.sleep(seconds)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await together(self._clients, Client.aclose)
+
+    async def unsubscribe(self, uri: str) -> None:
+        """End a subscription to a resource; an error is logged."""
+        self.subscribed[uri] -= 1
+        if self.subscribed[uri] == 0 and self._is_open:
+            await self._try(partial(self._clients[-1].unsubscribe, uri))
+
+    async def notify_roots_changed(self) -> None:
+        """Notify the server that the roots have changed; an error is logged."""
+        if self._is_open and self.key.has_roots and not self.key.is_stateless:
+            await self._try(self._clients[-1].notify_roots_changed)
+
+    async def _try(self, send: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await send()
+        except MCPError as error:
+            logger.warning("%s: %s", self.mount.text, error)
+
+    async def _connect(self) -> None:
+        """Open the connection, or open it again.
+
+        Raises:
+            Exception: It cannot be opened.
+        """
+        if self._clients and self._clients[-1].state == "retrying":
+            await self._clients[-1].ping()
+            return
+        for client in self._clients:
+            await client.aclose()
+        self._clients = [self._new_client()]
+        await self._clients[0].__aenter__()
+        for uri in +self.subscribed:
+            await self._try(partial(self._clients[0].subscribe, uri))
+
+    def _new_client(self) -> Client:
+        template, key = self.mount.template, self.key
+        options: dict[str, Any] = {
+            "state_changed": self._state_changed,
+            "list_changed": _both(template.list_changed, self._list_changed),
+            "resource_updated": _both(template.resource_updated, self._resource_updated),
+        }
+        if can_start(template.target) or has_url(template.target):
+            options["restart"] = True
+        if not key.is_stateless or key.log_level is not None:
+            options["log"] = _both(template.log, self._logged)
+            options["log_level"] = template.log_level or key.log_level
+        if template.elicitation is None and key.modes:
+            options["elicitation"] = partial(self._ask, "elicitation/create")
+            options["elicitation_modes"] = key.modes
+            options["elicitation_complete"] = _both(template.elicitation_complete, self._completed)
+        if template.sampling is None and key.has_sampling:
+            options["sampling"] = partial(self._ask, "sampling/createMessage")
+            options["sampling_tools"] = key.has_sampling_tools
+        if template.roots is None and key.has_roots:
+            options["roots"] = self._roots
+        return attrs.evolve(template, **options)
+
+    def _lose(self, reason: str) -> None:
+        self._loss = reason or "the connection was lost"
+        self._news.wake()
+
+    def _report_possible_changes(self) -> None:
+        for kind in _LISTS:
+            self._list_changed(kind)
+        for uri in +self.subscribed:
+            self._resource_updated(types.ResourceUpdatedParams(uri=uri))
+
+    # Callbacks of the client.
+
+    def _state_changed(self, state: State, reason: str) -> None:
+        if self.mount.template.state_changed is not None:
+            self.mount.template.state_changed(state, reason)
+        if state in {"retrying", "closed"} and self._is_open:
+            self._is_open = False
+            self._lose(reason)
+
+    def _list_changed(self, kind: str) -> None:
+        self.on_notification(_event(list_changed(kind)[0], {}))
+
+    def _resource_updated(self, params: types.ResourceUpdatedParams) -> None:
+        self.on_notification(_event(RESOURCE_UPDATED, params))
+
+    def _completed(self, elicitation_id: str) -> None:
+        params = types.ElicitationCompleteParams(elicitation_id=elicitation_id)
+        self.on_notification(_event(_ELICITATION_COMPLETE, params))
+
+    async def _logged(self, params: types.LoggingMessageParams) -> None:
+        """Pass a log message to a running request; its client is the only one that may see it."""
+        if params.level not in get_args(types.LoggingLevel):
+            return
+        if self._calls and (len(self._calls) == 1 or not self.key.is_stateless):
+            await next(reversed(self._calls)).put(_event("log", params))
+        elif not self.key.is_stateless:
+            self.on_notification(_event(_LOG, params))
+
+    async def _ask(self, method: str, params: Any) -> Any:
+        """Ask the client whose request runs.
+
+        A stateless client can be asked while its own request runs. If several run, which may be
+        those of several clients, no protocol version says to which the question belongs.
+        """
+        if not self._calls:
+            raise RequestError(
+                INTERNAL_ERROR, f"{method}: no request is running, to ask its client"
+            )
+        if self.key.is_stateless and len(self._calls) > 1:
+            text = f"{method}: several requests are running, perhaps of several clients"
+            raise RequestError(INTERNAL_ERROR, text)
+        return await next(reversed(self._calls)).ask(method, params)
+
+    async def _roots(self) -> list[types.Root]:
+        result = await self._ask("roots/list", {})
+        roots: list[types.Root] = result.roots
+        return roots
+
+
+def _both(given: Any, own: Any) -> Any:
+    """Return a callback that calls the one of the mounted client, and then that of this module."""
+    if given is None:
+        return own
+
+    async def call(*arguments: Any) -> None:
+        for callback in (given, own):
+            value: Any = callback(*arguments)
+            if isawaitable(value):
+                await value
+
+    return call
