@@ -25,7 +25,7 @@ from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
-from mcp_trio._server.mounts import Mount, Origin
+from mcp_trio._server.mounts import Mount
 from mcp_trio._server.registry import (
     LISTS,
     Registered,
@@ -385,27 +385,13 @@ class ServedSession:
 
     async def _in_mount(
         self,
-        origin: Origin,
+        mount: "Mount | RemoteMount",
         handling: Handling,
         method: str,
         params: Any,
         limiter: Limiter | None = None,
     ) -> Any:
-        view = self.view_of(origin.mount.inner)
-        result = await view.run_mounted(handling, method, params, limiter)
-        mount = origin.mount
-        return mount.prefix.outer_result(result, mount.is_own, getattr(params, "uri", None))
-
-    async def _elsewhere(
-        self,
-        found: "tuple[Mount | RemoteMount, str]",
-        handling: Handling,
-        method: str,
-        params: Any,
-        limiter: Limiter | None = None,
-    ) -> Any:
-        """Return the result of a server behind a client; the params have its mount's names."""
-        mount, _ = found
+        """Return a mounted server's result for params with its names, with the URIs of this one."""
         if isinstance(mount, Mount):
             view = self.view_of(mount.inner)
             result = await view.run_mounted(handling, method, params, limiter)
@@ -414,14 +400,17 @@ class ServedSession:
         return mount.prefix.outer_result(result, mount.is_own, getattr(params, "uri", None))
 
     async def _read_in_mount(
-        self, origin: Origin, handling: Handling, uri: str, limiter: Limiter | None
+        self,
+        mount: "Mount | RemoteMount",
+        own_uri: str,
+        handling: Handling,
+        uri: str,
+        limiter: Limiter | None,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
-        own_uri = origin.mount.prefix.own_uri(uri)
-        assert own_uri is not None
         params = types.ReadResourceParams(uri=own_uri)
         try:
             result: types.ReadResourceResult = await self._in_mount(
-                origin, handling, "resources/read", params, limiter
+                mount, handling, "resources/read", params, limiter
             )
         except RequestError as error:
             if error.code != RESOURCE_NOT_FOUND or error.data != {"uri": own_uri}:
@@ -502,14 +491,14 @@ class ServedSession:
             if found is None:
                 raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
             own = msgspec.structs.replace(params, name=found[1])
-            answered: types.CallToolResult = await self._elsewhere(
-                found, handling, "tools/call", own
+            answered: types.CallToolResult = await self._in_mount(
+                found[0], handling, "tools/call", own
             )
             return answered
         if tool.origin is not None:
             own = msgspec.structs.replace(params, name=tool.origin.entry.name)
             mounted: types.CallToolResult = await self._in_mount(
-                tool.origin, handling, "tools/call", own
+                tool.origin.mount, handling, "tools/call", own
             )
             return mounted
         protocol_version = handling.request.peer.protocol_version
@@ -563,14 +552,12 @@ class ServedSession:
         try:
             elsewhere = self._find_resource_elsewhere(uri)
             if elsewhere is not None:
-                own = types.ReadResourceParams(uri=elsewhere[1])
-                answered: types.ReadResourceResult = await self._elsewhere(
-                    elsewhere, handling, "resources/read", own, limiter
-                )
-                return answered
+                return await self._read_in_mount(*elsewhere, handling, uri, limiter)
             resource, values = self._find_resource(uri)
             if resource.origin is not None:
-                return await self._read_in_mount(resource.origin, handling, uri, limiter)
+                mount = resource.origin.mount
+                own_uri = mount.prefix.own_uri(uri) or uri
+                return await self._read_in_mount(mount, own_uri, handling, uri, limiter)
             arguments = _decoded(resource.signature.decode_text, values)
             value = await self._call(resource, handling, arguments, limiter)
         except Exception as error:
@@ -710,8 +697,8 @@ class ServedSession:
         found = None if arguments is not None else self._find_target_elsewhere(params.ref)
         if found is not None:
             own = msgspec.structs.replace(params, ref=found[0].prefix.own_reference(params.ref))
-            answered: types.CompleteResult = await self._elsewhere(
-                found, handling, "completion/complete", own
+            answered: types.CompleteResult = await self._in_mount(
+                found[0], handling, "completion/complete", own
             )
             return answered
         if not registry.completions:
@@ -728,7 +715,7 @@ class ServedSession:
             mount = completion.origin.mount
             own = msgspec.structs.replace(params, ref=mount.prefix.own_reference(params.ref))
             mounted: types.CompleteResult = await self._in_mount(
-                completion.origin, handling, "completion/complete", own
+                completion.origin.mount, handling, "completion/complete", own
             )
             return mounted
         value = await self._call(completion, handling, params)
@@ -744,14 +731,14 @@ class ServedSession:
             if found is None:
                 raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
             own = msgspec.structs.replace(params, name=found[1])
-            answered: types.GetPromptResult = await self._elsewhere(
-                found, handling, "prompts/get", own
+            answered: types.GetPromptResult = await self._in_mount(
+                found[0], handling, "prompts/get", own
             )
             return answered
         if prompt.origin is not None:
             own = msgspec.structs.replace(params, name=prompt.origin.entry.name)
             mounted: types.GetPromptResult = await self._in_mount(
-                prompt.origin, handling, "prompts/get", own
+                prompt.origin.mount, handling, "prompts/get", own
             )
             return mounted
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})

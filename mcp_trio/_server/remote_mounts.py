@@ -37,10 +37,11 @@ from mcp_trio import types
 from mcp_trio._client.client import Client
 from mcp_trio._client.config import ServerConfig
 from mcp_trio._client.connect import can_start, has_url, is_command, url_of
+from mcp_trio._client.results import is_resource_not_found
 from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, Peer
 from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED
-from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._server.context import SEVERITY, Context
 from mcp_trio._server.elicitation import (
     Elicitation,
@@ -50,6 +51,7 @@ from mcp_trio._server.elicitation import (
     prepared,
 )
 from mcp_trio._server.mounts import Prefix
+from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling, lane_of_caller
@@ -65,6 +67,7 @@ from mcp_trio.errors import (
     INTERNAL_ERROR,
     MCPError,
     RequestError,
+    ResourceNotFound,
     ToolError,
 )
 from mcp_trio.limits import Limits
@@ -101,7 +104,7 @@ class Event(msgspec.Struct, frozen=True):
     Attributes:
         kind: "progress", "log" or "question" for a request, or its end: "result", "input required",
             "error" or "lost". Otherwise the method of a notification.
-        body: The params or the result; for "lost", the reason.
+        body: The params or the result; for "lost", a text with the server as its subject.
     """
 
     kind: str
@@ -156,7 +159,7 @@ _EVENTS: Final = _EventCodec()
 
 
 class Unavailable(Exception):  # noqa: N818 - it says what the mounted server is
-    """A mounted server is not connected; the text says why."""
+    """A mounted server is not connected; the text says so with the server as its subject."""
 
 
 # Mounts -----------------------------------------------------------------------------------------
@@ -310,7 +313,10 @@ class RemoteSession:
         """
         sent = _own_params(handling, params)
         event = await self._perform(handling, served, method, sent, partial(_request, method, sent))
-        return self._result(method, event)
+        result = self._result(method, event)
+        if isinstance(result, types.CallToolResult):
+            return _wrapped_for(handling.request.peer.protocol_version, result)
+        return result
 
     async def items(self, handling: Handling, served: "ServedSession", method: str) -> list[Any]:
         """Return all entries of a list of the mounted server; none if it is not connected."""
@@ -319,7 +325,8 @@ class RemoteSession:
         event = await self._perform(handling, served, method, None, send)
         if event.kind == "result":
             items: list[Any] = event.read(kind)
-            return items
+            protocol_version = handling.request.peer.protocol_version
+            return [_listed_for(protocol_version, item) for item in items]
         reason = event.read(Failure).message if event.kind == "error" else event.read()
         logger.warning("%s lacks the entries of %s: %s", method, self.mount.text, reason)
         return []
@@ -380,10 +387,13 @@ class RemoteSession:
 
     def _result(self, method: str, event: Event) -> Any:
         if event.kind == "error":
-            failure = event.read(Failure)
-            raise failure.error()
+            failure: RequestError = event.read(Failure).error()
+            if method == "resources/read" and is_resource_not_found(failure):
+                uri = "" if failure.data is None else failure.data.get("uri", "")
+                raise ResourceNotFound(uri, message=failure.message, data=failure.data)
+            raise failure
         if event.kind == "lost":
-            text = f"{self.mount.text} is not available: {event.read()}"
+            text = f"{self.mount.text}, {event.read()}"
             raise ToolError(text) if method == "tools/call" else RequestError(INTERNAL_ERROR, text)
         if event.kind == "input required":
             return event.read(types.InputRequiredResult)
@@ -453,6 +463,27 @@ def _own_params(handling: Handling, params: Any) -> Any:
     )
 
 
+def _listed_for(protocol_version: ProtocolVersion, item: Any) -> Any:
+    """Return an entry of a list; a tool's output schema is that of an object if it has to be."""
+    if not isinstance(item, types.Tool) or item.output_schema is None:
+        return item
+    if "type" not in item.output_schema:  # Values may be objects, which would not be wrapped.
+        return item
+    schema = OutputSchema(schema=item.output_schema, validation_errors=lambda _: [])
+    return msgspec.structs.replace(item, output_schema=schema.schema_for(protocol_version))
+
+
+def _wrapped_for(
+    protocol_version: ProtocolVersion, result: types.CallToolResult
+) -> types.CallToolResult:
+    """Return a result whose structured content is an object if it has to be."""
+    value = result.structured_content
+    is_limited = protocol_version.structured_content == "object"
+    if not is_limited or value is msgspec.UNSET or isinstance(value, dict):
+        return result
+    return msgspec.structs.replace(result, structured_content={"result": value})
+
+
 async def _report_progress(handling: Handling, _served: "ServedSession", event: Event) -> None:
     params = event.read(types.ProgressParams)
     await handling.progress(params.progress, params.total, params.message)
@@ -513,11 +544,13 @@ class RemoteCall:
             return await self.send(connection, self)
         except RequestError as error:
             return _event("error", Failure(error.code, error.message, error.data))
-        except (MCPError, Unavailable) as error:
+        except Unavailable as error:
             return _event("lost", str(error))
+        except MCPError as error:
+            return _event("lost", f"did not answer: {error}")
         except Exception as error:
             logger.exception("a request to %s failed", connection.mount.text)
-            return _event("lost", f"{type(error).__name__}: {error}")
+            return _event("lost", f"did not answer: {type(error).__name__}: {error}")
 
     async def put(self, event: Event) -> None:
         """Report an event to the handler; wait while the handler is far behind."""
@@ -744,7 +777,9 @@ class RemoteConnection:
             await self._news.wait()
         if not self._is_open:
             seconds = max(self._retry_at - trio.current_time(), 0)
-            raise Unavailable(f"{self._loss} (the next try to connect is in {seconds:.1f} s)")
+            raise Unavailable(
+                f"is connected again in {seconds:.1f} s at the earliest: {self._loss}"
+            )
         return self._clients[-1]
 
     async def keep(self) -> None:

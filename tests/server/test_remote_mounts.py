@@ -1,0 +1,607 @@
+"""Servers behind a client that are mounted into another server."""
+
+import itertools
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Context, RequestError, Server, ToolError
+from mcp_trio.errors import ReplayDivergence
+from mcp_trio.recording import replay
+from mcp_trio.transports import memory_pair
+from mcp_trio.types import CallToolResult, ResourceLink
+from tests.server.test_mounts import NAMES, TEXTS, connected, hub, weather
+
+LEGACY, STATELESS = PROTOCOL_VERSIONS = ["2025-11-25", "2026-07-28"]
+ROOT = Path(__file__).parents[2]
+
+both_versions = pytest.mark.parametrize("outer", PROTOCOL_VERSIONS)
+all_versions = pytest.mark.parametrize(
+    ("outer", "inner"),
+    [(outer, inner) for outer in PROTOCOL_VERSIONS for inner in PROTOCOL_VERSIONS],
+)
+
+ANSWERS = {
+    "elicitation": lambda params: {"value": params.message == "sure?"},
+    "roots": ["file:///r"],
+    "sampling": lambda params: f"hello {len(params.messages)}",
+}
+
+
+def asking():
+    """A server whose tools ask the client."""
+    server = Server("asking")
+
+    @server.tool
+    async def ask(ctx: Context) -> list[str]:
+        answer = await ctx.elicit("sure?", bool)
+        roots = await ctx.list_roots()
+        message = await ctx.sample("hello")
+        return [str(answer.data), roots[0].uri, message.content.text]
+
+    return server
+
+
+class Flaky:
+    """A target whose sessions the test can end, and whose next sessions it can refuse."""
+
+    def __init__(self, server):
+        self.server, self.scopes, self.refuses = server, [], False
+
+    async def serve(self, channel):
+        if self.refuses:
+            return
+        with trio.CancelScope() as scope:
+            self.scopes.append(scope)
+            await self.server.serve(channel)
+
+    def lose(self):
+        for scope in self.scopes:
+            scope.cancel()
+
+
+def remote(server, protocol_version, **options):
+    """A client of the server, to mount."""
+    return Client(server, protocol_versions=[protocol_version], **options)
+
+
+@all_versions
+async def test_a_server_offers_what_a_server_behind_a_client_has(outer, inner):
+    server = hub((remote(weather(), inner), "w"))
+    names, texts, reported = await connected(server, protocol_versions=[outer])
+    assert names == NAMES
+    measured = {"result": [1.5]} if LEGACY in (outer, inner) else [1.5]
+    assert texts == [TEXTS[0], measured, *TEXTS[2:]]
+    assert sorted(reported) == ["asked for Oslo", "asking"]
+
+
+@pytest.mark.slow
+@both_versions
+async def test_a_mounted_command_is_started_for_a_session_and_ends_with_it(tmp_path, outer):
+    script, log = tmp_path / "server.py", tmp_path / "log"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from tests.server.test_mounts import weather\n"
+        f"log = Path({str(log)!r})\n"
+        "log.write_text('begin')\n"
+        "weather().run()\n"
+        "log.write_text('end')\n"
+    )
+    server = hub((Client(script, env={"PYTHONPATH": str(ROOT)}), "w"))
+    async with Client(server) as client:
+        assert not log.exists()
+        await client.list_tools()
+        assert log.read_text() == "begin"
+    assert log.read_text() == "end"
+    names, texts, _ = await connected(server, protocol_versions=[outer])
+    assert (names, texts[0]) == (NAMES, TEXTS[0])
+
+
+@all_versions
+async def test_a_mounted_url_is_reached_over_http_through_http(nursery, outer, inner):
+    inner_url = await nursery.start(partial(weather().serve_http, port=0))
+    server = hub((Client(inner_url, protocol_versions=[inner]), "w"))
+    url = await nursery.start(partial(server.serve_http, port=0))
+    names, texts, reported = await connected(url, protocol_versions=[outer])
+    assert names == NAMES
+    assert [texts[0], *texts[2:]] == [TEXTS[0], *TEXTS[2:]]
+    assert sorted(reported) == ["asked for Oslo", "asking"]
+
+
+@all_versions
+async def test_the_client_of_the_session_answers_a_mounted_server(outer, inner):
+    server = hub((remote(asking(), inner), "w"))
+    async with Client(server, protocol_versions=[outer], **ANSWERS) as client:
+        result = await client.call_tool("w_ask")
+        assert result.data == ["True", "file:///r", "hello 1"]
+    async with Client(server, protocol_versions=[outer]) as client:
+        with pytest.raises((ToolError, RequestError), match="announce"):
+            await client.call_tool("w_ask")
+
+
+async def test_callbacks_of_a_mounted_client_answer_in_place_of_the_client_of_the_session():
+    logged, changed = [], []
+    inner = asking()
+
+    @inner.tool
+    async def say(ctx: Context) -> None:
+        await ctx.info("said")
+        inner.list_changed("tools")
+
+    own = {"roots": ["file:///own"], "log": lambda params: logged.append(("own", params.data))}
+    server = hub((remote(inner, LEGACY, list_changed=changed.append, **own), "w"))
+    options = ANSWERS | {"log": lambda params: logged.append(("session", params.data))}
+    async with Client(server, **options) as client:
+        result = await client.call_tool("w_ask")
+        await client.call_tool("w_say")
+        await trio.testing.wait_all_tasks_blocked()
+    assert result.data == ["True", "file:///own", "hello 1"]
+    assert logged == [("own", "said"), ("session", "said")]
+    assert changed == ["tools"]
+
+
+@all_versions
+async def test_a_cancellation_reaches_the_mounted_server(outer, inner):
+    other, has_begun, has_ended = Server("weather"), trio.Event(), trio.Event()
+
+    @other.tool
+    async def wait() -> None:
+        try:
+            has_begun.set()
+            await trio.sleep_forever()
+        finally:
+            has_ended.set()
+
+    server = hub((remote(other, inner), "w"))
+    async with Client(server, protocol_versions=[outer]) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "w_wait")
+            await has_begun.wait()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(5):
+            await has_ended.wait()
+
+
+# Errors.
+
+
+@all_versions
+async def test_errors_of_a_mounted_server_are_forwarded(outer, inner):
+    other = weather()
+
+    @other.tool
+    async def fail() -> None:
+        raise RequestError(-1234, "the pier is closed", {"pier": 4})
+
+    @other.tool
+    async def tell() -> None:
+        raise ToolError("no boat")
+
+    server = hub((remote(other, inner), "w"))
+    async with Client(server, protocol_versions=[outer]) as client:
+        with pytest.raises(RequestError) as caught:
+            await client.call_tool("w_fail")
+        error = caught.value
+        assert (error.code, error.message, error.data) == (
+            -1234,
+            "the pier is closed",
+            {"pier": 4},
+        )
+        with pytest.raises(ToolError, match="no boat"):
+            await client.call_tool("w_tell")
+        with pytest.raises(RequestError, match="unknown tool: none"):
+            await client.call_tool("w_none")
+        with pytest.raises(RequestError, match="unknown tool: none"):
+            await client.call_tool("none")
+        with pytest.raises(RequestError, match="unknown prompt: none"):
+            await client.get_prompt("w_none")
+        for uri in ("data://w/none", "data://none"):
+            with pytest.raises(RequestError, match=f"resource not found: {uri}") as caught:
+                await client.read_resource(uri)
+            assert caught.value.data == {"uri": uri}
+
+
+async def test_a_server_that_cannot_be_started_is_named_in_the_error_and_left_out_of_lists(caplog):
+    server = hub((["no-such-command", "--secret"], "w"), (weather(), "v"))
+    async with Client(server) as client:
+        with pytest.raises(ToolError) as caught:
+            await client.call_tool("w_forecast")
+        assert "the server no-such-command --secret, mounted with the prefix 'w'" in str(
+            caught.value
+        )
+        assert "is connected again in" in str(caught.value)
+        with pytest.raises(RequestError, match="'w', is connected again"):
+            await client.get_prompt("w_plan", {"city": "Oslo"})
+        assert {tool.name for tool in await client.list_tools()} == {"v_forecast", "v_measure"}
+    assert "tools/list lacks the entries of the server no-such-command" in caplog.text
+
+
+@all_versions
+async def test_a_lost_connection_is_opened_again_after_a_pause(autojump_clock, outer, inner):
+    other, changed = weather(), []
+    flaky = Flaky(other)
+    server = hub((remote(flaky, inner), "w"))
+    send, receive = trio.open_memory_channel(10)
+    options = {
+        "list_changed": changed.append,
+        "resource_updated": lambda params: send.send_nowait(params.uri),
+        "protocol_versions": [outer],
+    }
+    async with Client(server, **options) as client:
+        await client.call_tool("w_forecast", {"city": "Oslo"})
+        await client.subscribe("weather://w/Oslo/now")
+        flaky.refuses = True
+        flaky.lose()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ToolError, match=r"the server object, mounted .* is connected again"):
+            await client.call_tool("w_forecast", {"city": "Oslo"})
+        with pytest.raises(RequestError, match="is connected again"):
+            await client.read_resource("data://w/stations")
+        flaky.refuses = False
+        await trio.sleep(120)
+        await client.call_tool("w_forecast", {"city": "Oslo"})
+        assert set(changed) == {"tools", "resources", "prompts"}
+        assert await receive.receive() == "weather://w/Oslo/now"
+        other.resource_updated("weather://Oslo/now")
+        assert await receive.receive() == "weather://w/Oslo/now"
+
+
+async def test_the_pauses_between_tries_grow(autojump_clock):
+    times = []
+
+    class Noting:
+        async def serve(self, _channel):
+            times.append(trio.current_time())
+
+    async with Client(hub((remote(Noting(), LEGACY), "w"))) as client:
+        assert await client.list_tools() == []
+        await trio.sleep(200)
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert len(pauses) >= 5
+    assert pauses[0] < 2
+    assert 15 <= pauses[-1] <= 30
+
+
+async def test_a_channel_serves_one_session(nursery):
+    ours, theirs = memory_pair()
+    await nursery.start(weather().serve, theirs)
+    server = hub((ours, "w"))
+    async with Client(server) as client:
+        assert len(await client.list_tools()) == 2
+    async with Client(server) as client:
+        with pytest.raises(ToolError, match=r"behind a channel, mounted .* is connected again"):
+            await client.call_tool("w_measure")
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("a", "a"), ("a", "a_b"), ("a_b", "a"), (None, None)]
+)
+def test_two_servers_behind_clients_whose_names_could_be_mixed_up_are_an_error(first, second):
+    with pytest.raises(ValueError, match="could be those of"):
+        hub((["one"], first), (["two"], second))
+    inner = hub((["two"], None))
+    with pytest.raises(ValueError, match="could be those of"):
+        hub((["one"], first), (inner, second))
+    hub((["one"], first), (weather(), second))
+    hub((["one"], "x"), (["two"], None))
+
+
+@pytest.mark.parametrize("target", [1, None, {"command": "python"}])
+def test_what_no_client_can_connect_to_cannot_be_mounted(target):
+    with pytest.raises(TypeError, match="a server mounts another Server, a Client"):
+        Server("hub").mount(target, prefix="w")
+
+
+def test_a_script_that_is_missing_and_a_bad_prefix_are_errors_of_the_mount():
+    with pytest.raises(ValueError, match="no script"):
+        Server("hub").mount("missing.py", prefix="w")
+    with pytest.raises(ValueError, match="not a valid prefix"):
+        Server("hub").mount("http://127.0.0.1:1/mcp", prefix="a b")
+
+
+async def test_without_a_prefix_what_the_server_itself_has_comes_first(caplog):
+    server = hub((remote(weather(), LEGACY), None), (remote(asking(), LEGACY), "v"))
+    server.tool("measure")(lambda: 7)
+    async with Client(server, **ANSWERS) as client:
+        names = [tool.name for tool in await client.list_tools()]
+        assert sorted(names) == ["forecast", "measure", "v_ask"]
+        assert (await client.call_tool("measure")).content[0].text == "7"
+        assert (await client.call_tool("forecast", {"city": "Oslo"})).data == TEXTS[0]
+        assert (await client.call_tool("v_ask")).data[0] == "True"
+        assert (await client.read_resource("data://stations")).contents[0].text == "Blindern"
+    assert "leaves out 'measure' of the server object, mounted without a prefix" in caplog.text
+
+
+@both_versions
+async def test_a_server_behind_a_client_is_reached_through_a_mounted_server(outer):
+    passed, changed = [], []
+    middle, other = hub((remote(weather(), LEGACY), "w")), hub()
+    other.tool("first")(lambda: 1)
+
+    @middle.middleware
+    async def note(request, call_next):
+        passed.append((request.method, request.name))
+        return await call_next(request)
+
+    server = hub((middle, "m"), (other, None))
+    options = {"protocol_versions": [outer], "list_changed": changed.append}
+    async with Client(server, **options) as client:
+        assert {tool.name for tool in await client.list_tools()} == {
+            *("first", "m_w_forecast", "m_w_measure")
+        }
+        result = await client.call_tool("m_w_forecast", {"city": "Oslo"})
+        (contents,) = (await client.read_resource("weather://m/w/Oslo/now")).contents
+        values = (await client.complete("m_w_plan", "city", "O")).completion.values
+        await client.subscribe("weather://m/w/Oslo/now")
+        await client.unsubscribe("weather://m/w/Oslo/now")
+    assert (result.data, values) == (TEXTS[0], ["Oslo"])
+    assert (contents.uri, contents.text) == ("weather://m/w/Oslo/now", "Oslo: Blindern")
+    assert ("tools/call", "w_forecast") in passed
+
+
+async def test_uris_that_only_the_mounted_server_can_read_get_the_prefix():
+    other = weather()
+
+    @other.tool
+    async def find() -> CallToolResult:
+        uris = ("weather://Oslo/now", "https://example.com/weather")
+        return CallToolResult(content=[ResourceLink(name="now", uri=uri) for uri in uris])
+
+    async with Client(hub((remote(other, LEGACY), "w"))) as client:
+        oslo, elsewhere = (await client.call_tool("w_find")).content
+    assert oslo.uri == "weather://w/Oslo/now"
+    assert elsewhere.uri == "https://example.com/weather"
+
+
+# Notifications.
+
+
+@all_versions
+async def test_changes_of_a_mounted_server_reach_the_client_of_the_session(outer, inner):
+    other = weather()
+    server = hub((remote(other, inner), "w"))
+    send, receive = trio.open_memory_channel(10)
+    options = {
+        "list_changed": send.send_nowait,
+        "resource_updated": lambda params: send.send_nowait(params.uri),
+        "protocol_versions": [outer],
+    }
+    async with Client(server, **options) as client:
+        await client.list_tools()
+        await client.subscribe("weather://w/Oslo/now")
+        other.tool("later")(lambda: 1)
+        assert await receive.receive() == "tools"
+        assert "w_later" in {tool.name for tool in await client.list_tools()}
+        other.resource_updated("weather://Oslo/now")
+        assert await receive.receive() == "weather://w/Oslo/now"
+        await client.unsubscribe("weather://w/Oslo/now")
+        await trio.testing.wait_all_tasks_blocked()
+        other.resource_updated("weather://Oslo/now")
+        other.remove_tool("later")
+        assert await receive.receive() == "tools"
+        with pytest.raises(RequestError):
+            await client.subscribe("no scheme")
+
+
+async def test_a_log_level_and_changed_roots_reach_the_mounted_server():
+    other, roots = Server("weather"), []
+
+    @other.tool
+    async def say(ctx: Context) -> None:
+        await ctx.info("low")
+        await ctx.error("high")
+
+    @other.method("notifications/roots/list_changed")
+    async def changed(_params) -> None:
+        roots.append("changed")
+
+    logged = []
+    options = {"log": lambda params: logged.append(params.data), "roots": ["file:///r"]}
+    server = hub((remote(other, LEGACY), "w"))
+    async with Client(server, protocol_versions=[LEGACY], **options) as client:
+        await client.call_tool("w_say")
+        await client.set_log_level("error")
+        await client.call_tool("w_say")
+        await client.set_roots(["file:///other"])
+        await trio.testing.wait_all_tasks_blocked()
+    assert logged == ["low", "high", "high"]
+    assert roots == ["changed"]
+
+
+async def test_a_message_outside_of_a_request_reaches_a_legacy_client():
+    other, sessions, logged = Server("weather"), [], []
+    other.tool("begin")(lambda: None)
+
+    class Kept:
+        async def serve(self, channel):
+            async with trio.open_nursery() as nursery:
+                sessions.append(await nursery.start(other.serve, channel))
+
+    server = hub((remote(Kept(), LEGACY), "w"))
+    options = {"log": lambda params: logged.append(params.data)}
+    async with Client(server, protocol_versions=[LEGACY], **options) as client:
+        await client.call_tool("w_begin")
+        for level in ("info", "error"):
+            await sessions[0].notify("notifications/message", {"level": level, "data": level})
+        await trio.testing.wait_all_tasks_blocked()
+        assert logged == ["info", "error"]
+        await client.set_log_level("error")
+        for level in ("info", "error"):
+            await sessions[0].notify("notifications/message", {"level": level, "data": level})
+        await trio.testing.wait_all_tasks_blocked()
+    assert logged == ["info", "error", "error"]
+
+
+async def test_a_completed_url_elicitation_is_reported_to_the_client():
+    other, completed = Server("shop"), []
+
+    @other.tool
+    async def pay(ctx: Context) -> str:
+        answer = await ctx.elicit_url("pay", "https://example.com/pay")
+        await ctx.elicitation_complete(answer.elicitation_id)
+        return answer.action
+
+    options = {
+        "elicitation": lambda _params: True,
+        "elicitation_modes": ["url"],
+        "elicitation_complete": completed.append,
+        "protocol_versions": [LEGACY],
+    }
+    async with Client(hub((remote(other, LEGACY), "w")), **options) as client:
+        assert (await client.call_tool("w_pay")).data == "accept"
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(completed) == 1
+
+
+async def test_no_stateless_client_is_asked_for_another_one():
+    other, go_on, waiting = Server("asking"), trio.Event(), []
+
+    @other.tool
+    async def ask(ctx: Context) -> str:
+        waiting.append(ctx)
+        await go_on.wait()
+        return str((await ctx.elicit("sure?", bool)).data)
+
+    server = hub((remote(other, LEGACY), "w"))
+    failures = []
+
+    async def call(client):
+        try:
+            await client.call_tool("w_ask")
+        except (ToolError, RequestError) as error:
+            failures.append(str(error))
+
+    options = ANSWERS | {"protocol_versions": [STATELESS]}
+    async with Client(server, **options) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(call, client)
+        nursery.start_soon(call, client)
+        while len(waiting) < 2:
+            await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+    assert len(failures) == 2 or "several requests are running" in failures[0]
+    assert any("several requests are running" in text for text in failures)
+
+
+# Recordings.
+
+
+async def _use(client, other):
+    """Use what `everything` has, and return what was answered."""
+    texts = [tool.name for tool in await client.list_tools()]
+    texts += (await client.call_tool("w_ask")).data
+    texts.append((await client.call_tool("w_forecast", {"city": "Oslo"})).data)
+    texts.append((await client.read_resource("weather://w/Oslo/now")).contents[0].text)
+    await client.subscribe("weather://w/Oslo/now")
+    other.resource_updated("weather://Oslo/now")
+    await trio.testing.wait_all_tasks_blocked()
+    other.tool("later")(lambda: 1)
+    await trio.testing.wait_all_tasks_blocked()
+    texts += [tool.name for tool in await client.list_tools()]
+    await client.unsubscribe("weather://w/Oslo/now")
+    for wrong in ("w_none", "w_fail"):
+        with pytest.raises((ToolError, RequestError)):
+            await client.call_tool(wrong)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.call_tool, "w_wait")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    return texts
+
+
+def everything():
+    other = weather()
+
+    @other.tool
+    async def ask(ctx: Context) -> list[str]:
+        await ctx.progress(1)
+        return [str((await ctx.elicit("sure?", bool)).data), (await ctx.list_roots())[0].uri]
+
+    @other.tool
+    async def fail() -> None:
+        raise OSError
+
+    @other.tool
+    async def wait() -> None:
+        await trio.sleep_forever()
+
+    return other
+
+
+def through(city, target):
+    """A server with a mounted one, which it asks for the weather in that city."""
+    server = hub((target, "w"))
+
+    @server.middleware
+    async def change(request, call_next):
+        if request.name == "w_forecast":
+            request = request.with_arguments({"city": city})
+        return await call_next(request)
+
+    return server
+
+
+class Unreachable:
+    """A target that a replay must not connect to."""
+
+    async def serve(self, _channel):
+        raise AssertionError("a replay has connected")
+
+
+@all_versions
+async def test_a_session_with_a_mounted_server_replays_without_it(tmp_path, outer, inner):
+    path, other = tmp_path / "it.mcprec.jsonl", everything()
+    ours, theirs = memory_pair()
+    options = ANSWERS | {
+        "log": lambda _params: None,
+        "progress": lambda _progress: None,
+        "list_changed": lambda _kind: None,
+        "resource_updated": lambda _params: None,
+        "protocol_versions": [outer],
+    }
+    async with trio.open_nursery() as nursery:
+        server = through("Oslo", remote(other, inner))
+        await nursery.start(partial(server.serve, theirs, record=path))
+        async with Client(ours, **options) as client:
+            texts = await _use(client, other)
+    assert texts.count("w_forecast") == 2
+    assert texts.count("w_later") == 1
+    report = await trio.to_thread.run_sync(replay, path, through("Oslo", Unreachable()))
+    assert report.is_complete
+    assert report.requests > 6
+    with pytest.raises(ReplayDivergence, match="Bergen"):
+        await trio.to_thread.run_sync(replay, path, through("Bergen", Unreachable()))
+
+
+@both_versions
+async def test_a_session_whose_mounted_server_is_lost_replays(autojump_clock, tmp_path, outer):
+    path, flaky = tmp_path / "it.mcprec.jsonl", Flaky(weather())
+    ours, theirs = memory_pair()
+    async with trio.open_nursery() as nursery:
+        server = hub((remote(flaky, LEGACY), "w"))
+        await nursery.start(partial(server.serve, theirs, record=path))
+        async with Client(ours, protocol_versions=[outer]) as client:
+            await client.list_tools()
+            flaky.lose()
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(ToolError, match="is connected again"):
+                await client.call_tool("w_forecast", {"city": "Oslo"})
+            await trio.sleep(60)
+            await client.call_tool("w_forecast", {"city": "Oslo"})
+    report = await trio.to_thread.run_sync(replay, path, hub((Unreachable(), "w")))
+    assert report.is_complete
+
+
+def test_a_server_without_a_mounted_client_does_not_import_the_client():
+    script = (
+        "import sys\nfrom mcp_trio import Server\nServer('hub').mount(Server('other'), prefix='o')\n"
+        "assert 'mcp_trio._client.client' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
