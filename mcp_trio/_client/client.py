@@ -586,10 +586,6 @@ class Client:
         """
         await self._session.notify(method, params)
 
-    async def notifications_handled(self) -> None:
-        """Wait until the callbacks for all notifications that have arrived so far have returned."""
-        await self._session.notifications_handled()
-
     async def list_tools(self, **options: Unpack[CallOptions]) -> list[types.Tool]:
         """Return all tools, from at most `limits.requests.pages_max` pages.
 
@@ -1263,6 +1259,13 @@ class Client:
 def _shortest_seconds(options: CallOptions) -> float | None:
     given = (options.get("idle_seconds"), options.get("total_seconds"))
     return min((seconds for seconds in given if seconds is not None), default=None)
+
+
+async def notifications_handled(client: Client) -> None:
+    """Wait until the client's callbacks for the notifications that have arrived have returned."""
+    # Only servers that pass the notifications on need this.
+    session = client._session  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    await session.notifications_handled()
 
 
 async def connect_client(

@@ -34,7 +34,7 @@ import msgspec
 import trio
 
 from mcp_trio import types
-from mcp_trio._client.client import Client
+from mcp_trio._client.client import Client, notifications_handled
 from mcp_trio._client.config import ServerConfig
 from mcp_trio._client.connect import can_start, has_url, is_command, url_of
 from mcp_trio._client.results import is_resource_not_found
@@ -633,7 +633,7 @@ async def _request(
         await client.list_tools()
         result = await send()
     # Log messages that arrived before the result belong to this request.
-    await client.notifications_handled()
+    await notifications_handled(client)
     is_question = isinstance(result, types.InputRequiredResult)
     return _event("input required" if is_question else "result", result)
 

@@ -40,7 +40,16 @@ FAULTS = {
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mcp_trio._session.session",
         "_session.session",
     ),
-    "sideways": ("_server/side.py", "import mcp_trio._client", "must not import mcp_trio._client"),
+    "sideways": (
+        "_transports/side.py",
+        "import mcp_trio._recorder",
+        "must not import mcp_trio._recorder",
+    ),
+    "up within the roles": (
+        "_client/up.py",
+        "import mcp_trio._server",
+        "must not import mcp_trio._server",
+    ),
     "sideways in the lowest layer": (
         "errors.py",
         "import mcp_trio.limits",

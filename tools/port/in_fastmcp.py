@@ -988,11 +988,22 @@ async def mount() -> Facts:
     def hello() -> str:
         return "hello"
 
+    @child.resource("data://note")
+    def note() -> str:
+        return "a note"
+
     mcp = FastMCP("demo")
     mcp.mount(child, namespace="child")
+
+    @child.tool
+    def later() -> str:
+        return "later"
+
     async with Client(mcp) as client:
         names = [tool.name for tool in await client.list_tools()]
-    return {"tools": names}
+        text = text_of(await client.call_tool("child_hello", {}))
+        (contents,) = await client.read_resource("data://child/note")
+    return {"tools": names, "text": text, "resource": contents.text}
 
 
 async def from_openapi() -> Facts:

@@ -1028,3 +1028,35 @@ async def tool_transformation() -> Facts:
 
     server.transform_tool("add", name="plus_one", arguments={"b": Fixed(1)})
     return {"text": text_of(await called(server, {"a": 2}))}
+
+
+async def mount() -> Facts:
+    child = Server("child")
+
+    @child.tool
+    def hello() -> str:
+        return "hello"
+
+    @child.resource("data://note")
+    def note() -> str:
+        return "a note"
+
+    server = Server("demo")
+    server.mount(child, prefix="child")
+
+    @child.tool
+    def later() -> str:
+        return "later"
+
+    async with Client(server) as client:
+        names = [tool.name for tool in await client.list_tools()]
+        text = text_of(await client.call_tool("child_hello", {}))
+        (contents,) = (await client.read_resource("data://child/note")).contents
+    return {"tools": names, "text": text, "resource": contents.text}
+
+
+async def proxy() -> Facts:
+    server = Server("demo")
+    server.mount(SCRIPT, prefix=None)
+    async with Client(server) as client:
+        return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}

@@ -505,20 +505,20 @@ COMPOSITION: Final = (
         "async def log(request: MiddlewareRequest, call_next: CallNext) -> Any:",
         "one function for all methods; [some are shipped](middleware.md)",
     ),
-    missing(
+    other(
         "mount",
         "mounting a server into another (`import_server` of FastMCP 2 and 3)",
         'mcp.mount(child, namespace="child")',
-        "register the functions on one server; hosts and `ClientGroup` join several",
-        absent="Server.mount",
+        'server.mount(child, prefix="child")',
+        "live, as in FastMCP; [compose servers](compose-servers.md)",
     ),
-    missing(
+    other(
         "proxy",
         "a server that forwards to another",
         "mcp = create_proxy(SCRIPT)",
-        "as commands, not as a server object: `mcp-trio bridge` joins two transports, and"
-        " `mcp-trio record` records what it forwards",
-        absent="create_proxy",
+        'server = Server("demo")\nserver.mount(SCRIPT, prefix=None)',
+        "each session has its own connection, which is opened again when it is lost; as commands:"
+        " `mcp-trio bridge` joins two transports, and `mcp-trio record` records what it forwards",
     ),
     other(
         "from_openapi",
