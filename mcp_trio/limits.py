@@ -131,6 +131,10 @@ class RequestLimits(_Options):
     subscriptions_max: int = 1024
     """Resources to which one client is subscribed."""
 
+    mount_connections_max: int = 16
+    """Connections of one session to a mounted server. Stateless clients share a session, and those
+    with equal capabilities a connection; one that is not used makes room for another."""
+
     # Handlers that ask their client.
     sent_per_handler_max: int = 256
     """Requests that one handler may send to its client."""

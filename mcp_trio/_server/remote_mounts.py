@@ -238,7 +238,7 @@ class Key(NamedTuple):
     has_sampling: bool
     has_sampling_tools: bool
     has_roots: bool
-    log_level: types.LoggingLevel | None
+    has_log: bool
 
 
 def _key(peer: Peer) -> Key:
@@ -254,7 +254,7 @@ def _key(peer: Peer) -> Key:
         has_sampling=peer.can("sampling"),
         has_sampling_tools=peer.can("sampling.tools"),
         has_roots=not Roots().needs(peer),
-        log_level=peer.log_level if is_stateless else None,
+        has_log=not is_stateless or peer.log_level is not None,
     )
 
 
@@ -690,10 +690,23 @@ class LiveConnections:
         await self._ready.wait()
         connection = self._connections.get(key)
         if connection is None:
+            connections_max = self.session.connection.limits.requests.mount_connections_max
+            if len(self._connections) >= connections_max and not self._drop_unused():
+                name = f"limits.requests.mount_connections_max={connections_max}"
+                return _event("lost", f"has too many connections of clients that use it ({name})")
             connection = self._connections[key] = RemoteConnection(self.mount, key, self._notified)
             self.start(connection.keep)
         self.start(partial(connection.run, call))
         return await call.proceed()
+
+    def _drop_unused(self) -> bool:
+        """Close a connection that is not used; return whether there is one."""
+        for key, connection in self._connections.items():
+            if not connection.is_used:
+                del self._connections[key]
+                self.start(connection.aclose)
+                return True
+        return False
 
     def start(self, task: Callable[[], Awaitable[None]]) -> None:
         """Start a task beside the session, in no lane, until the session ends."""
@@ -732,8 +745,7 @@ class LiveConnections:
                 self._ready.set()
                 await trio.sleep_forever()
         finally:
-            with trio.CancelScope(shield=True):
-                await together(self._connections, lambda key: self._connections[key].aclose())
+            await together(self._connections, lambda key: self._connections[key].aclose())
 
 
 @attrs.define(eq=False, repr=False)
@@ -753,6 +765,7 @@ class RemoteConnection:
     subscribed: Counter[str] = attrs.field(factory=Counter[str], init=False)
     _calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)
     _clients: list[Client] = attrs.field(factory=list[Client], init=False)
+    _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _is_open: bool = attrs.field(default=False, init=False)
     _loss: str = attrs.field(default="", init=False)
     _retry_at: float = attrs.field(default=math.inf, init=False)
@@ -766,6 +779,11 @@ class RemoteConnection:
         finally:
             call.end()
             del self._calls[call]
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether requests are running, or resources are subscribed to."""
+        return bool(self._calls or +self.subscribed)
 
     async def client(self) -> Client:
         """Return the connected client; wait for the first try to connect.
@@ -784,6 +802,10 @@ class RemoteConnection:
 
     async def keep(self) -> None:
         """Connect, and connect again whenever the connection is lost, after growing pauses."""
+        with self._keeping:
+            await self._keep()
+
+    async def _keep(self) -> None:
         failures, has_been_open = 0, False
         while True:
             try:
@@ -806,8 +828,10 @@ class RemoteConnection:
             await trio.sleep(seconds)
 
     async def aclose(self) -> None:
-        """Close the connection."""
-        await together(self._clients, Client.aclose)
+        """Close the connection, shielded, in bounded time."""
+        self._keeping.cancel()
+        with trio.CancelScope(shield=True):
+            await together(self._clients, Client.aclose)
 
     async def unsubscribe(self, uri: str) -> None:
         """End a subscription to a resource; an error is logged."""
@@ -851,9 +875,10 @@ class RemoteConnection:
         }
         if can_start(template.target) or has_url(template.target):
             options["restart"] = True
-        if not key.is_stateless or key.log_level is not None:
+        if key.has_log:
             options["log"] = _both(template.log, self._logged)
-            options["log_level"] = template.log_level or key.log_level
+            # Each request of a stateless client has a level of its own, by which it is sent on.
+            options["log_level"] = template.log_level or ("debug" if key.is_stateless else None)
         if template.elicitation is None and key.modes:
             options["elicitation"] = partial(self._ask, "elicitation/create")
             options["elicitation_modes"] = key.modes

@@ -866,7 +866,7 @@ class Server:
         The other server's tools, prompts, resources and completions appear here, also those that
         are registered later. Tools and prompts are called `weather_NAME`; the URI `data://info` is
         `data://weather/info` here, and so is the beginning of a template. Methods that `method`
-        registers are not mounted.
+        registers, and routes, are not mounted.
 
         A `Client`, or a target of one, mounts a server behind it: each session here has its own
         connection, which is opened by the first request that needs it, and opened again when it is

@@ -10,8 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Context, RequestError, Server, ToolError
+from mcp_trio import Client, Context, Limits, RequestError, Server, ToolError
 from mcp_trio.errors import ReplayDivergence
+from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import replay
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult, ResourceLink
@@ -605,3 +606,20 @@ def test_a_server_without_a_mounted_client_does_not_import_the_client():
         "assert 'mcp_trio._client.client' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+async def test_a_connection_that_is_not_used_makes_room_for_clients_with_other_capabilities(
+    nursery,
+):
+    flaky = Flaky(weather())
+    limits = Limits(requests=RequestLimits(mount_connections_max=1))
+    server = hub((remote(flaky, LEGACY), "w"), limits=limits)
+    url = await nursery.start(partial(server.serve_http, port=0))
+    options = {"protocol_versions": [STATELESS]}
+    async with Client(url, **options) as plain, Client(url, **options, **ANSWERS) as able:
+        assert (await plain.call_tool("w_forecast", {"city": "Oslo"})).data == TEXTS[0]
+        assert (await able.call_tool("w_forecast", {"city": "Oslo"})).data == TEXTS[0]
+        assert len(flaky.scopes) == 2
+        await able.subscribe("data://w/stations")
+        with pytest.raises(ToolError, match=r"limits\.requests\.mount_connections_max=1"):
+            await plain.call_tool("w_forecast", {"city": "Oslo"})
