@@ -93,9 +93,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check all types twice, and that the public ones are complete."""
+    """Check all types twice, also for macOS and Windows, and that the public ones are complete."""
     install(session, "types")
     session.run("mypy")
+    session.run("mypy", "--platform", "darwin", "mcp_trio")
+    # The example of named pipes is for systems that have them as files.
+    session.run("mypy", "--platform", "win32", "--exclude", "examples/named_pipes", "mcp_trio")
     session.run("pyright")
     session.run("pyright", "--verifytypes", "mcp_trio", "--ignoreexternal")
 

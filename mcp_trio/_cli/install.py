@@ -279,7 +279,9 @@ class _Launch:
         Raises:
             click.UsageError: Packages need `uv`, which is not installed.
         """
-        source, colon, name = self.target.partition(":")
+        from mcp_trio._replay.targets import split_target
+
+        source, colon, name = split_target(self.target)
         if source.endswith(".py"):
             source = _absolute(source)
         run = ["run", f"{source}{colon}{name}"]
@@ -299,9 +301,12 @@ class _Launch:
     @property
     def environment(self) -> Mapping[str, str]:
         """The server's variables, with the import path of a module in the working directory."""
-        top = self.target.partition(":")[0].partition(".")[0]
+        from mcp_trio._replay.targets import split_target
+
+        source = split_target(self.target)[0]
+        top = source.partition(".")[0]
         is_here = Path(top).is_dir() or Path(f"{top}.py").is_file()
-        if self.target.partition(":")[0].endswith(".py") or not is_here:
+        if source.endswith(".py") or not is_here:
             return self.variables
         return {"PYTHONPATH": str(Path.cwd()), **self.variables}
 

@@ -212,7 +212,9 @@ def read_project(target: str, *, description: str | None, version: str | None) -
     Raises:
         click.UsageError: There is no pyproject.toml, it cannot be used, or information is missing.
     """
-    module, colon, name = target.partition(":")
+    from mcp_trio._replay.targets import split_target
+
+    module, colon, name = split_target(target)
     is_file = module.endswith(".py")
     server_file = Path(module if is_file else str(sys.modules[module].__file__)).resolve()
     source = server_file

@@ -1,6 +1,5 @@
 """`mcp-trio redact` replaces secrets in a recording; `mcp-trio scan` looks for remaining ones."""
 
-import fcntl
 import os
 import secrets
 import shlex
@@ -31,6 +30,7 @@ from mcp_trio._cli.output import (
     print_table,
 )
 from mcp_trio._journal.reader import Damage
+from mcp_trio._system import NO_FOLLOW, try_lock
 from mcp_trio.errors import RecordingError
 
 if TYPE_CHECKING:
@@ -182,11 +182,11 @@ def _output_file(file: str, output: str | None, *, in_place: bool) -> str | None
     links = 0
     try:
         with Path(file).open("rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if not try_lock(opened.fileno(), is_shared=True):
+                # The session would continue in a deleted file.
+                raise click.UsageError(f"a session is still being recorded to {file}")
             links = os.fstat(opened.fileno()).st_nlink
-    except BlockingIOError as error:  # the session would continue in a deleted file
-        raise click.UsageError(f"a session is still being recorded to {file}") from error
-    except OSError:  # reading reports the error, unless this file system has no locks
+    except OSError:  # reading reports the error
         pass
     if links > 1:
         click.echo(f"note: {file} has another name, a hard link, which keeps the secrets", err=True)
@@ -240,7 +240,7 @@ def _write_and_replace(target: str, lines: Iterable[bytes]) -> None:
 
     part = f"{target}.{os.getpid()}.part"
     try:
-        file = FileSink(part, overwrite=True, flags=os.O_NOFOLLOW)
+        file = FileSink(part, overwrite=True, flags=NO_FOLLOW)
         sink = CompressedSink(file) if target.endswith(COMPRESSED_SUFFIX) else file
         with closing(sink):
             for line in lines:

@@ -24,6 +24,7 @@ exited.
 
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ import trio
 from mcp_trio._proxy.journal import Direction, LineJournal, start_line_journal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._session.tasks import sole_exception
+from mcp_trio._system import SIGKILL
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
 from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio._transports.stdio import divert_stdio, wait_parent_death
@@ -43,7 +45,10 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 SIGNAL_STATUS_BASE: Final = 128
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+if sys.platform == "win32":
+    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+else:
+    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def not_ignored(signals: Iterable[int]) -> list[int]:
@@ -87,9 +92,10 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
 # start others (npx, uv) rely on that: they forward SIGTERM, but expect their children to get SIGINT
 # from the terminal.
 SIGNALS: Final[Mapping[int, Callable[[ChildProcess, int], None]]] = {
-    signal.SIGINT: ChildProcess.send_signal_to_group,
-    signal.SIGHUP: ChildProcess.send_signal_to_group,
-    signal.SIGTERM: ChildProcess.send_signal,
+    number: ChildProcess.send_signal
+    if number == signal.SIGTERM
+    else ChildProcess.send_signal_to_group
+    for number in _SIGNALS
 }
 
 
@@ -180,7 +186,7 @@ def run_stdio_proxy(
 def shell_status(exit_status: int | None) -> int:
     """Return the exit status as a shell reports it; None is a process that could not be killed."""
     if exit_status is None:
-        return SIGNAL_STATUS_BASE + signal.SIGKILL
+        return SIGNAL_STATUS_BASE + SIGKILL
     return exit_status if exit_status >= 0 else SIGNAL_STATUS_BASE - exit_status
 
 

@@ -5,12 +5,12 @@ with Zstandard and can be read while they are being written.
 """
 
 import errno
-import fcntl
 import io
 import math
 import os
 import re
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from mcp_trio._system import WRITE_FLAGS, make_private, sync_data, try_lock
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -94,7 +95,7 @@ EXISTS: Final = (
 _write: Final = os.write
 
 
-_OPEN_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+_OPEN_FLAGS: Final = os.O_WRONLY | os.O_CREAT | WRITE_FLAGS
 _OPEN_ERRORS: Final = {
     errno.ENXIO: "no program reads this FIFO; start the one that reads it first",
     errno.ELOOP: "a symbolic link has the name of this file of the recording; remove it",
@@ -109,7 +110,7 @@ class FileSink:
 
     `flags` are further flags for `os.open`, for a name that the user has not chosen in full: other
     users of a shared folder may have put something there. With `os.O_EXCL`, nothing may be there;
-    with `os.O_NOFOLLOW`, no symbolic link and nothing but a regular file.
+    with `NO_FOLLOW`, no symbolic link and nothing but a regular file.
 
     With `sync_seconds`, a thread syncs the file to the disk at that interval. When a sync fails,
     the next write raises its error. `close` waits for the last sync for at most
@@ -143,14 +144,15 @@ class FileSink:
         if flags and not self._is_regular:
             self.close()
             raise OSError(errno.EINVAL, "it is not a regular file")
-        os.set_blocking(self._descriptor, True)
+        if sys.platform != "win32":
+            os.set_blocking(self._descriptor, True)
         if self._is_regular:
             try:
                 self._lock()
                 if not overwrite and os.fstat(self._descriptor).st_size:
                     raise FileExistsError(errno.EEXIST, EXISTS)
                 # An existing file may be readable by others.
-                os.fchmod(self._descriptor, 0o600)
+                make_private(self._descriptor)
                 os.ftruncate(self._descriptor, 0)
                 if sync_seconds is not None:
                     self._syncing = SyncingThread(self._descriptor, sync_seconds)
@@ -159,13 +161,9 @@ class FileSink:
                 raise
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not try_lock(self._descriptor):
             text = "another session is being recorded to this file; record both to a folder instead"
-            raise OSError(errno.EBUSY, text) from error
-        except OSError:  # the file system has no locks
-            pass
+            raise OSError(errno.EBUSY, text)
 
     def write(self, data: bytes) -> None:
         """Append `data`; if the disk takes only a part of it, remove that and raise OSError."""
@@ -230,7 +228,7 @@ class SyncingThread:
 
     def _sync(self) -> None:
         try:
-            os.fdatasync(self._descriptor)
+            sync_data(self._descriptor)
         except OSError as error:
             self._failure = error
 

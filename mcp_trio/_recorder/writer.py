@@ -72,6 +72,7 @@ from mcp_trio._recorder.files import (
     is_free_for_segment,
     later_names,
 )
+from mcp_trio._system import NO_FOLLOW
 from mcp_trio._version import __version__
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -798,7 +799,7 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
     is_named_by_user = target == Path(options.path)
 
     def open_file(name: str) -> FileSink | CompressedSink:
-        flags = os.O_NOFOLLOW
+        flags = NO_FOLLOW
         if name == path:
             flags = 0 if is_named_by_user else os.O_EXCL
         file = FileSink(

@@ -12,7 +12,6 @@ schedule.
 
 import functools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -58,6 +57,7 @@ from mcp_trio._session.lanes import LANE
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio._system import SIGKILL
 from mcp_trio.errors import BlockedInReplay, RecordingError, SweepUnavailable
 
 if TYPE_CHECKING:
@@ -235,6 +235,11 @@ def sweep(
     return _Sweep(path, trace, run_all).run(options)
 
 
+_NO_FORK: Final = (
+    "this system cannot fork a process for each schedule; Linux, macOS and WSL on Windows can"
+)
+
+
 def sweep_forked(
     path: str | os.PathLike[str], server: "Server", options: SweepOptions
 ) -> SweepReport:
@@ -244,7 +249,7 @@ def sweep_forked(
         RecordingError, BlockedInReplay, SweepUnavailable: As for `sweep`.
     """
     if not hasattr(os, "fork"):
-        raise SweepUnavailable("this system cannot fork a process for each schedule")
+        raise SweepUnavailable(_NO_FORK)
     trace = load_sweep_trace(path)
     return _Sweep(path, trace, functools.partial(_run_forked, trace, server)).run(options)
 
@@ -405,7 +410,7 @@ class _Fork:
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""
-        os.kill(self.process, signal.SIGKILL)
+        os.kill(self.process, SIGKILL)
         os.close(self.pipe)
         os.waitpid(self.process, 0)
 
@@ -430,6 +435,8 @@ def _run_forked(
 
 
 def _fork(trace: SweepTrace, server: "Server", order: Order, number: int) -> _Fork:
+    if sys.platform == "win32":
+        raise SweepUnavailable(_NO_FORK)
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:  # pragma: no cover  a fork does not report its coverage

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import traceback
@@ -27,6 +28,16 @@ class TargetError(MCPError):
     """A TARGET names no server, or cannot be imported."""
 
 
+def split_target(target: str) -> tuple[str, str, str]:
+    """Return the file or module of a TARGET, the colon or nothing, and the name of the object.
+
+    The colon after a drive letter of Windows is part of the file.
+    """
+    drive, rest = os.path.splitdrive(target)
+    source, colon, name = rest.partition(":")
+    return drive + source, colon, name
+
+
 def import_server(target: str) -> Server:
     """Import the server that `file.py[:object]` or `package.module[:object]` names.
 
@@ -37,7 +48,7 @@ def import_server(target: str) -> Server:
     Raises:
         TargetError: There is no such file, module or server, or importing or making it raises.
     """
-    source, _, name = target.partition(":")
+    source, _, name = split_target(target)
     module = _import(source)
     servers = {key: value for key, value in vars(module).items() if isinstance(value, Server)}
     choices = f"servers in this module: {', '.join(servers) or 'none'}"
@@ -169,7 +180,7 @@ def target_of(server: Server) -> str | None:
 
 def _own_modules(target: str) -> dict[str, ModuleType]:
     """Return the imported modules that belong to a target, by name."""
-    source = target.partition(":")[0]
+    source = split_target(target)[0]
     file: str | None = source
     if not source.endswith(".py"):
         top = source.partition(".")[0]

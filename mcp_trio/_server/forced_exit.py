@@ -26,6 +26,7 @@ from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import await_frames
+from mcp_trio._system import SIGHUP, open_process_end
 
 SIGNAL_STATUS_BASE: Final = 128
 """Added to the number of the signal that ended the process, this is its exit status."""
@@ -43,24 +44,23 @@ def forced_exit(
     """Within this context, exit `seconds` after a signal, and at once after a second signal.
 
     With `parent_pid`, also exit `seconds` after the end of the parent process, on Linux; the exit
-    status is then that of SIGHUP.
+    status is then that of SIGHUP. On Windows nothing is forced: a thread cannot wait for a signal.
 
     Has to be entered in a Trio run, within `trio.open_signal_receiver` for the same signals. Before
     a forced exit, the places in the users' code that held the process are printed to stderr. The
     exit status is `SIGNAL_STATUS_BASE` plus the number of the signal, no clean-up is run, and
     recordings end as after a crash.
     """
+    if sys.platform == "win32":
+        yield
+        return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     # Handlers of signals in Python run when the main thread comes to its next step, which may take
     # arbitrarily long. The numbers are written to this descriptor at once.
     trio_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     root = trio.lowlevel.current_root_task()
-    parent: int | None = None
-    if parent_pid is not None:
-        # This descriptor is readable when the process has ended. Not every system has it.
-        with suppress(AttributeError, OSError):
-            parent = os.pidfd_open(parent_pid)
+    parent = None if parent_pid is None else open_process_end(parent_pid)
     watch = partial(_watch, reader, trio_fd, frozenset(numbers), seconds, parent, root)
     thread = threading.Thread(target=watch, name="mcp_trio exit", daemon=True)
     thread.start()
@@ -83,6 +83,8 @@ def _watch(
     parent: int | None,
     root: trio.lowlevel.Task | None,
 ) -> None:
+    if sys.platform == "win32":  # `forced_exit` starts no thread there
+        return
     first, exit_at, cause = 0, math.inf, ""
     selector = selectors.PollSelector()  # `select.select` takes no descriptor above 1023
     selector.register(reader, selectors.EVENT_READ)
@@ -93,7 +95,7 @@ def _watch(
         ready = {key.fd for key, _ in selector.select(left_seconds)}
         if not ready:
             if time.monotonic() >= exit_at:
-                _exit(first or signal.SIGHUP, _report(cause, seconds, root))
+                _exit(first or SIGHUP, _report(cause, seconds, root))
             continue
         if parent is not None and parent in ready:
             selector.unregister(parent)

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import (
     AsyncIterator,
@@ -27,7 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 
 import attrs
@@ -81,10 +82,15 @@ class _WorkerSlot:
     """
 
     restarts: Restarts
-    process: ForkProcess | None = None
+    process: BaseProcess | None = None
     report_pipe: Connection | None = None
     changed_at: float = 0.0
     is_serving: bool = False
+
+
+_NO_FORK: Final = (
+    "Windows cannot fork workers: serve with workers=1, or start servers at several ports"
+)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -153,6 +159,8 @@ class Workers:
                 return number
 
     def _start(self, slot: _WorkerSlot) -> None:
+        if sys.platform == "win32":
+            raise NotImplementedError(_NO_FORK)
         slot.report_pipe, pipe = get_context("fork").Pipe(duplex=False)
         slot.process = get_context("fork").Process(target=self._work, args=(pipe,))
         # A signal between the fork and the worker's own handlers would be lost.
@@ -169,12 +177,14 @@ class Workers:
 
         A terminal sends SIGINT to the parent and all workers; only the parent handles it.
         """
+        if sys.platform == "win32":
+            raise NotImplementedError(_NO_FORK)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self.work(partial(pipe.send_bytes, _SERVING))
 
-    def _replace(self, slot: _WorkerSlot, process: ForkProcess) -> None:
+    def _replace(self, slot: _WorkerSlot, process: BaseProcess) -> None:
         """Schedule the replacement of a worker that has ended by itself.
 
         Raises:
@@ -214,7 +224,7 @@ class Workers:
                 slot.process.join()
                 self._close(slot)
 
-    def _alive(self) -> list[ForkProcess]:
+    def _alive(self) -> list[BaseProcess]:
         processes = [each.process for each in self._slots if each.process is not None]
         return [process for process in processes if process.is_alive()]
 
@@ -592,6 +602,7 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
     """
     rejections = {
         "workers= must be at least 1": number < 1,
+        _NO_FORK: sys.platform == "win32",
         "workers serve stateless protocol versions only; protocol_versions= names none": not any(
             PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions
         ),

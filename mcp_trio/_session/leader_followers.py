@@ -41,6 +41,7 @@ Caveats
 
 import logging
 import select
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
@@ -227,7 +228,7 @@ class Poller:
         factory=dict[str | None, deque[Leader]], init=False
     )
     _turns_left: int = attrs.field(default=0, init=False)
-    _epoll: "select.epoll | None" = attrs.field(default=None, init=False)
+    _epoll: Any = attrs.field(default=None, init=False)  # a `select.epoll`, of Linux
 
     def __bool__(self) -> bool:
         """Return whether any connection is idle."""
@@ -235,7 +236,7 @@ class Poller:
 
     def add(self, leader: Leader, connection: IdleConnection) -> bool:
         """Register an idle connection; False: it cannot be registered."""
-        if not hasattr(select, "epoll"):
+        if sys.platform != "linux":  # only Linux has epoll
             return False
         try:
             if self._epoll is None:

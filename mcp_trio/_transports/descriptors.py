@@ -11,21 +11,29 @@ flag would break those programs, so it is never set on such a description. Inste
                     written in pieces of PIPE_BUF, for which a writable pipe has room
 
 For poll(2) a file that epoll does not accept, such as /dev/null, is always ready.
+
+Windows has none of this: there threads read and write everything but regular files and sockets.
 """
 
+import contextlib
 import errno
-import fcntl
 import os
 import select
 import socket
 import stat
-from contextlib import suppress
+import sys
+import threading
+from collections.abc import Callable
 from typing import Final
 
 import attrs
+import outcome
 import trio
 
 from mcp_trio.limits import DEFAULT_LIMITS
+
+if sys.platform != "win32":
+    import fcntl
 
 _CLOSED: Final = -1
 _PIPE_BYTES: Final = 1 << 20
@@ -124,6 +132,12 @@ class FileDescriptor(Descriptor):
         await trio.lowlevel.checkpoint()
 
 
+if sys.platform == "win32":
+    _DONT_WAIT: Final = 0  # the socket itself does not block
+else:
+    _DONT_WAIT: Final = socket.MSG_DONTWAIT
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
 class SocketDescriptor(Descriptor):
     """A socket whose description may be shared with other processes."""
@@ -132,14 +146,16 @@ class SocketDescriptor(Descriptor):
 
     def __attrs_post_init__(self) -> None:
         self._socket = socket.socket(fileno=self.fd)
+        if sys.platform == "win32":
+            self._socket.settimeout(0)
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
         """Write without blocking; see `ByteSink.write_nowait`."""
-        return self._socket.send(data, socket.MSG_DONTWAIT)
+        return self._socket.send(data, _DONT_WAIT)
 
     def _read(self) -> bytes:
         try:
-            return self._socket.recv(self.chunk_bytes, socket.MSG_DONTWAIT)
+            return self._socket.recv(self.chunk_bytes, _DONT_WAIT)
         except ConnectionResetError:  # a local peer closed before it had read everything
             return b""
 
@@ -147,29 +163,154 @@ class SocketDescriptor(Descriptor):
         self._socket.close()
 
 
+if sys.platform != "win32":
+
+    @attrs.define(kw_only=True, eq=False, repr=False)
+    class PolledDescriptor(Descriptor):
+        """A shared description that has to be asked by poll(2) before each call."""
+
+        def write_nowait(self, data: bytes | memoryview, /) -> int:
+            """Write without blocking; see `ByteSink.write_nowait`."""
+            self._check_ready(select.POLLOUT)
+            return _write(self.fd, data[: select.PIPE_BUF])
+
+        def _read(self) -> bytes:
+            self._check_ready(select.POLLIN)
+            try:
+                return os.read(self.fd, self.chunk_bytes)
+            except OSError as error:
+                if error.errno == errno.EIO:  # the terminal was closed
+                    return b""
+                raise
+
+        def _check_ready(self, event: int) -> None:
+            poll = select.poll()
+            poll.register(self.fd, event)
+            if not poll.poll(0):
+                raise BlockingIOError
+
+
+_CLOSE_SECONDS: Final = 1.0
+
+
 @attrs.define(kw_only=True, eq=False, repr=False)
-class PolledDescriptor(Descriptor):
-    """A shared description that has to be asked by poll(2) before each call."""
+class ThreadDescriptor(Descriptor):
+    """A blocking descriptor that threads read and write, on a system that cannot wait for it.
+
+    Nothing can interrupt a thread that reads. It ends when something arrives, or the other end is
+    closed, and then closes the descriptor if that was asked for. It does not keep the process
+    alive.
+
+    The thread that writes holds one piece of up to `chunk_bytes`, as a pipe's buffer would. `close`
+    waits for this piece, for at most a second.
+    """
+
+    _received: bytes | None = attrs.field(default=None, init=False)
+    _failure: OSError | None = attrs.field(default=None, init=False)
+    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _interrupts: int = attrs.field(default=0, init=False)
+    # The first is for the event loop, which gets to know later than the second that a thread has
+    # finished.
+    _is_busy: bool = attrs.field(default=False, init=False)
+    _has_finished: threading.Event = attrs.field(factory=threading.Event, init=False)
+    _is_writing: bool = attrs.field(default=False, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _closes_when_finished: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._has_finished.set()
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
-        """Write without blocking; see `ByteSink.write_nowait`."""
-        self._check_ready(select.POLLOUT)
-        return _write(self.fd, data[: select.PIPE_BUF])
+        """Pass a piece to the thread; see `ByteSink.write_nowait`."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_busy:
+            raise BlockingIOError
+        fd, piece = self.fd, bytes(data[: self.chunk_bytes])
+
+        def write_all() -> bytes:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[_write(fd, rest) :]
+            return b""
+
+        self._is_writing = True
+        self._start(write_all)
+        return len(piece)
+
+    async def wait_readable(self) -> None:
+        """Wait until there is something to read, or the end is reached."""
+        if self._received is None and self._failure is None:
+            fd, size = self.fd, self.chunk_bytes
+            if not self._is_busy:
+                self._start(lambda: os.read(fd, size))
+            await self._wait_change()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def wait_writable(self) -> None:
+        """Wait until the thread has written its piece."""
+        if self._is_busy:
+            await self._wait_change()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def end(self) -> None:
+        """Do nothing: the thread reads up to the end, which comes when the writer exits."""
+
+    def interrupt(self) -> None:
+        """Raise `trio.ClosedResourceError` in the tasks that wait; nothing is closed."""
+        self._interrupts += 1
+        self._waiting.unpark_all()
 
     def _read(self) -> bytes:
-        self._check_ready(select.POLLIN)
-        try:
-            return os.read(self.fd, self.chunk_bytes)
-        except OSError as error:
-            if error.errno == errno.EIO:  # the terminal was closed
-                return b""
-            raise
-
-    def _check_ready(self, event: int) -> None:
-        poll = select.poll()
-        poll.register(self.fd, event)
-        if not poll.poll(0):
+        if self._failure is not None:
+            raise self._failure
+        chunk = self._received
+        if chunk is None:
             raise BlockingIOError
+        if chunk:  # the end stays
+            self._received = None
+        return chunk
+
+    def _close(self) -> None:
+        if self._is_writing:
+            self._has_finished.wait(_CLOSE_SECONDS)
+        with self._lock:
+            self._closes_when_finished = not self._has_finished.is_set()
+            if not self._closes_when_finished:
+                os.close(self.fd)
+
+    async def _wait_change(self) -> None:
+        interrupts = self._interrupts
+        await self._waiting.park()
+        if self._interrupts != interrupts:
+            raise trio.ClosedResourceError("this end was closed")
+
+    def _start(self, call: Callable[[], bytes]) -> None:
+        fd, token = self.fd, trio.lowlevel.current_trio_token()
+        self._is_busy = True
+        self._has_finished.clear()
+
+        def deliver(result: outcome.Outcome[bytes]) -> None:
+            with self._lock:
+                self._has_finished.set()
+                if self._closes_when_finished:
+                    os.close(fd)
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._take, result)
+
+        trio.lowlevel.start_thread_soon(call, deliver, name="mcp_trio descriptor")
+
+    def _take(self, result: outcome.Outcome[bytes]) -> None:
+        self._is_busy = False
+        try:
+            chunk = result.unwrap()
+        except OSError as error:
+            self._failure = error
+        else:
+            self._received = None if self._is_writing else chunk
+        self._waiting.unpark_all()
 
 
 def widen_pipe(fd: int) -> None:
@@ -177,8 +318,9 @@ def widen_pipe(fd: int) -> None:
 
     A large message then takes fewer system calls, and fewer changes between the two processes.
     """
-    with suppress(AttributeError, OSError):  # not Linux, or the user has too many wide pipes
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # the user has too many wide pipes
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def open_descriptor(
@@ -189,17 +331,30 @@ def open_descriptor(
     No flag of the description of `fd` is changed.
     """
     mode = os.fstat(fd).st_mode
-    if stat.S_ISSOCK(mode):
-        return SocketDescriptor(fd=fd, chunk_bytes=chunk_bytes)
     if stat.S_ISREG(mode):
         return FileDescriptor(fd=fd, chunk_bytes=chunk_bytes)
-    if stat.S_ISFIFO(mode):
-        access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-        try:
-            own = os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # there is no /proc, or the pipe is another user's, or has no reader
-            return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
-        os.close(fd)
-        widen_pipe(own)
-        return Descriptor(fd=own, chunk_bytes=chunk_bytes)
-    return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+    if sys.platform == "win32":
+        return ThreadDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+    else:  # noqa: RET505  (type checkers look at one of the two)
+        if stat.S_ISSOCK(mode):
+            return SocketDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+        if stat.S_ISFIFO(mode):
+            access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+            try:
+                own = os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK)
+            except OSError:  # there is no /proc, or the pipe is another user's, or has no reader
+                return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+            os.close(fd)
+            widen_pipe(own)
+            return Descriptor(fd=own, chunk_bytes=chunk_bytes)
+        return PolledDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+
+
+def open_own_pipe_end(
+    fd: int, *, chunk_bytes: int = DEFAULT_LIMITS.messages.chunk_bytes
+) -> Descriptor:
+    """Return a source or sink for the end of a pipe that only this process has, and owns then."""
+    if sys.platform == "win32":
+        return ThreadDescriptor(fd=fd, chunk_bytes=chunk_bytes)
+    os.set_blocking(fd, False)
+    return Descriptor(fd=fd, chunk_bytes=chunk_bytes)

@@ -22,10 +22,8 @@ could create one at the path, too.
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
-import stat
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -34,13 +32,14 @@ from typing import Final
 import attrs
 import msgspec
 
+from mcp_trio._system import NO_FOLLOW, is_running, is_trusted_file, try_lock
 from mcp_trio.errors import ConfigError
 
 LockPath = str | os.PathLike[str]
 
 _TRIES: Final = 50
 _PAUSE_SECONDS: Final = 0.002  # a process holds the lock for microseconds
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | NO_FOLLOW
 
 
 @contextlib.contextmanager
@@ -71,12 +70,8 @@ def locked_path(path: str) -> Generator[None]:
 
 def _has_locked(descriptor: int, beside: Path) -> bool:
     """Return whether the file at the path is the one that this process has locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(descriptor):
         return False
-    except OSError:  # the file system has no locks
-        return True
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(beside))
     except FileNotFoundError:
@@ -84,7 +79,6 @@ def _has_locked(descriptor: int, beside: Path) -> bool:
 
 
 _BYTES_MAX: Final = 64 * 1024
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _Lock(msgspec.Struct, rename="camel"):
@@ -124,8 +118,7 @@ def read_lock_file(path: LockPath) -> LockFile | None:
     """
     try:
         with Path(path).open("rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_uid not in (os.getuid(), 0) or found.st_mode & _OTHERS_WRITE:
+            if not is_trusted_file(os.fstat(file.fileno())):
                 raise ConfigError(
                     f"{os.fspath(path)}: another user could have written this lock file"
                 )
@@ -138,14 +131,8 @@ def read_lock_file(path: LockPath) -> LockFile | None:
         raise ConfigError(
             f"{os.fspath(path)}: not a lock file, which has port, authToken and pid"
         ) from None
-    if lock.pid <= 0:  # for kill(2) such a number is a process group
+    if lock.pid <= 0 or not is_running(lock.pid):  # for kill(2) 0 and less is a process group
         return None
-    try:
-        os.kill(lock.pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return None
-    except PermissionError:  # a process of another user
-        pass
     return LockFile(port=lock.port, token=lock.auth_token, pid=lock.pid)
 
 

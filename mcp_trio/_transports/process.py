@@ -11,19 +11,22 @@ Specification: 2025-11-25, page basic/transports, "stdio", and page basic/lifecy
 
 import logging
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._transports.descriptors import Descriptor, widen_pipe
+from mcp_trio._system import SIGKILL, open_process_end
+from mcp_trio._transports.descriptors import Descriptor, open_own_pipe_end, widen_pipe
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -125,10 +128,21 @@ class ChildProcess:
             os.kill(self.process.pid, number)  # `Popen.send_signal` would reap it
 
     def send_signal_to_group(self, number: int) -> None:
-        """Send a signal to the group; does nothing after the end of the subprocess."""
-        if self.exit_status is None:
+        """Send a signal to the group; does nothing after the end of the subprocess.
+
+        Windows has no such signals: there the group gets Ctrl-Break, and SIGKILL ends the
+        subprocess alone.
+        """
+        if self.exit_status is not None:
+            return
+        if sys.platform != "win32":
             with suppress(ProcessLookupError, PermissionError):  # only zombies are left
                 os.killpg(self.process.pid, number)
+        elif number == SIGKILL:
+            self.process.kill()
+        else:
+            with suppress(OSError):  # it has no console
+                os.kill(self.process.pid, signal.CTRL_BREAK_EVENT)
 
     def terminate(self) -> None:
         """Send SIGTERM to the group."""
@@ -148,7 +162,7 @@ class ChildProcess:
                     try:
                         await self._wait_exit()
                     finally:
-                        self.send_signal_to_group(signal.SIGKILL)
+                        self.send_signal_to_group(SIGKILL)
                         with trio.move_on_after(self.limits.shutdown.kill_seconds, shield=True):
                             self.exit_status = await self.process.wait()
                         self.stdout.end()
@@ -167,15 +181,14 @@ class ChildProcess:
         self.tail.finish()
 
     async def _wait_exit(self) -> None:
-        try:
-            pidfd = os.pidfd_open(self.process.pid)
-        except (AttributeError, OSError):  # not Linux, or forbidden by a sandbox
+        end = open_process_end(self.process.pid)
+        if end is None:
             await self.process.wait()  # reaps; the group is killed right after
             return
         try:
-            await trio.lowlevel.wait_readable(pidfd)
+            await trio.lowlevel.wait_readable(end)
         finally:
-            os.close(pidfd)
+            os.close(end)
 
 
 def signal_name(number: int) -> str:
@@ -212,6 +225,11 @@ async def start_child(
         ConnectionLost: The command could not be started; the cause is an OSError.
     """
     name = os.fspath(command[0])
+    group: dict[str, Any] = {"start_new_session": True}
+    if sys.platform == "win32":
+        group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        # By itself, Windows finds `npx.exe` for "npx", and not `npx.cmd`.
+        command = [shutil.which(name, path=env.get("PATH")) or name, *command[1:]]
     pipes: list[Pipe] = []
     try:
         for _ in range(2 if inherits_stderr else 3):
@@ -231,8 +249,8 @@ async def start_child(
             stderr=stderr[0][1] if stderr else None,
             cwd=cwd,
             env=env,
-            start_new_session=True,
             close_fds=not inherits_descriptors,
+            **group,
         )
     except OSError as error:
         _close_all(ours)
@@ -243,12 +261,10 @@ async def start_child(
         raise
     finally:
         _close_all(theirs)
-    for fd in ours:
-        os.set_blocking(fd, False)  # only this process has this end of the pipe
     for fd in ours[:2]:
         widen_pipe(fd)
     child_stdin, child_stdout, *child_stderr = (
-        Descriptor(fd=fd, chunk_bytes=limits.messages.chunk_bytes) for fd in ours
+        open_own_pipe_end(fd, chunk_bytes=limits.messages.chunk_bytes) for fd in ours
     )
     child = ChildProcess(
         process=process,
@@ -265,7 +281,7 @@ async def start_child(
 def _start_failure(error: OSError, program: str, cwd: Folder | None, env: Mapping[str, str]) -> str:
     if cwd is not None and not Path(cwd).is_dir():
         return f"there is no working directory {os.fspath(cwd)!r}"
-    if isinstance(error, FileNotFoundError) and "/" not in program:
+    if isinstance(error, FileNotFoundError) and Path(program).name == program:
         return f"not found on PATH ({env.get('PATH', os.defpath)})"
     return error.strerror or str(error)
 
@@ -278,6 +294,10 @@ def _close_all(fds: Sequence[int]) -> None:
 # The variables that programs need to find their files and language; none holds a token or a key.
 INHERITED_VARIABLES: Final = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+    # Windows starts few programs without these.
+    | {"APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA"}
+    | {"PROGRAMFILES", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE"}
+    | {"WINDIR"}
 )
 _INHERITED_PREFIX: Final = "LC_"
 

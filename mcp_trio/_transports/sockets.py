@@ -132,7 +132,7 @@ def _channel(
     peer, connected = PeerCredentials(), stream.socket
     with contextlib.suppress(OSError, struct.error):
         # These errors mean that the peer is gone, or that the system has another format.
-        if connected.family == socket.AF_UNIX:
+        if sys.platform != "win32" and connected.family == socket.AF_UNIX:
             peer = _unix_credentials(connected)
         else:
             peer = PeerCredentials(address=connected.getpeername()[0])
@@ -155,12 +155,11 @@ _PID: Final = struct.Struct("@i")
 
 
 def _unix_credentials(connected: trio.socket.SocketType) -> PeerCredentials:
-    platform: str = sys.platform  # a variable, since type checkers evaluate `sys.platform` itself
-    if platform == "linux":
+    if sys.platform == "linux":
         option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         pid, uid, gid = _UCRED.unpack(option)
         return PeerCredentials(pid=pid, uid=uid, gid=gid)
-    if platform == "darwin":
+    if sys.platform == "darwin":
         option = connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
         version, uid, _count, gid, *_others = _XUCRED.unpack(option)
         if version == _XUCRED_VERSION:
@@ -176,6 +175,8 @@ async def open_unix_channel(path: SocketPath, *, limits: Limits = DEFAULT_LIMITS
         ConnectionLost: No server listens there, or connecting is not allowed.
     """
     name = f"unix:{os.fspath(path)}"
+    if sys.platform == "win32":
+        raise ConnectionLost(f"cannot connect to {name}: {_NO_UNIX_SOCKETS}")
     with _connecting(name):
         stream = await trio.open_unix_socket(path)
     return _channel(stream, transport="unix", name=name, limits=limits)
@@ -199,7 +200,7 @@ async def open_tcp_channel(
 def _connecting(name: str) -> Generator[None, None, None]:
     try:
         yield
-    except (OSError, RuntimeError) as error:  # RuntimeError: the system has no Unix sockets
+    except OSError as error:
         raise ConnectionLost(f"cannot connect to {name}: {text_with_cause(error)}") from error
 
 
@@ -215,6 +216,11 @@ Handle: TypeAlias = Callable[[SocketChannel], Awaitable[None]]
 """Serves a channel, which is closed afterwards."""
 
 
+_NO_UNIX_SOCKETS: Final = (
+    "Windows has no Unix sockets for Python: use a TCP port (tcp://HOST:PORT), HTTP or stdio"
+)
+
+
 @contextlib.asynccontextmanager
 async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener, None]:
     """Listen at a socket file, which only its owner may use (mode 0600) from its creation on.
@@ -223,12 +229,15 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
     another process has replaced it.
 
     Raises:
-        OSError: The file cannot be created, is no socket, or another server listens there.
+        OSError: The file cannot be created, is no socket, or another server listens there; or this
+            is Windows, which has no Unix sockets.
     """
+    if sys.platform == "win32":
+        raise OSError(errno.EAFNOSUPPORT, _NO_UNIX_SOCKETS, os.fspath(path))
     text = os.fspath(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
         with locked_path(text):
-            _remove_stale(text)
+            _remove_stale(text, bound.family)
             _bind_privately(bound, text)
             made = os.lstat(text)
             # Under the lock: without `listen` another process would take the file for a stale one.
@@ -287,14 +296,14 @@ def explaining_bind_errors(host: str, port: int) -> Generator[None]:
         raise OSError(error.errno, text, f"{host}:{port}") from None
 
 
-def _remove_stale(path: str) -> None:
+def _remove_stale(path: str, family: int) -> None:
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
         raise OSError(errno.EEXIST, "the file exists and is no socket", path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
         try:
             probe.connect(path)

@@ -7,13 +7,13 @@ stderr.
 
 import contextlib
 import errno
-import fcntl
 import os
 import sys
 from typing import Final
 
 import trio
 
+from mcp_trio._system import open_process_end
 from mcp_trio._transports.descriptors import open_descriptor
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -42,17 +42,23 @@ def _duplicate(fd: int) -> int:
 
     The duplicate has a number above 2, so it never takes the place of a standard stream.
     """
+    lower: list[int] = []
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+        while (duplicate := os.dup(fd)) <= _STDERR:
+            lower.append(duplicate)
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
         return _open_null()
+    finally:
+        for each in lower:
+            os.close(each)
+    return duplicate
 
 
 def _open_null() -> int:
-    lowest = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    private = fcntl.fcntl(lowest, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    lowest = os.open(os.devnull, os.O_RDWR)
+    private = _duplicate(lowest)
     os.close(lowest)
     return private
 
@@ -84,19 +90,21 @@ async def wait_parent_death(
     Args:
         parent_pid: The result of `os.getppid()` when the program started. Without it, a parent that
             ended before this call goes unnoticed.
-        limits: On systems without pidfd, that is other than Linux, the parent is polled every
-            `limits.shutdown.parent_poll_seconds`.
+        limits: On systems other than Linux, the parent is polled every
+            `limits.shutdown.parent_poll_seconds`. On Windows this waits for ever, since the id of
+            the parent does not change when the parent ends; the end of stdin has to do.
     """
+    if sys.platform == "win32":
+        await trio.sleep_forever()
     parent_pid = os.getppid() if parent_pid is None else parent_pid
-    try:
-        pidfd = os.pidfd_open(parent_pid)
-    except (AttributeError, OSError):  # not Linux, forbidden by a sandbox, or already ended
+    parent_end = open_process_end(parent_pid)
+    if parent_end is None:
         while os.getppid() == parent_pid:  # noqa: ASYNC110  (there is no event to wait for)
             await trio.sleep(limits.shutdown.parent_poll_seconds)
         return
     try:
-        # If the parent ended before `pidfd_open`, its process id may belong to another process now.
+        # If the parent ended before, its process id may belong to another process now.
         if os.getppid() == parent_pid:
-            await trio.lowlevel.wait_readable(pidfd)
+            await trio.lowlevel.wait_readable(parent_end)
     finally:
-        os.close(pidfd)
+        os.close(parent_end)

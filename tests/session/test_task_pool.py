@@ -400,7 +400,8 @@ def poller(request, monkeypatch):
         raise OSError(24, "Too many open files")
 
     if request.param == "none":
-        monkeypatch.setattr("mcp_trio._session.leader_followers.select", SimpleNamespace())
+        system = SimpleNamespace(platform="darwin")
+        monkeypatch.setattr("mcp_trio._session.leader_followers.sys", system)
     elif request.param == "full":
         monkeypatch.setattr(
             "mcp_trio._session.leader_followers.select", SimpleNamespace(epoll=fail)

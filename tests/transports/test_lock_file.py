@@ -232,7 +232,7 @@ def test_a_lock_on_a_removed_file_does_not_count(place, beside, monkeypatch):
             removals.pop().unlink()
         lock(descriptor, operation)
 
-    monkeypatch.setattr(module.fcntl, "flock", lock_late)
+    monkeypatch.setattr(fcntl, "flock", lock_late)
     with locked_path(str(place)):
         assert is_locked(beside)
     assert not list(place.parent.iterdir())
@@ -248,7 +248,7 @@ def test_a_lock_on_a_replaced_file_does_not_count(place, beside, monkeypatch):
             other.touch()
         lock(descriptor, operation)
 
-    monkeypatch.setattr(module.fcntl, "flock", lock_late)
+    monkeypatch.setattr(fcntl, "flock", lock_late)
     with locked_path(str(place)):
         assert is_locked(beside)
 
@@ -286,7 +286,7 @@ def test_without_file_locks_the_block_runs_unprotected(place, monkeypatch):
     def reject(_descriptor, _operation):
         raise OSError(errno.ENOLCK, "no locks here")
 
-    monkeypatch.setattr(module.fcntl, "flock", reject)
+    monkeypatch.setattr(fcntl, "flock", reject)
     with locked_path(str(place)):
         pass
     assert not list(place.parent.iterdir())

@@ -1,0 +1,122 @@
+"""Functions of the operating system that some systems lack, each with what stands in for it.
+
+Linux has all of them. The branches compare `sys.platform`, because type checkers follow that:
+`nox -s types` checks them for Linux, macOS and Windows. Elsewhere in the package a branch stands
+where it is used; `docs/reference/systems.md` lists what differs.
+"""
+
+import contextlib
+import errno
+import os
+import sys
+from typing import Final
+
+# Numbers that POSIX fixes, of signals for which Windows has no name. They are exit statuses there.
+SIGHUP: Final = 1
+SIGKILL: Final = 9
+
+if sys.platform == "win32":
+    import ctypes
+    import msvcrt
+
+    NO_FOLLOW: Final = 0
+    """For `os.open`: reject a symbolic link. Windows lets only administrators create one."""
+
+    WRITE_FLAGS: Final = os.O_BINARY
+    """For `os.open`: write bytes as they are, and do not wait for the reader of a FIFO."""
+
+    # The byte that is locked is far behind the content: others could not read a locked byte.
+    _LOCKED_BYTE: Final = 2**40
+    _QUERY_LIMITED_INFORMATION: Final = 0x1000
+    _STILL_ACTIVE: Final = 259
+
+    def try_lock(descriptor: int, *, is_shared: bool = False) -> bool:
+        """Lock a file until it is closed; return False if another process has locked it."""
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        try:
+            os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+            mode = msvcrt.LK_NBRLCK if is_shared else msvcrt.LK_NBLCK
+            msvcrt.locking(descriptor, mode, 1)
+        except OSError as error:
+            return error.errno not in {errno.EACCES, errno.EDEADLK}
+        finally:
+            os.lseek(descriptor, position, os.SEEK_SET)
+        return True
+
+    def is_running(pid: int) -> bool:
+        """Return whether there is a process with this id."""
+        kernel = ctypes.WinDLL("kernel32")
+        process = kernel.OpenProcess(_QUERY_LIMITED_INFORMATION, 0, pid)
+        if not process:
+            return False
+        try:
+            status = ctypes.c_ulong()
+            known = kernel.GetExitCodeProcess(process, ctypes.byref(status))
+            return not known or status.value == _STILL_ACTIVE
+        finally:
+            kernel.CloseHandle(process)
+
+    def is_trusted_file(_found: os.stat_result, /) -> bool:
+        """Return whether no other user could have written a file; Windows has other rights."""
+        return True
+
+else:
+    import fcntl
+    import stat
+
+    NO_FOLLOW: Final = os.O_NOFOLLOW
+    WRITE_FLAGS: Final = os.O_NONBLOCK
+
+    def try_lock(descriptor: int, *, is_shared: bool = False) -> bool:
+        """Lock a file until it is closed; return False if another process has locked it.
+
+        A file system without locks, such as some network file systems, gives a lock to all.
+        """
+        mode = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def is_running(pid: int) -> bool:
+        """Return whether there is a process with this id."""
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:  # a process of another user
+            pass
+        return True
+
+    def is_trusted_file(found: os.stat_result, /) -> bool:
+        """Return whether only this user and root could have written a file."""
+        is_ours = found.st_uid in {os.getuid(), 0}
+        return is_ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def make_private(descriptor: int) -> None:
+    """Let only the owner read and write a file, on systems with modes."""
+    if sys.platform != "win32":
+        os.fchmod(descriptor, 0o600)
+
+
+def sync_data(descriptor: int) -> None:
+    """Wait until the content of a file is on the disk."""
+    if sys.platform == "linux":
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def open_process_end(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when a process ends; the caller closes it.
+
+    None: the system has no such descriptors, a sandbox forbids them, or the process has ended.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError, OSError):  # a kernel or C library that is old
+            return os.pidfd_open(pid)
+    return None
