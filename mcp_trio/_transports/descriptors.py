@@ -266,11 +266,9 @@ class ThreadDescriptor(Descriptor):
     def _read(self) -> bytes:
         if self._failure is not None:
             raise self._failure
-        chunk = self._received
-        if chunk is None:
+        if self._received is None:
             raise BlockingIOError
-        if chunk:  # the end stays
-            self._received = None
+        chunk, self._received = self._received, None
         return chunk
 
     def _close(self) -> None:

@@ -1,6 +1,10 @@
 """Descriptors that threads read and write, as on Windows."""
 
 import os
+import subprocess
+import sys
+import textwrap
+import time
 
 import pytest
 import trio
@@ -102,7 +106,28 @@ async def test_a_descriptor_that_a_thread_reads_is_closed_by_that_thread(pipe):
 
 
 @pytest.mark.requirement("STDIO-19")
-async def test_closing_waits_for_the_last_write(pipe):
+def test_closing_waits_for_the_last_write():
+    code = """
+        import sys, trio
+        from mcp_trio._transports.descriptors import ThreadDescriptor
+
+        async def main():
+            sink = ThreadDescriptor(fd=1, chunk_bytes=500_000)
+            sink.write_nowait(b"x" * 500_000)
+            sys.stderr.write("closing\\n")
+            sys.stderr.flush()
+            sink.close()
+
+        trio.run(main)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr.readline() == b"closing\n"
+        time.sleep(0.2)  # a process that does not wait has ended by then
+        assert len(process.stdout.read()) == 500_000
+
+
+async def test_a_descriptor_that_is_closed_during_a_write_is_written_first(pipe):
     source, sink = pipe
     sink.write_nowait(b"last")
     sink.close()
