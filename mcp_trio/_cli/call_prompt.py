@@ -486,7 +486,13 @@ class CallPrompt:
 
 @contextlib.contextmanager
 def _editing(candidates: Callable[[str], list[str]]) -> Generator[None]:
-    """Within this context, `input` completes words, and has the history of earlier sessions."""
+    """Within this context, `input` completes words, and has the history of earlier sessions.
+
+    On Windows, which has no `readline`, its console edits lines, and nothing is completed.
+    """
+    if sys.platform == "win32":
+        yield
+        return
     import readline
 
     found: list[str] = []
