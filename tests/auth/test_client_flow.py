@@ -409,7 +409,7 @@ def test_a_user_may_say_that_a_server_supports_pkce():
 # Registration
 
 
-@pytest.mark.requirement("AUTH-46", "AUTH-52", "AUTH-70", "AUTH-41")
+@pytest.mark.requirement("AUTH-44", "AUTH-45", "AUTH-46", "AUTH-52", "AUTH-70", "AUTH-41")
 def test_a_client_is_registered_as_a_native_application():
     conversation = Conversation()
     tokens = conversation.run()

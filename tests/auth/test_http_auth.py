@@ -64,6 +64,14 @@ async def test_a_user_logs_in_once_and_every_request_has_the_token(servers):
     assert set(others) == {"Bearer access-token-3"}
 
 
+@pytest.mark.requirement("AUTH-01")
+async def test_a_server_that_requires_no_token_gets_none(servers):
+    servers.tokens[""] = set()
+    async with servers.http(auth=servers.auth()) as http:
+        assert (await call(http)).status_code == 200
+    assert (servers.authorizations(), len(servers.requests)) == ([None], 1)
+
+
 async def test_requests_that_wait_share_one_login(servers):
     servers.token_delay = 1
     async with servers.http(auth=servers.auth()) as http, trio.open_nursery() as nursery:
@@ -666,6 +674,7 @@ async def test_auth_that_cannot_be_used_is_refused(options, text):
         await Client(SERVER, **options).__aenter__()
 
 
+@pytest.mark.requirement("AUTH-02", "AUTH-03", "AUTH-04")
 async def test_auth_is_for_http_only():
     with pytest.raises(TypeError, match="http:// and https:// only"):
         await Client("ws://127.0.0.1:1/ws", auth="oauth").__aenter__()
@@ -681,6 +690,7 @@ async def test_auth_needs_a_client_of_httpx2(library):
             await Client(SERVER, auth="oauth", http=http).__aenter__()
 
 
+@pytest.mark.requirement("AUTH-05")
 async def test_an_auth_object_of_either_library_is_accepted(servers, library):
     class Given(library.Auth):
         def auth_flow(self, request):
