@@ -7,7 +7,7 @@ import inspect
 import os
 import webbrowser
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
@@ -45,6 +45,9 @@ _ASSERTION_SECONDS: Final = 300
 
 class Credentials(Protocol):
     """What `http_auth` needs to know of settings."""
+
+    extension: ClassVar[str | None]
+    """The extension of the protocol that a client announces with these credentials."""
 
     @property
     def store(self) -> TokenStore:
@@ -182,6 +185,8 @@ class OAuth:
     https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization
     """
 
+    extension: ClassVar[str | None] = None
+
     client_id: str | None = None
     client_secret: str | None = attrs.field(default=None, repr=False)
     issuer: str | None = attrs.field(default=None, validator=_check_url)
@@ -264,6 +269,8 @@ class ClientCredentials:
     https://modelcontextprotocol.io/extensions/auth/oauth-client-credentials
     """
 
+    extension: ClassVar[str | None] = "io.modelcontextprotocol/oauth-client-credentials"
+
     client_id: str
     secret: str | None = attrs.field(default=None, repr=False)
     private_key: PrivateKey | None = attrs.field(default=None, repr=False)
@@ -326,6 +333,8 @@ class EnterpriseManaged:
     https://modelcontextprotocol.io/extensions/auth/enterprise-managed-authorization
     """
 
+    extension: ClassVar[str | None] = "io.modelcontextprotocol/enterprise-managed-authorization"
+
     client_id: str
     client_secret: str | None = attrs.field(default=None, repr=False)
     id_token: TokenSource = attrs.field(repr=False)
@@ -379,6 +388,8 @@ class WorkloadIdentity:
         trusted_hosts: See `OAuth`.
     """
 
+    extension: ClassVar[str | None] = None
+
     token: TokenSource = attrs.field(repr=False)
     client_id: str
     issuer: str | None = attrs.field(default=None, validator=_check_url)
@@ -424,6 +435,8 @@ class TokenExchange:
 
     https://www.rfc-editor.org/rfc/rfc8693
     """
+
+    extension: ClassVar[str | None] = None
 
     token: TokenSource = attrs.field(repr=False)
     token_type: str = ACCESS_TOKEN

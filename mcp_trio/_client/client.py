@@ -211,6 +211,7 @@ class GroupOptions(_SharedOptions, total=False):
     """Options of `ClientGroup`; callbacks get the name of the server as their first argument."""
 
     stderr: Callable[[str, str], None] | Literal["inherit"] | None
+    auth: Callable[[str], ClientAuth | None] | Literal["oauth"] | None
     progress: Callable[[str, Any], _Done] | None
     log: Callable[[str, LoggingMessageParams], _Done] | None
     resource_updated: Callable[[str, ResourceUpdatedParams], _Done] | None
@@ -1016,8 +1017,12 @@ class Client:
     async def _session_on(self, channel: Channel) -> Session:
         """Return a session that owns `channel`, and that is recorded if `record` is set."""
         capabilities = self._application.capabilities()
-        if self.extensions is not None:
-            capabilities.extensions = {name: dict(it) for name, it in self.extensions.items()}
+        extensions = {name: dict(it) for name, it in (self.extensions or {}).items()}
+        of_auth = getattr(self.auth, "extension", None)
+        if of_auth is not None:
+            extensions.setdefault(of_auth, {})
+        if extensions or self.extensions is not None:
+            capabilities.extensions = extensions
         connection = Connection(
             our_role=Role.CLIENT,
             our_info=types.Implementation(name=self.name, version=self.version),

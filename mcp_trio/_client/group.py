@@ -25,7 +25,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._client.client import CallOptions, Client, ClientOptions, GroupOptions
 from mcp_trio._client.config import ConfigSource, read_config
-from mcp_trio._client.connect import Target, spawn_in_system_task, starts_command
+from mcp_trio._client.connect import Target, has_url, spawn_in_system_task, starts_command
 from mcp_trio._client.results import reference
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
@@ -65,7 +65,8 @@ class ClientGroup:
         separator: The text between the name of a server and the name of its tool or prompt.
         **options: The options of `Client`. Callbacks, and functions for `roots` and `trace`, get
             the name of the server as their first argument. `record` must be a folder or a
-            `SharedRecording`.
+            `SharedRecording`. `auth` is "oauth" for all servers at HTTP URLs, or a function that
+            returns the `auth` of the server with a name.
 
     Raises:
         ValueError: The name of a server is empty, or its prefix is the beginning of another one.
@@ -416,6 +417,11 @@ class ClientGroup:
         }
         if not starts_command(target):
             options.pop("stderr", None)
+        auth = options.pop("auth", None)
+        if callable(auth):
+            options["auth"] = auth()
+        elif has_url(target):
+            options["auth"] = auth
         return Client(target, **cast("ClientOptions", options))
 
     async def _close_client(self, client: Client) -> None:

@@ -11,12 +11,13 @@ import trio
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from mcp_trio import Client, ConnectionLost, Limits
+from mcp_trio import Client, ClientGroup, ConnectionLost, Limits, Server
 from mcp_trio._auth.http_auth import ProofKey
 from mcp_trio._auth.token_store import read_clients, read_tokens
 from mcp_trio.auth import (
     Bearer,
     ClientCredentials,
+    EnterpriseManaged,
     FileTokenStore,
     MemoryTokenStore,
     OAuth,
@@ -708,3 +709,90 @@ async def test_a_given_token_is_sent(servers):
     async with client(servers, auth=Bearer("given")) as connected:
         await connected.call_tool("x")
     assert servers.logins == 0
+
+
+@pytest.mark.requirement("AUTHX-01", "AUTHX-04")
+@pytest.mark.parametrize(
+    ("credentials", "extension"),
+    [
+        (ClientCredentials(client_id="bot", secret="s"), "oauth-client-credentials"),
+        (
+            EnterpriseManaged(
+                client_id="c",
+                id_token="id",
+                provider_token_endpoint="https://provider.example/token",
+                provider_client_id="p",
+            ),
+            "enterprise-managed-authorization",
+        ),
+    ],
+)
+async def test_a_client_announces_the_extension_of_its_credentials(servers, credentials, extension):
+    issued = {"access_token": "jag", "token_type": "N_A"}
+    servers.overrides["https://provider.example/token"] = httpx2.Response(200, json=issued)
+    extensions = {"io.example/mine": {}}
+    async with client(servers, auth=credentials, extensions=extensions):
+        pass
+    first = json.loads(servers.requests[0].content)
+    capabilities = first["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    assert capabilities["extensions"] == {
+        "io.example/mine": {},
+        f"io.modelcontextprotocol/{extension}": {},
+    }
+
+
+async def test_a_group_has_authorization_for_each_of_its_servers(servers):
+    here = Server("here")
+
+    def auth(name):
+        return servers.oauth() if name == "there" else None
+
+    group = ClientGroup({"there": SERVER, "here": here}, auth=auth)
+    there, own = group._client("there", SERVER), group._client("here", here)
+    assert (type(there.auth), own.auth) == (OAuth, None)
+    group = ClientGroup({"there": SERVER, "here": here}, auth="oauth")
+    there, own = group._client("there", SERVER), group._client("here", here)
+    assert (there.auth, own.auth) == ("oauth", None)
+
+
+async def test_a_server_of_http_sse_gets_the_token_at_both_urls(servers):
+    """The transport of 2024-11-05: a stream, and another URL of the same origin for messages."""
+    answers = trio.open_memory_channel(10)
+
+    class Events(httpx2.AsyncByteStream):
+        async def __aiter__(self):
+            yield b"event: endpoint\ndata: /messages?session=1\n\n"
+            async for message in answers[1]:
+                yield b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
+
+    def stream(request):
+        if request.method == "POST":
+            return servers.serve(request) if is_rejected(request) else httpx2.Response(405)
+        if is_rejected(request):
+            return servers.serve(request)
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Events())
+
+    def is_rejected(request):
+        return request.headers.get("authorization", "").removeprefix("Bearer ") not in (
+            servers.tokens
+        )
+
+    def take(request):
+        posted.append(request.headers.get("authorization"))
+        message = json.loads(request.content)
+        if message.get("method") == "initialize":
+            result = {
+                "protocolVersion": "2024-11-05",
+                "capabilities": {},
+                "serverInfo": {"name": "old", "version": "1"},
+            }
+            answers[0].send_nowait({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        return httpx2.Response(202)
+
+    posted = []
+    servers.overrides["/mcp"] = stream
+    servers.overrides["/messages"] = take
+    async with client(servers, protocol_versions=["2024-11-05"]) as connected:
+        assert connected.server_info.name == "old"
+    assert servers.logins == 1
+    assert set(posted) == {"Bearer access-token-3"}
