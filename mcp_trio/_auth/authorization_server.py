@@ -20,6 +20,7 @@ from mcp_trio._auth.authorization_endpoints import (
     ALGORITHM,
     AUTHORIZE,
     ENDPOINTS,
+    GRANT_ID,
     JWKS,
     REGISTER,
     REVOKE,
@@ -32,6 +33,7 @@ from mcp_trio._auth.authorization_endpoints import (
 )
 from mcp_trio._auth.authorization_storage import AuthorizationStorage, SqliteStorage
 from mcp_trio._auth.challenges import checked_scopes
+from mcp_trio._auth.client_documents import ClientDocuments
 from mcp_trio._auth.consent_page import HttpResponse, error_page
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import OAuthClient
@@ -40,6 +42,7 @@ from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import LOOPBACK
 
 if TYPE_CHECKING:
+    import httpx2
     from joserfc.jwk import Key, KeyParameters
 
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -125,6 +128,9 @@ class AuthorizationServer:
         clients: Clients that the operator has registered, made by `trusted_client`.
         has_registration: Whether clients may register themselves (RFC 7591).
         registrations_max: The number of clients that have registered themselves.
+        has_documents: Whether a client id may be the URL of a metadata document, which the server
+            fetches, from public addresses only.
+        http_client: The HTTP client for metadata documents, with its proxies and certificates.
         unused_seconds: The time after which a registration ends that has never been used.
         access_token_seconds: The lifetime of access tokens.
         refresh_token_seconds: The lifetime of a refresh token that is not used; a user who does
@@ -147,6 +153,8 @@ class AuthorizationServer:
     clients: Sequence[OAuthClient] = ()
     has_registration: bool = True
     registrations_max: int = 10_000
+    has_documents: bool = True
+    http_client: "httpx2.AsyncClient | None" = None
     unused_seconds: float = 86_400.0
     access_token_seconds: float = 900.0
     refresh_token_seconds: float = 30 * 86_400.0
@@ -157,6 +165,10 @@ class AuthorizationServer:
     _endpoints: Endpoints | None = attrs.field(default=None, init=False)
     _key: "Key | None" = attrs.field(default=None, init=False)
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
+    _documents: ClientDocuments = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._documents = ClientDocuments(http=self.http_client)
 
     def bind(
         self,
@@ -191,7 +203,7 @@ class AuthorizationServer:
             sign=self._sign,
             claims_in=self._claims_in,
             jwks=self.jwks,
-            fetch_document=None,
+            fetch_document=self._documents.fetch if self.has_documents else None,
             clients={client.client_id: client for client in self.clients},
             scopes=lambda: {*own, *scopes()},
             scope_texts=own,
@@ -217,9 +229,9 @@ class AuthorizationServer:
         return self._endpoints
 
     @property
-    def paths(self) -> Collection[str]:
-        """The paths of the endpoints."""
-        return ENDPOINTS.keys()
+    def methods(self) -> Mapping[str, Collection[str]]:
+        """The HTTP methods of the endpoints, by path."""
+        return {path: [*methods] for path, methods in ENDPOINTS.items()}
 
     async def respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response to a request for one of the paths.
@@ -290,6 +302,33 @@ class AuthorizationServer:
         except (errors.JoseError, ValueError, TypeError):
             return None
         return decoded.claims
+
+    async def claims(self, token: str) -> Mapping[str, Any]:
+        """Return the claims of a valid access token of this server.
+
+        Raises:
+            ValueError: The token is not valid: it is another's, has expired, is for another
+                resource, or its grant has ended.
+        """
+        from joserfc import errors
+        from joserfc.jwt import JWTClaimsRegistry
+
+        claims, endpoints = await self._claims_in(token), self.endpoints
+        if claims is None:
+            raise ValueError("the token is signed by no key of this server")
+        rules = JWTClaimsRegistry(
+            now=int(self.now()),
+            iss={"essential": True, "value": endpoints.issuer},
+            aud={"essential": True, "values": list(endpoints.resources)},
+            exp={"essential": True},
+        )
+        try:
+            rules.validate(dict(claims))
+        except errors.JoseError as error:
+            raise ValueError(str(error)) from None
+        if await endpoints.grant(str(claims.get(GRANT_ID)), now=self.now()) is None:
+            raise ValueError("the token is revoked")
+        return claims
 
 
 def _client_id_in(request: HttpRequest, body: bytes) -> str | None:
