@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-Leg = Literal["server", "client"]
+Leg = Literal["server", "client", "authorization"]
 
 # Scenarios that are let be, by how their names begin, and why.
 REASONS: Final[Mapping[str, str]] = {
@@ -24,7 +24,7 @@ REASONS: Final[Mapping[str, str]] = {
 # Scenarios in no set that are not run, by how their names begin, and why.
 NOT_RUN: Final[Mapping[str, str]] = {
     "sep-2640-": "the skills extension is not implemented",
-    "authorization-": "it tests authorization servers, which this package does not contain",
+    "authorization-": "the leg `authorization` runs it",
 }
 
 # Checks of the suite's own: of every message's shape, also where there was no message.
@@ -32,7 +32,11 @@ SYNTHETIC: Final = frozenset({"wire-schema-valid"})
 BAD: Final = frozenset({"FAILURE", "WARNING"})
 
 _WHEN = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
-_PREFIXES: Final[Mapping[Leg, str]] = {"server": "server-", "client": ""}
+_PREFIXES: Final[Mapping[Leg, str]] = {
+    "server": "server-",
+    "client": "",
+    "authorization": "authorization-server-",
+}
 _LEGS: Final[Mapping[str | None, Leg]] = {"server": "server", "client": "client"}
 _SCENARIO = re.compile(r"\s+- (\S+)(?: \[(server|client)\])?")
 _LISTED = re.compile(r"\s+- (\S+) \[([^\]]+)\]")

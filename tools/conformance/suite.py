@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import authorization
+import trio
 from scores import (
     Leg,
     ListedScenario,
@@ -45,7 +47,7 @@ SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NOD
 PACKAGE: Final = "@modelcontextprotocol/conformance"
 PROGRAM: Final = f"node_modules/{PACKAGE}/dist/index.js"
 PROTOCOL_VERSIONS: Final = ("2025-11-25", "2026-07-28")
-LEGS: Final[Sequence[Leg]] = ("server", "client")
+LEGS: Final[Sequence[Leg]] = ("server", "client", "authorization")
 HOSTS: Final = ("native", "hypercorn")
 RUN_SECONDS: Final = 600.0
 START_SECONDS: Final = 30.0
@@ -208,6 +210,23 @@ def run_one(scenario: ListedScenario, folder: Path) -> tuple[Score | None, str]:
     return client_scores(folder, *options).get(scenario.name), protocol_version
 
 
+def run_authorization(folder: Path) -> int:
+    """Test the authorization server, which no set contains; return the number of problems."""
+    folder.mkdir(parents=True)
+    trio.run(authorization.run_suite, SUITE.start(PROGRAM), folder)
+    scores = scores_of(folder, "authorization")
+    table = new_table("authorization", "")
+    problems: list[str] = []
+    for name in authorization.SCENARIOS:
+        score = scores.get(name)
+        failures = failures_of(score)
+        passed = 0 if score is None else score.passed
+        table.add_row(name, "FAILED" if failures else f"{passed} passed")
+        problems += [f"{name}: {failure}" for failure in failures]
+    show(table, problems)
+    return len(problems)
+
+
 def listing(protocol_version: str) -> str:
     """Return the suite's list of the scenarios of a protocol version."""
     return suite("list", "--requirements", protocol_version)
@@ -229,7 +248,10 @@ def main() -> None:
         wrong = sum(
             run_leg(leg, options.protocol_version or PROTOCOL_VERSIONS, options.server, folder)
             for leg in options.leg or LEGS
+            if leg != "authorization"
         )
+        if "authorization" in (options.leg or LEGS) and options.protocol_version is None:
+            wrong += run_authorization(folder / "authorization")
         if "client" in (options.leg or LEGS) and options.protocol_version is None:
             wrong += run_unlisted(folder)
     raise SystemExit(1 if wrong else 0)

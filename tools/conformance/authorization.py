@@ -1,0 +1,80 @@
+"""The leg of the suite that tests an authorization server, with a user on its consent page.
+
+The suite is a client. It prints the URL of its authorization request, for a user who opens it in a
+browser; here a program allows the access, and follows the redirect to the suite.
+"""
+
+import re
+import socket
+from collections.abc import Sequence
+from functools import partial
+from html import unescape
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import trio
+
+from mcp_trio import Server
+from mcp_trio._auth.authorization_server import AuthorizationServer, DevelopmentLogin
+from mcp_trio._auth.oauth_clients import trusted_client
+from mcp_trio._server.authorization_routes import add_authorization_routes
+
+SCENARIOS: Final = ("authorization-server-metadata-endpoint", "authorization-code-grant")
+CLIENT_ID: Final = "conformance"
+CALLBACK: Final = "http://127.0.0.1/callback"  # with any port
+RUN_SECONDS: Final = 60.0
+
+_URL: Final = re.compile(r"https?://\S+/authorize\?\S+")
+_FORM: Final = re.compile(r'<form method="post" action="([^"]*)"><input[^>]* value="([^"]*)">')
+
+
+async def run_suite(command: Sequence[str], folder: Path) -> str:
+    """Run the suite against our authorization server; return its output.
+
+    Raises:
+        trio.TooSlowError: The suite does not end.
+    """
+    authorization = AuthorizationServer(
+        login=DevelopmentLogin(), clients=[trusted_client(CLIENT_ID, [CALLBACK])]
+    )
+    server = Server("conformance")
+    output: list[str] = []
+    add_authorization_routes(server._sessions.routes, authorization)  # noqa: SLF001
+    with trio.fail_after(RUN_SECONDS):
+        async with trio.open_nursery() as nursery:
+            url = await nursery.start(partial(server.serve_http, port=0))
+            issuer = url.removesuffix("/mcp")
+            authorization.bind(issuer, [url])
+            target = ["--url", issuer, "--resource", url, "--client-id", CLIENT_ID]
+            options = ["--port", f"{_free_port()}", "-o", f"{folder}"]
+            run = partial(trio.run_process, stdout=-1, check=False)
+            process = await nursery.start(run, [*command, "authorization", *target, *options])
+            async for piece in process.stdout:
+                output.append(piece.decode())
+                for found in _URL.findall(output[-1]):
+                    nursery.start_soon(allow_access, found)
+            nursery.cancel_scope.cancel()
+    return "".join(output)
+
+
+async def allow_access(url: str) -> None:
+    """Open the consent page, allow the access, and follow the redirect to the suite.
+
+    Raises:
+        ValueError: There is no consent page.
+    """
+    async with httpx2.AsyncClient() as browser:
+        page = await browser.get(url)
+        found = _FORM.search(page.text)
+        if found is None:
+            raise ValueError(f"no consent page: {page.status_code} {page.text}")
+        action, request_id = map(unescape, found.groups())
+        form = {"request": request_id, "decision": "allow"}
+        await browser.post(action, data=form, follow_redirects=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
