@@ -93,7 +93,7 @@ async def test_the_metadata_name_endpoints_and_features(site):
         ],
         "code_challenge_methods_supported": ["S256"],
         "authorization_response_iss_parameter_supported": True,
-        "client_id_metadata_document_supported": False,
+        "client_id_metadata_document_supported": True,
     }
 
 
@@ -491,7 +491,7 @@ async def test_an_error_redirects_only_to_clients_of_the_operator(parameters, er
 
 
 async def test_an_unknown_client_is_not_sent_anywhere(site):
-    for client_id in ("unknown", "", "https://app.example/client.json"):
+    for client_id in ("unknown", "", "https://127.0.0.1/client.json"):
         reply = await site.authorize(client_id)
         assert (reply.status, "location" in reply.headers) == (400, False)
     repeated = await site.send("GET", "/authorize?client_id=a&client_id=b")
