@@ -5,6 +5,7 @@ from ._client.subscriptions import Change as Change
 from ._client.subscriptions import Subscription as Subscription
 from ._server.context import Context as Context
 from ._server.context import ThreadContext as ThreadContext
+from ._server.context import get_context as get_context
 from ._server.effects import effect as effect
 from ._server.elicitation import Answer as Answer
 from ._server.elicitation import Elicitation as Elicitation

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, get_args, overload
 
 import attrs
 import trio
 
 from mcp_trio._journal.records import MONOTONIC, NOW, SLEEP, encode_body
 from mcp_trio._server.base_context import BaseContext
-from mcp_trio._server.effects import effect_of
+from mcp_trio._server.effects import active_context, effect_of
 from mcp_trio._server.elicitation import (
     Answer,
     Ask,
@@ -42,6 +42,7 @@ from mcp_trio._session.effects import (
     read_clock,
     takes_patch,
 )
+from mcp_trio._session.handlers import Handling
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.types import (
     CreateMessageResult,
@@ -590,3 +591,26 @@ class ThreadContext(BaseContext):
         limiter = trio.CapacityLimiter(1)
         read = functools.partial(self._served.read_for_handler, limiter=limiter)
         return self._bridge.call(read, self._handling, uri).contents
+
+
+# The context without a parameter ------------------------------------------------------------------
+
+
+def get_context() -> Context:
+    """Return the context of the handler that runs, for functions that do not get it passed.
+
+    Below a `def` handler it is the handler's `ThreadContext`, whose methods block.
+
+    Raises:
+        RuntimeError: No handler runs here, or an effect runs: a replay does not run that, so it
+            cannot use a context.
+    """
+    current = active_context()
+    if current is None or not isinstance(current.caller, Handling):
+        raise RuntimeError(
+            "get_context() works only while a handler runs, and not inside of an effect: pass what"
+            " the function needs as arguments"
+        )
+    if current.bridge is not None:
+        return cast("Context", ThreadContext(current.caller, current.served, current.bridge))
+    return Context(current.caller, current.served)

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Limits, Server, ThreadContext, types
+from mcp_trio import Context, Limits, Server, ThreadContext, effect, get_context, types
 from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError
 from mcp_trio.limits import MessageLimits, RequestLimits
 
@@ -58,6 +58,40 @@ async def test_the_context_has_the_properties_of_client_and_request(server, serv
     params = {"name": "here", "_meta": {"progressToken": "t"}}
     result = await asker.result("tools/call", params)
     assert '"tools/call","t","error",true]' in result["content"][0]["text"]
+
+
+async def test_a_function_below_a_handler_finds_the_context(server, serve):
+    def context_facts():
+        context = get_context()
+        return [type(context).__name__, context.request_id]
+
+    @server.tool
+    async def here() -> list:
+        return context_facts()
+
+    @server.tool
+    def there() -> list:
+        return context_facts()
+
+    asker = await serve(server)
+    assert await asker.call("here") == '["Context",1]'
+    assert await asker.call("there") == '["ThreadContext",2]'
+
+
+async def test_there_is_no_context_outside_of_handlers_and_in_effects(server, serve):
+    @effect
+    async def look() -> None:
+        get_context()
+
+    @server.tool
+    async def here() -> str:
+        with pytest.raises(RuntimeError, match="not inside of an effect"):
+            await look()
+        return "none"
+
+    with pytest.raises(RuntimeError, match="only while a handler runs"):
+        get_context()
+    assert await (await serve(server)).call("here") == "none"
 
 
 async def test_the_context_has_the_metadata_of_a_stateless_request(server, serve):

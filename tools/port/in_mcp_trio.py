@@ -30,6 +30,7 @@ from mcp_trio import (
     ResourceNotFound,
     Server,
     ToolError,
+    get_context,
 )
 from mcp_trio.middleware import CallNext, MiddlewareRequest
 from mcp_trio.tools import Fixed
@@ -1060,3 +1061,16 @@ async def proxy() -> Facts:
     server.mount(SCRIPT, prefix=None)
     async with Client(server) as client:
         return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
+
+
+async def context_anywhere() -> Facts:
+    server = Server("demo")
+
+    def has_id() -> bool:
+        return bool(get_context().request_id)
+
+    @server.tool
+    async def whoami() -> bool:
+        return has_id()
+
+    return {"has an id": (await called(server, {})).data}

@@ -381,12 +381,11 @@ CONTEXT: Final = (
         'await client.subscribe("data://motd")',
         "only clients that have subscribed are notified, from any task or thread",
     ),
-    missing(
+    same(
         "context_anywhere",
         "the context in any function",
         "get_context().request_id",
-        "pass `ctx` on to the functions that need it",
-        absent="get_context",
+        "not inside of an effect, which a replay does not run",
     ),
     missing(
         "dependencies",
