@@ -500,7 +500,7 @@ def test_an_output_schema_needs_json_in_all_successful_responses():
     ("limits", "text"),
     [
         ({"schema_objects_max": 5}, "the schema has more than 5 objects"),
-        ({"schema_steps_max": 600}, "schema_steps_max=600"),
+        ({"schema_steps_max": 750}, "schema_steps_max=750"),
     ],
 )
 def test_a_schema_over_the_limits_is_left_out_or_refused(limits, text):
