@@ -21,6 +21,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Serve": {
         "demo": "mcp_trio._cli.serve",
         "run": "mcp_trio._cli.serve",
+        "dev": "mcp_trio._cli.dev",
         "bridge": "mcp_trio._cli.record",
     },
     "Use a server": {
@@ -73,6 +74,7 @@ Examples:
   mcp-trio demo --keep recordings
   mcp-trio new my-server
   mcp-trio run server.py --record recordings/
+  mcp-trio dev server.py
   mcp-trio list server.py
   mcp-trio call server.py forecast city=Oslo days=2
   mcp-trio call forecast city=Oslo -- npx -y some-weather-server

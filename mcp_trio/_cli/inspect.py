@@ -22,6 +22,7 @@ from mcp_trio._cli.options import (
 from mcp_trio._cli.output import (
     Column,
     Line,
+    busy,
     echo_error,
     echo_json,
     echo_text,
@@ -301,7 +302,8 @@ def diff_command(
     from mcp_trio._journal.diff import diff, role_of
 
     left, right = _undamaged_records(a), _undamaged_records(b)
-    found = diff(left, right)
+    with busy("comparing"):
+        found = diff(left, right)
     if as_json:
         plain = [
             msgspec.structs.replace(

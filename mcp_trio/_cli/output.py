@@ -6,10 +6,11 @@ import os
 import shutil
 import sys
 import threading
+import time
 from base64 import b64decode
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import click
 import msgspec
@@ -322,18 +323,50 @@ def busy(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None, No
 
 @contextmanager
 def counted(
-    text: str, total: int, *, seconds: float = BAR_DELAY_SECONDS
+    text: str, total: int, *, seconds: float = BAR_DELAY_SECONDS, in_thread: bool = True
 ) -> Generator[Callable[[], None], None, None]:
-    """Yield a function to call for each of `total` steps, which a bar on a terminal shows."""
+    """Yield a function to call for each step, which a bar on a terminal shows.
+
+    Args:
+        text: What is done.
+        total: The number of steps; if there are more, the bar stays full.
+        seconds: Work that takes less shows no bar.
+        in_thread: Whether a thread draws the bar. Without one, for work that forks this process,
+            the bar is only drawn by a step.
+    """
     if not sys.stderr.isatty():
         yield lambda: None
         return
 
     from rich.progress import MofNCompleteColumn
 
-    with _bar(MofNCompleteColumn()) as bar, _started_after(bar, seconds):
+    begin = time.monotonic()
+    with _bar(MofNCompleteColumn(), in_thread=in_thread) as bar:
         task = bar.add_task(text, total=total)
-        yield lambda: bar.advance(task)
+
+        def advance() -> None:
+            bar.advance(task)
+            completed = bar.tasks[task].completed
+            bar.update(task, total=max(total, completed))
+            if not in_thread and time.monotonic() - begin > seconds:
+                bar.start()
+                bar.refresh()
+
+        with _started_after(bar, seconds) if in_thread else nullcontext():
+            yield advance
+
+
+_Item = TypeVar("_Item")
+
+
+def tracked(
+    items: Sequence[_Item], text: str, *, seconds: float = BAR_DELAY_SECONDS
+) -> Iterator[_Item]:
+    """Yield the items; on a terminal, count them in a bar if that takes longer than `seconds`."""
+    with counted(text, len(items), seconds=seconds) as advance:
+        for item in items:
+            yield item
+            advance()
 
 
 def read_progress(
@@ -362,8 +395,8 @@ def read_progress(
 
 
 @contextmanager
-def _bar(*columns: "ProgressColumn") -> "Generator[Progress, None, None]":
-    """Yield a bar that is drawn once it is started, and erased at the end."""
+def _bar(*columns: "ProgressColumn", in_thread: bool = True) -> "Generator[Progress, None, None]":
+    """Yield a bar that is drawn once it is started, by a thread or not, and erased at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -374,6 +407,7 @@ def _bar(*columns: "ProgressColumn") -> "Generator[Progress, None, None]":
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
+        auto_refresh=in_thread,
     )
     _bars.add(bar)
     try:

@@ -24,10 +24,12 @@ from mcp_trio._cli.options import (
 from mcp_trio._cli.output import (
     Column,
     Line,
+    busy,
     echo_error,
     echo_json,
     echo_text,
     print_table,
+    tracked,
 )
 from mcp_trio._journal.reader import Damage
 from mcp_trio._system import NO_FOLLOW, try_lock
@@ -130,15 +132,16 @@ def redact_command(
     try:
         with naming(file):
             records = _intact_records(file)
-            lines = list(
-                redact_recording(
-                    records,
-                    redaction,
-                    key=key_bytes,
-                    limits=limits,
-                    on_remaining=remaining.append,
+            with busy("redacting"):
+                lines = list(
+                    redact_recording(
+                        records,
+                        redaction,
+                        key=key_bytes,
+                        limits=limits,
+                        on_remaining=remaining.append,
+                    )
                 )
-            )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if remaining:
@@ -318,7 +321,7 @@ def _scan(file: str) -> int:
     manifest = decode_body(records[0], OpenBody).redaction
     redactor = None if manifest is None else redactor_for_replay(manifest, records)
     found: list[Line] = []
-    for record in records[1:]:
+    for record in tracked(records[1:], f"scanning {Path(file).name}"):
         for secret in likely_secrets(body_bytes(record) or b"null"):
             value = secret.value
             if redactor is None or not redactor.knows(value):

@@ -739,6 +739,7 @@ def sweep_command(
 
 
 def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
+    from mcp_trio._cli.output import counted
     from mcp_trio._replay.sweep import SweepOptions, sweep_forked
 
     try:
@@ -748,7 +749,10 @@ def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
     # Handlers may print, but stdout is for the report.
     with contextlib.redirect_stdout(sys.stderr), naming(file):
         server = load_server(target)
-        return sweep_forked(file, server, sweep_options)
+        total = sweep_options.schedules
+        # A process that is forked must not have a thread that draws.
+        with counted("sweeping", total, in_thread=False) as advance:
+            return sweep_forked(file, server, sweep_options, on_result=advance)
 
 
 def sweep_summary(

@@ -249,16 +249,27 @@ class _Session:
 
 def timeline(items: Iterable[Record | Damage], counts: Counts) -> Iterator[Row]:
     """Yield the rows of a recording, in order, and count them in `counts`."""
-    first_session = _Session(counts)
-    sessions = {0: first_session}
-    for record in items:
-        if isinstance(record, Damage):
+    recording = Timeline(counts)
+    for item in items:
+        if isinstance(item, Damage):
             counts.damage += 1
-            what = f"line {record.line}"
-            yield Row(kind=record.kind, what=what, outcome="error", note=record.text)
-            continue
+            yield Row(kind=item.kind, what=f"line {item.line}", outcome="error", note=item.text)
+        else:
+            yield from recording.rows(item)
+
+
+class Timeline:
+    """The rows of a recording whose records become known one after the other."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._sessions = {0: _Session(counts)}
+
+    def rows(self, record: Record) -> Iterator[Row]:
+        """Yield the rows of the next record, and count them."""
+        sessions, counts = self._sessions, self._counts
         if record.channel not in sessions:  # request ids are unique within a session only
-            sessions[record.channel] = _Session(counts, by_client=first_session.by_client)
+            sessions[record.channel] = _Session(counts, by_client=sessions[0].by_client)
         session = sessions[record.channel]
         counts.records += 1
         if record.kind in {"in", "out"}:

@@ -109,7 +109,8 @@ class Recorder:
     `clock_ns` gives the records' times; `write_clock`, in seconds, only measures how long a write
     takes. `seed` is the random seed in the `open` record, `sessions` the number of sessions that
     have begun by a mark. `redactor` redacts every body before it is buffered, except the bodies of
-    `gap` and `end`, which hold no data of users.
+    `gap` and `end`, which hold no data of users. `observe` is called with each record that is
+    buffered.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class Recorder:
         write_clock: Callable[[], float] = time.perf_counter,
         seed: int | None = None,
         redactor: "Redactor | None" = None,
+        observe: Callable[[Record], object] | None = None,
     ) -> None:
         self._sink = sink
+        self._observe = observe
         self._segments = sink if isinstance(sink, Segments) else None
         self._redactor = redactor
         self._opening: OpenBody | None = None
@@ -310,6 +313,8 @@ class Recorder:
             kind, body, time_ns, lane, ordinal, channel, envelope, embed=embed, is_step=is_step
         )
         self._buffer.append(record)
+        if self._observe is not None:
+            self._observe(record)
         return record.number
 
     def flush(self) -> None:
@@ -490,6 +495,9 @@ class RecordOptions:
             servers.
         overwrite: Whether a file that exists, and later segments of its name, may be replaced.
             Without it, a session that would replace one gets a `RecordingError` when it begins.
+        observer: Called when a recording begins; returns a function that gets each of its records
+            from the first message on, before they are written. That function runs in tasks of
+            sessions, and must neither wait nor raise.
 
     Raises:
         ValueError: A number is not above 0.
@@ -503,6 +511,9 @@ class RecordOptions:
     sync_seconds: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
     strict: bool = attrs.field(default=False, kw_only=True)
     overwrite: bool = attrs.field(default=False, kw_only=True)
+    observer: Callable[[], Callable[[Record], object]] | None = attrs.field(
+        default=None, kw_only=True
+    )
 
 
 class SharedRecording:
@@ -762,6 +773,7 @@ def open_recorder(
         limits=limits,
         seed=seed,
         redactor=redactor,
+        observe=None if options.observer is None else options.observer(),
     )
     body = OpenBody(
         transport=transport,

@@ -241,9 +241,15 @@ _NO_FORK: Final = (
 
 
 def sweep_forked(
-    path: str | os.PathLike[str], server: "Server", options: SweepOptions
+    path: str | os.PathLike[str],
+    server: "Server",
+    options: SweepOptions,
+    *,
+    on_result: Callable[[], object] = lambda: None,
 ) -> SweepReport:
     """Sweep `server` by forking this process, which must have a single thread, per schedule.
+
+    `on_result` is called after each schedule, also after those that shorten one.
 
     Raises:
         RecordingError, BlockedInReplay, SweepUnavailable: As for `sweep`.
@@ -251,7 +257,8 @@ def sweep_forked(
     if not hasattr(os, "fork"):
         raise SweepUnavailable(_NO_FORK)
     trace = load_sweep_trace(path)
-    return _Sweep(path, trace, functools.partial(_run_forked, trace, server)).run(options)
+    run_all = functools.partial(_run_forked, trace, server, on_result)
+    return _Sweep(path, trace, run_all).run(options)
 
 
 @attrs.define
@@ -416,7 +423,10 @@ class _Fork:
 
 
 def _run_forked(
-    trace: SweepTrace, server: "Server", orders: Sequence[tuple[Order, int]]
+    trace: SweepTrace,
+    server: "Server",
+    on_result: Callable[[], object],
+    orders: Sequence[tuple[Order, int]],
 ) -> Sequence[ScheduleResult]:
     """Run each schedule in a fork of this process, several at a time."""
     results: list[ScheduleResult] = []
@@ -425,9 +435,11 @@ def _run_forked(
         for order, number in orders:
             if len(running) == _PROCESSES_MAX:
                 results.append(running.popleft().result())
+                on_result()
             running.append(_fork(trace, server, order, number))
         while running:
             results.append(running.popleft().result())
+            on_result()
     finally:
         for fork in running:
             fork.kill()

@@ -166,6 +166,11 @@ def fresh_server(target: str) -> Generator[Server]:
         sys.path[:] = path
 
 
+def own_files(target: str) -> list[str]:
+    """Return the files of the modules of a target that are imported, as far as they could be."""
+    return sorted(str(module.__file__) for module in _own_modules(target).values())
+
+
 def target_of(server: Server) -> str | None:
     """Return the target that names a server; None if it is no variable of a module."""
     for name, module in tuple(sys.modules.items()):

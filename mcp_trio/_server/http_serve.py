@@ -506,18 +506,24 @@ def run_until_signal(
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `serve` raised, not in an exception group.
     """
-    run = partial(_run, partial(serve, **options), on_serving, exit_seconds)
+    run = partial(serve_until_signal, partial(serve, **options), on_serving, exit_seconds)
     raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=TickClock()))
 
 
-async def _run(
+async def serve_until_signal(
     serve: _Serve,
     on_serving: OnServing,
     exit_seconds: float,
     numbers: Collection[int] = SIGNALS,
     until: _Wait = trio.sleep_forever,
 ) -> int:
-    """Serve until a signal arrives, and return its number; return 0 if `until` returns first."""
+    """Serve until a signal arrives, and return its number; return 0 if `until` returns first.
+
+    The process exits `exit_seconds` after a signal, and at once after a second one.
+
+    Raises:
+        Exception: The error that `serve` raised, not in an exception group.
+    """
     received: list[int] = []
 
     async def watch(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
@@ -582,7 +588,8 @@ def _run_workers(
                     sessions_of(server), listeners, address, options, task_status=task_status
                 )
 
-            run = partial(_run, serve, report_serving, server.limits.shutdown.exit_seconds)
+            exit_seconds = server.limits.shutdown.exit_seconds
+            run = partial(serve_until_signal, serve, report_serving, exit_seconds)
             trio.run(run, [signal.SIGTERM], wait, clock=TickClock())
 
         workers = Workers(

@@ -5,6 +5,7 @@ import functools
 import os
 import pty
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -194,6 +195,49 @@ def on_a_screen(*arguments, **variables):
 @pytest.fixture(name="on_a_screen")
 def on_a_screen_fixture():
     return on_a_screen
+
+
+# Ctrl-C becomes a signal only for processes whose controlling terminal this is.
+AS_CONTROLLING_TERMINAL = """
+import os, sys
+os.login_tty(0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+class Terminal:
+    """A process with a pseudo-terminal as its controlling terminal."""
+
+    def __init__(self, *arguments, **variables):
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", AS_CONTROLLING_TERMINAL, "-m", "mcp_trio", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | variables,
+        )
+        os.close(theirs)
+        self._shown = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self._ours)
+        self.process.kill()
+        self.process.wait()
+
+    def type(self, text):
+        os.write(self._ours, text.encode())
+
+    def wait_for(self, text):
+        """Read until the text is shown; returns all that was shown since the last text."""
+        while text not in self._shown:
+            assert select.select([self._ours], [], [], 20)[0], f"no {text!r} in {self._shown!r}"
+            self._shown += os.read(self._ours, 65536).decode()
+        before, _, self._shown = self._shown.partition(text)
+        return before + text
 
 
 async def _serve(serve, urls):

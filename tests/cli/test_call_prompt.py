@@ -1,10 +1,6 @@
 """`mcp-trio inspect --call`: lines from stdin and from a terminal, and their completion."""
 
-import os
-import pty
 import re
-import select
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +8,7 @@ import pytest
 
 from mcp_trio._cli.call_prompt import COMMANDS, HELP, Completer
 from mcp_trio.types import Prompt, PromptArgument, Resource, ResourceTemplate, Tool
+from tests.cli.conftest import Terminal
 
 SOME = Path(__file__).with_name("some_server.py")
 ASKING = Path(__file__).with_name("asking_server.py")
@@ -189,6 +186,7 @@ def test_words_are_completed(line, found):
     assert completed(line)[0] == found
 
 
+@pytest.mark.requirement("COMP-04")
 def test_the_server_is_asked_for_values_with_the_other_arguments():
     found, asked = completed("/prompt plan day=3 city=O")
     assert (found, asked) == (["city=Oslo ", "city=Ordu "], [("plan", "city", "O", {"day": "3"})])
@@ -232,49 +230,6 @@ async def cities(value: str) -> list[str]:
 """
 
 
-# Ctrl-C becomes a signal only for processes whose controlling terminal this is.
-AS_CONTROLLING_TERMINAL = """
-import os, sys
-os.login_tty(0)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-
-
-class Terminal:
-    """A process with a pseudo-terminal as its controlling terminal."""
-
-    def __init__(self, *arguments, **variables):
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", AS_CONTROLLING_TERMINAL, "-m", "mcp_trio", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | variables,
-        )
-        os.close(theirs)
-        self._shown = ""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        os.close(self._ours)
-        self.process.kill()
-        self.process.wait()
-
-    def type(self, text):
-        os.write(self._ours, text.encode())
-
-    def wait_for(self, text):
-        """Read until the text is shown; returns all that was shown since the last text."""
-        while text not in self._shown:
-            assert select.select([self._ours], [], [], 20)[0], f"no {text!r} in {self._shown!r}"
-            self._shown += os.read(self._ours, 65536).decode()
-        before, _, self._shown = self._shown.partition(text)
-        return before + text
-
-
 @pytest.fixture
 def terminal(tmp_path):
     (tmp_path / "there.py").write_text(SERVER)
@@ -285,6 +240,7 @@ def terminal(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("CANC-01", "CANC-12")
 def test_a_terminal_completes_cancels_asks_and_keeps_the_history(terminal, tmp_path):
     terminal.type("for\tci\tOslo\n")
     assert "forecast city=Oslo" in terminal.wait_for("sun in Oslo")

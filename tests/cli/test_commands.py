@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import sys
+import threading
 import time
 from contextlib import redirect_stderr
 
@@ -17,7 +18,15 @@ from mcp_trio import RequestError
 from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
 from mcp_trio._cli.options import lines_of, naming
-from mcp_trio._cli.output import bars_hidden, busy, call_progress, read_progress, size
+from mcp_trio._cli.output import (
+    bars_hidden,
+    busy,
+    call_progress,
+    counted,
+    read_progress,
+    size,
+    tracked,
+)
 from mcp_trio._journal.records import KINDS
 from mcp_trio.errors import RecordingError
 from mcp_trio.types import ProgressParams
@@ -179,10 +188,38 @@ def test_a_long_wait_shows_a_bar():
 
 
 @pytest.mark.usefixtures("terminal")
+def test_steps_are_counted_with_a_thread_and_without_one():
+    for in_thread in (True, False):
+        before = threading.active_count()
+        with (
+            redirect_stderr(Screen()) as screen,
+            counted("sweeping", 3, seconds=0.0, in_thread=in_thread) as advance,
+        ):
+            for _ in range(4):
+                advance()
+                assert in_thread or threading.active_count() == before
+        if not in_thread:
+            assert "sweeping" in screen.getvalue()
+            assert "1/3" in screen.getvalue()
+            assert "4/4" in screen.getvalue()
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.real_time
+def test_items_are_tracked_by_a_bar():
+    with redirect_stderr(Screen()) as screen:
+        for _ in tracked(range(3), "scanning", seconds=0.02):
+            time.sleep(0.1)
+    assert "scanning" in screen.getvalue()
+    assert "/3" in screen.getvalue()
+
+
+@pytest.mark.usefixtures("terminal")
 def test_quick_work_shows_no_bar():
     with redirect_stderr(Screen()) as screen:
-        with busy("replaying"):
-            pass
+        with busy("replaying"), counted("sweeping", 2, in_thread=False) as advance:
+            advance()
+        assert list(tracked("ab", "scanning")) == ["a", "b"]
         assert list(read_progress([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
     assert screen.getvalue() == ""
 
@@ -190,8 +227,9 @@ def test_quick_work_shows_no_bar():
 @pytest.mark.usefixtures("terminal")
 def test_without_a_terminal_no_bar_is_shown():
     with redirect_stderr(io.StringIO()) as stderr:
-        with busy("replaying", seconds=0.0):
-            pass
+        with busy("replaying", seconds=0.0), counted("sweeping", 2, seconds=0.0) as advance:
+            advance()
+        assert list(tracked("ab", "scanning", seconds=0.0)) == ["a", "b"]
         assert list(read_progress([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [
             b"a\n"
         ]

@@ -853,6 +853,28 @@ async def test_a_recording_can_be_read_while_it_is_written(tmp_path):
     assert check(open_recording(path)).complete
 
 
+async def test_an_observer_gets_the_records_of_each_recording_before_they_are_written(tmp_path):
+    observed = []
+
+    def observer():
+        observed.append([])
+        return observed[-1].append
+
+    record = RecordOptions(f"{tmp_path}/", observer=observer)
+    for _ in range(2):
+        async with Client(make_server(), record=record) as client:
+            await client.call_tool("open_account", {"owner": "x", "password": "y"})
+    # The file also has `open` and `end`, which are no records of a session.
+    recorded = [
+        [(each.number, each.kind, body_bytes(each)) for each in read_recording(lines)][1:-1]
+        for lines in map(open_recording, sorted(tmp_path.iterdir()))
+    ]
+    assert recorded == [
+        [(each.number, each.kind, body_bytes(each)) for each in records] for records in observed
+    ]
+    assert len(observed) == 2
+
+
 async def test_a_clients_session_is_recorded_by_the_same_options(tmp_path):
     path = tmp_path / "trip.mcprec.jsonl"
     async with Client(make_server(), record=RecordOptions(path, redaction=Redaction())) as client:

@@ -1,0 +1,248 @@
+"""The process of `mcp-trio dev` that serves one version of the code.
+
+It starts anew for each version, so that nothing is left of the code before. It imports the server,
+reports that, and waits until the process before it has stopped: a byte on stdin lets it serve. It
+ends at the end of stdin, so it never outlives `mcp-trio dev`.
+
+Its stdout takes reports, a JSON object in each line. What the user's code prints goes to stderr.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import msgspec
+import trio
+
+from mcp_trio._cli.output import shortened
+from mcp_trio._cli.timeline import Counts, Row, Timeline, members_of, tool_text
+from mcp_trio._journal.records import Record, body_bytes
+from mcp_trio._recorder.clock import TickClock
+from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._replay.targets import TargetError, import_server, own_files
+from mcp_trio._server.http_serve import Address, serve_bound, serve_until_signal
+from mcp_trio._server.sessions import sessions_of
+from mcp_trio._session.call_sites import owner_of
+
+if TYPE_CHECKING:
+    import io
+
+# Calls from here must not be looked at as those of a handler, in whose task records are made.
+_write: Final = os.write
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process serves.
+
+    Attributes:
+        target: The server; see `import_server`.
+        sockets: The descriptors of the sockets that listen, which the process inherits.
+        host: The address that they were bound to.
+        recordings: The folder in which each session is recorded.
+        import_path: The folders to import modules from.
+    """
+
+    target: str
+    sockets: Sequence[int]
+    host: str
+    recordings: str
+    import_path: Sequence[str]
+
+
+class Imported(msgspec.Struct, frozen=True, tag=True):
+    """The server was imported from these files."""
+
+    files: Sequence[str]
+
+
+class Serving(msgspec.Struct, frozen=True, tag=True):
+    """The server serves."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The server cannot be served: an error in the user's frames, and the files to look at."""
+
+    text: str
+    files: Sequence[str]
+
+
+class Logged(msgspec.Struct, frozen=True, tag=True):
+    """A message was received or sent.
+
+    Attributes:
+        session: The number of the session's recording, from 1.
+        row: The row of the message in the timeline of the recording.
+        subject: The arguments of a request, or the result in a response.
+    """
+
+    session: int
+    row: Row
+    subject: str = ""
+
+
+Report: TypeAlias = Imported | Serving | Failed | Logged
+
+# The program for `python -c`, whose last argument is the job.
+PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[-1])['import_path'];"
+    f" from {__name__} import main; main(sys.argv.pop())"
+)
+
+_SUBJECT_COLUMNS_MAX: Final = 100
+_LISTS: Final = frozenset({"tools", "resources", "resourceTemplates", "prompts"})
+_WITHOUT_CONTENT: Final = frozenset({"_meta", "resultType", "ttlMs", "cacheScope"})
+
+
+def main(job: str) -> None:
+    """Import and serve the server of a job in JSON; exit with status 1 if that fails."""
+    # The user's code is imported after that, and may print.
+    reports = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    cast("io.TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
+    encoder = msgspec.json.Encoder()
+
+    def report(value: Report) -> None:
+        with_end = encoder.encode(value) + b"\n"
+        try:
+            while with_end:
+                with_end = with_end[_write(reports, with_end) :]
+        except OSError:  # `mcp-trio dev` has ended, and so does this process
+            pass
+
+    sys.exit(_serve(msgspec.json.decode(job, type=Job), report))
+
+
+def _serve(job: Job, report: Callable[[Report], None]) -> int:
+    try:
+        server = import_server(job.target)
+        sessions = sessions_of(server)
+        sessions.registry.check()
+    except Exception as error:  # an error of the user's code
+        report(_failure(error, job))
+        return 1
+    report(Imported(own_files(job.target)))
+    if not os.read(sys.stdin.fileno(), 1):
+        return 0
+    _log_tracebacks()
+    recordings = RecordOptions(f"{job.recordings}/", observer=Observer(report))
+
+    async def serve(*, task_status: trio.TaskStatus[str]) -> None:
+        listeners = [
+            trio.SocketListener(trio.socket.from_stdlib_socket(socket.socket(fileno=each)))
+            for each in job.sockets
+        ]
+        address = Address(host=job.host)
+        options: Any = {"record": recordings}
+        await serve_bound(sessions, listeners, address, options, task_status=task_status)
+
+    run = partial(
+        serve_until_signal,
+        serve,
+        lambda _url: report(Serving()),
+        server.limits.shutdown.exit_seconds,
+        (signal.SIGTERM,),
+        partial(trio.lowlevel.wait_readable, sys.stdin.fileno()),
+    )
+    try:
+        trio.run(run, clock=TickClock())
+    except Exception as error:  # an error of the lifespan
+        report(_failure(error, job))
+        return 1
+    return 0
+
+
+def _log_tracebacks() -> None:
+    """Log exceptions of handlers with their tracebacks, unless the user's code has set up logs."""
+    logger = logging.getLogger("mcp_trio")
+    if not logger.hasHandlers():
+        logger.setLevel(logging.DEBUG)  # at this level, warnings have tracebacks
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.WARNING)
+        logger.addHandler(handler)
+
+
+# Errors.
+
+
+def _failure(error: Exception, job: Job) -> Failed:
+    """Return the report about an error, with the files to change: those of its frames, too."""
+    shown: BaseException = error
+    heading = ""
+    if isinstance(error, TargetError):
+        if error.__cause__ is None:  # the text says all
+            return Failed(str(error), own_files(job.target))
+        heading, shown = str(error).partition("\n")[0] + "\n", error.__cause__
+    lines = traceback.TracebackException.from_exception(shown)
+    files = {*own_files(job.target)}
+    for each in _chain(lines):
+        each.stack = traceback.StackSummary.from_list(
+            frame for frame in each.stack if owner_of(frame.filename) == "user"
+        )
+        files |= {frame.filename for frame in each.stack}
+        files.add(str(getattr(each, "filename", "")))  # of a syntax error
+    text = heading + "".join(lines.format()).rstrip()
+    return Failed(text, sorted(file for file in files if Path(file).is_file()))
+
+
+def _chain(
+    error: traceback.TracebackException | None,
+) -> Iterator[traceback.TracebackException]:
+    """Yield the error, and those that led to it."""
+    if error is not None:
+        yield error
+        yield from _chain(error.__cause__)
+        yield from _chain(error.__context__)
+        for each in error.exceptions or ():
+            yield from _chain(each)
+
+
+# The log.
+
+
+class Observer:
+    """Reports the messages of each recording, which has a number; see `RecordOptions.observer`."""
+
+    def __init__(self, report: Callable[[Logged], None]) -> None:
+        self._report = report
+        self._number = 0
+
+    def __call__(self) -> Callable[[Record], None]:
+        """Return the function that gets the records of one more recording."""
+        self._number += 1
+        return partial(self._add, self._number, Timeline(Counts()))
+
+    def _add(self, number: int, timeline: Timeline, record: Record) -> None:
+        rows = list(timeline.rows(record))
+        if record.kind in {"in", "out"}:
+            subject = subject_of(body_bytes(record) or b"") if len(rows) == 1 else ""
+            for row in rows:
+                self._report(Logged(number, row, subject))
+
+
+def subject_of(message: bytes) -> str:
+    """Return the arguments of a request, or what a result has: a tool's text, names, or JSON."""
+    members = members_of(message)
+    if "result" in members:
+        result = members_of(members["result"])
+        names = [
+            f"{kind}: {', '.join(str(members_of(item).get('name')) for item in items)}"
+            for kind, items in result.items()
+            if kind in _LISTS
+        ]
+        rest = {name: value for name, value in result.items() if name not in _WITHOUT_CONTENT}
+        text = tool_text(result) or "; ".join(names) or _json(rest)
+    else:
+        arguments = members_of(members_of(members.get("params")).get("arguments"))
+        text = " ".join(f"{name}={_json(value)}" for name, value in arguments.items())
+    return shortened(text, _SUBJECT_COLUMNS_MAX)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,467 @@
+"""`mcp-trio dev`: changes of files, the log, reloading, recordings, keys and the Inspector."""
+
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mcp_trio import Client
+from mcp_trio._cli.dev_server import Logged, subject_of
+from mcp_trio._cli.reloader import INSPECTOR, POLL_SECONDS, MessageLog, Watcher
+from mcp_trio._cli.timeline import Row
+from mcp_trio.errors import ConnectionLost, MCPError
+from tests.cli.conftest import Terminal
+
+# Changes of files.
+
+
+@pytest.fixture
+def clock():
+    return MockClock(autojump_threshold=0)
+
+
+async def change_of(watcher, *steps):
+    """The names of the files that changed, and the time that passed, for steps after a second."""
+    begin = trio.current_time()
+    found = []
+
+    async def wait():
+        found.extend(await watcher.changed())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        for step in steps:
+            step()
+            await trio.sleep(POLL_SECONDS)
+    return [path.name for path in found], trio.current_time() - begin
+
+
+async def test_a_changed_and_a_new_file_are_found(clock, tmp_path):
+    (tmp_path / "server.py").write_text("a = 1")
+    watcher = Watcher([tmp_path])
+    changed, seconds = await change_of(watcher, lambda: (tmp_path / "server.py").write_text("b"))
+    assert changed == ["server.py"]
+    assert seconds <= 1 + 3 * POLL_SECONDS
+    changed, _ = await change_of(watcher, (tmp_path / "new.py").touch)
+    assert changed == ["new.py"]
+    changed, _ = await change_of(watcher, (tmp_path / "new.py").unlink)
+    assert changed == ["new.py"]
+
+
+async def test_files_that_are_written_one_after_the_other_are_one_change(clock, tmp_path):
+    watcher = Watcher([tmp_path])
+    changed, _ = await change_of(watcher, *((tmp_path / name).touch for name in ("a.py", "b.py")))
+    assert changed == ["a.py", "b.py"]
+
+
+async def test_other_files_count_only_if_they_are_named(clock, tmp_path):
+    named, other = tmp_path / "named.toml", tmp_path / "other.toml"
+    named.touch()
+    other.touch()
+    watcher = Watcher([tmp_path, named])
+    changed, _ = await change_of(
+        watcher, lambda: other.write_text("a = 1"), lambda: named.write_text("a = 1")
+    )
+    assert changed == ["named.toml"]
+
+
+async def test_the_folders_of_imported_modules_are_watched(clock, tmp_path):
+    (tmp_path / "inside").mkdir()
+    module = tmp_path / "inside" / "module.py"
+    module.touch()
+    watcher = Watcher([tmp_path])
+    watcher.add([str(module)])
+    with trio.move_on_after(5) as scope:
+        await watcher.changed()
+    assert scope.cancelled_caught
+    changed, _ = await change_of(watcher, lambda: module.write_text("a = 1"))
+    assert changed == ["module.py"]
+
+
+# The log.
+
+
+LOG = MessageLog(now=lambda: datetime(2026, 11, 28, 9, 30, 1, 234_567, UTC))
+
+
+@pytest.fixture
+def line(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def line(subject="", columns_max=None, **row):
+        logged = Logged(session=1, row=Row(kind="in", **row), subject=subject)
+        return LOG.line(logged, 12, columns_max=columns_max)
+
+    return line
+
+
+def test_a_request_has_its_arguments_and_a_response_its_duration(line):
+    shown = line('a=1 b="\x1b"', direction="to server", what="tools/call add", id=3, size_bytes=284)
+    assert shown.split() == [
+        *("09:30:01.234", "12", "->", "tools/call", "add", "3", "284", "bytes", "a=1", 'b="\\x1b"')
+    ]
+    shown = line("3", direction="to client", what="answer tools/call add", id=3, took_ms=1.26)
+    assert shown.split() == ["09:30:01.234", "12", "<-", "tools/call", "add", "3", "1.3", "ms", "3"]
+
+
+def test_errors_and_cancellations_have_colours(line):
+    shown = line("x", direction="to client", what="a", outcome="error", note="gone")
+    assert shown.startswith("\x1b[31m")
+    assert "gone" in shown
+    assert line(direction="to server", outcome="cancelled").startswith("\x1b[33m")
+    assert "\x1b" not in line(direction="to server")
+
+
+def test_a_line_is_cut_at_the_edge_of_the_screen(line):
+    assert len(line("x" * 200, direction="to server", columns_max=90)) == 90
+
+
+@pytest.mark.parametrize(
+    ("message", "subject"),
+    [
+        (b'{"params":{"name":"add","arguments":{"a":1,"b":[2]}}}', "a=1 b=[2]"),
+        (b'{"params":{"arguments":3}}', ""),
+        (b'{"result":{"content":[{"type":"text","text":"five"}]}}', "five"),
+        (b'{"result":{"tools":[{"name":"a"},{"name":"b"}],"ttlMs":0}}', "tools: a, b"),
+        (b'{"result":{"_meta":{},"resultType":"complete"}}', "{}"),
+        (b'{"result":{"text":"' + b"x" * 200 + b'"}}', '{"text":"' + "x" * 90 + "…"),
+        (b"[]", ""),
+    ],
+)
+def test_the_content_of_a_message_is_short(message, subject):
+    assert subject_of(message) == subject
+
+
+# Reloading, in a process.
+
+
+SERVER = """
+from mcp_trio import Server
+
+server = Server("there", version="1")
+
+@server.tool
+def tide(when: str = "now") -> str:
+    print("printed by the tool")
+    return "high"
+
+@server.tool
+def fail() -> str:
+    raise KeyError("lost")
+"""
+SECONDS = 30
+
+
+class Dev:
+    """A running `mcp-trio dev`, what it printed, and its URL."""
+
+    def __init__(self, process):
+        self._process = process
+        self._unread = self.shown = ""
+
+    def wait_for(self, text):
+        """Read until a line has the text; return all since the last such line."""
+        end = time.monotonic() + SECONDS
+        while not (found := re.match(f"(?s).*?{re.escape(text)}.*?\n", self._unread)):
+            ready = select.select([self._process.stdout], [], [], end - time.monotonic())[0]
+            assert ready, f"no {text!r} in {self._unread!r}"
+            chunk = os.read(self._process.stdout.fileno(), 65536).decode()
+            assert chunk, f"no {text!r} in {self._unread!r}, and no more"
+            self._unread += chunk
+            self.shown += chunk
+        self._unread = self._unread[found.end() :]
+        return found[0]
+
+    @property
+    def url(self):
+        return re.search(r"URL: (http://127\.0\.0\.1:\d+/mcp)", self.shown)[1]
+
+    def call(self, tool="tide", **arguments):
+        async def call():
+            async with Client(self.url, raise_tool_errors=False) as client:
+                with trio.fail_after(SECONDS):
+                    result = await client.call_tool(tool, arguments)
+                return result.content[0].text
+
+        return trio.run(call)
+
+    def end(self, number=signal.SIGTERM):
+        self._process.send_signal(number)
+        rest = self._process.stdout.read().decode()
+        return self._process.wait(SECONDS), rest
+
+
+@pytest.fixture
+def dev(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "server.py").write_text(SERVER)
+
+    @contextmanager
+    def dev(*options, target="server.py", inspector=("--no-inspector",), **variables):
+        command = [sys.executable, "-m", "mcp_trio", "dev", target, *inspector, *options]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            env=os.environ | variables,
+        ) as process:
+            try:
+                started = Dev(process)
+                started.wait_for("URL: ")
+                yield started
+            finally:
+                process.kill()
+
+    return dev
+
+
+def rewrite(old, new, name="server.py"):
+    text = Path(name).read_text()
+    assert old in text
+    Path(name).write_text(text.replace(old, new))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_change_is_served_under_the_same_url_and_a_signal_is_a_success(dev, number):
+    with dev() as running:
+        assert running.call(when="then") == "high"
+        log = running.wait_for("<-  tools/call tide")
+        assert re.search(r'\d\d:\d\d:\d\d\.\d{3} +1  ->  tools/call tide .* when="then"\n', log)
+        assert "printed by the tool" in log
+        rewrite("high", "low")
+        assert "changed: server.py\nserving" in running.wait_for("serving server.py")
+        assert running.call() == "low"
+        assert re.search(r" 2  <-  tools/call tide .* low\n", running.wait_for("  low"))
+        folder = Path(re.search("recording to (.*)", running.shown)[1])
+        assert len(list(folder.iterdir())) == 2
+        assert running.end(number)[0] == 0
+        assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_the_last_good_code_is_served_while_the_new_one_has_an_error(dev):
+    with dev() as running:
+        Path("server.py").write_text(f"{SERVER}\nboom(\n")
+        shown = running.wait_for("still served")
+        assert "server.py cannot be imported:\n  File " in shown
+        assert "SyntaxError" in shown
+        assert running.call() == "high"
+        running.wait_for("<-  tools/call tide")
+
+        Path("server.py").write_text(f"{SERVER}\n@server.tool\ndef bad(*many): ...\n")
+        shown = running.wait_for("still served")
+        assert re.search(r'server.py", line \d+, in <module>', shown)
+        assert "mcp_trio/_server" not in shown
+
+        Path("server.py").write_text(f"{SERVER}\nimport sys\nsys.exit(3)\n")
+        assert "ended with status 3 while it imported server.py" in running.wait_for("still served")
+
+        Path("server.py").write_text(f"{SERVER}\nimport time\ntime.sleep(1000)\n")
+        running.wait_for("changed: ")
+        Path("server.py").write_text(SERVER.replace("high", "low"))
+        running.wait_for("serving server.py")
+        assert running.call() == "low"
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_be_served_at_first_is_served_once_it_can(dev):
+    Path("server.py").write_text(f"import helper\n{SERVER}")
+    Path("helper.py").write_text("a = ")
+    with dev() as running:
+        assert "nothing is served until a file changes" in running.shown
+        assert 'helper.py", line 1' in running.shown
+        Path("helper.py").write_text("a = 1")
+        running.wait_for("serving server.py")
+        assert running.call() == "high"
+        Path("helper.py").write_text("a = 2")
+        assert "changed: helper.py" in running.wait_for("serving server.py")
+
+
+LIFESPAN = """
+from contextlib import asynccontextmanager
+
+@asynccontextmanager
+async def lifespan(server):
+    value = {}["missing"]
+    yield value
+"""
+
+
+@pytest.mark.slow
+def test_an_error_of_the_lifespan_is_shown_in_the_users_frames(dev):
+    with dev() as running:
+        broken = SERVER.replace('version="1"', 'version="1", lifespan=lifespan')
+        Path("server.py").write_text(LIFESPAN + broken)
+        shown = running.wait_for("nothing is served")
+        assert 'line 6, in lifespan\n    value = {}["missing"]' in shown
+        assert "mcp_trio/_" not in shown
+        Path("server.py").write_text(SERVER)
+        running.wait_for("serving server.py")
+        assert running.call() == "high"
+
+
+@pytest.mark.slow
+def test_an_exception_of_a_handler_is_shown_with_its_traceback(dev):
+    with dev() as running:
+        assert running.call("fail") == "internal error in fail"
+        shown = running.wait_for("raise KeyError")
+        assert 'line 13, in fail\n    raise KeyError("lost")' in shown
+
+
+WAITING = """
+import trio
+from mcp_trio import Context
+
+@server.tool
+async def wait(*, ctx: Context) -> str:
+    print("it waits")
+    await trio.sleep_forever()
+
+@server.tool
+def end() -> str:
+    import os
+    os._exit(7)
+"""
+
+
+@pytest.mark.slow
+def test_a_running_call_is_ended_by_a_change(dev):
+    Path("server.py").write_text(SERVER + WAITING)
+    with dev() as running:
+
+        async def call():
+            async with trio.open_nursery() as nursery:
+
+                async def wait():
+                    async with Client(running.url) as client:
+                        with pytest.raises(MCPError):
+                            await client.call_tool("wait")
+
+                nursery.start_soon(wait)
+                await trio.to_thread.run_sync(running.wait_for, "it waits")
+                rewrite("high", "low")
+
+        trio.run(call)
+        running.wait_for("serving server.py")
+        assert running.call() == "low"
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_is_reported_and_starts_with_the_next_change(dev):
+    Path("server.py").write_text(SERVER + WAITING)
+    with dev() as running:
+        with pytest.raises(ConnectionLost):
+            running.call("end")
+        shown = running.wait_for("nothing is served")
+        assert "the process that served ended with status 7" in shown
+        rewrite("high", "low")
+        running.wait_for("serving server.py")
+        assert running.call() == "low"
+
+
+@pytest.mark.slow
+def test_recordings_are_kept_and_replay_with_the_code(dev, mcp_trio):
+    with dev("--record", "kept/here") as running:
+        assert running.call() == "high"
+        running.wait_for("<-  tools/call tide")
+        assert running.end()[0] == 0
+    (file,) = Path("kept/here").iterdir()
+    assert "the same, byte for byte" in mcp_trio("replay", file, "server.py").stdout
+
+
+def test_what_cannot_work_is_an_error_at_once(invoke, tmp_path):
+    (tmp_path / "file").touch()
+    shown = invoke("dev", "server.py", "--record", tmp_path / "file" / "inside")
+    assert (shown.exit_code, "cannot create" in shown.stderr) == (2, True)
+    shown = invoke("dev", "server.py", "--host", "no.such.host.invalid")
+    assert (shown.exit_code, "cannot listen at" in shown.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_keys_replay_list_help_and_quit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "server.py").write_text(SERVER)
+    with Terminal("dev", "server.py", "--no-inspector") as terminal:
+        shown = terminal.wait_for("q  quit")
+        url = re.search(r"http://[\w.:]+/mcp", shown)[0]
+        terminal.type("r")
+        terminal.wait_for("nothing is recorded yet")
+
+        async def call():
+            async with Client(url) as client:
+                await client.call_tool("tide")
+
+        trio.run(call)
+        terminal.wait_for("<-  tools/call tide")
+        terminal.type("r")
+        terminal.wait_for("replaying there-")
+        terminal.wait_for("the same, byte for byte")
+        rewrite("high", "low")
+        terminal.wait_for("serving server.py")
+        terminal.type("r")
+        terminal.wait_for("low")
+        terminal.type("l")
+        terminal.wait_for("1 recording in ")
+        terminal.type("xh")
+        terminal.wait_for("h  show this help")
+        terminal.type("q")
+        assert terminal.process.wait(20) == 0
+
+
+# The Inspector.
+
+
+def executable(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A folder that is the PATH, with stand-ins for Node and npx."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    executable(folder / "node", "echo v24.1.0")
+    executable(folder / "npx", 'echo "with $@"; exec sleep 1000')
+    (folder / "sleep").symlink_to("/bin/sleep")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_inspector_is_opened_for_the_url_and_ends_with_the_command(dev, programs):
+    with dev(inspector=(), PATH=str(programs)) as running:
+        running.wait_for("inspector: with")
+        assert (
+            f"with --yes {INSPECTOR} --web --transport http --server-url {running.url}"
+            in running.shown
+        )
+        assert running.end()[0] == 0
+
+
+@pytest.mark.slow
+def test_an_inspector_that_cannot_run_is_one_line(dev, programs):
+    executable(programs / "npx", "exit 4")
+    with dev(inspector=(), PATH=str(programs)) as running:
+        running.wait_for("the MCP Inspector ended with status 4")
+    executable(programs / "node", "echo v20.20.2")
+    with dev(inspector=(), PATH=str(programs)) as running:
+        running.wait_for("it needs Node 22.19, not v20.20.2")
+    (programs / "node").unlink()
+    with dev(inspector=(), PATH=str(programs)) as running:
+        running.wait_for("the MCP Inspector is not opened: Node is not installed")
+        assert running.call() == "high"
