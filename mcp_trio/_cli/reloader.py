@@ -461,6 +461,8 @@ async def run_inspector(url: str, limits: Limits = DEFAULT_LIMITS) -> None:
 
 # All of it, until it ends.
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a closed terminal
+
 
 async def serve_versions(
     reloader: Reloader,
@@ -470,8 +472,8 @@ async def serve_versions(
     terminal: int | None,
     on_serving: Callable[[str], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM arrives, or q is pressed; a second signal kills the server."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    """Serve until a signal arrives, or q is pressed; a second signal kills the server."""
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as outer:
             with trio.CancelScope() as serving:
 

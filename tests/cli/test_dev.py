@@ -376,11 +376,14 @@ def test_a_server_that_ends_is_reported_and_starts_with_the_next_change(dev):
 
 @pytest.mark.slow
 def test_recordings_are_kept_and_replay_with_the_code(dev, mcp_trio):
-    with dev("--record", "kept/here") as running:
+    Path("settings.toml").touch()
+    with dev("--record", "kept/here", "--watch", "settings.toml") as running:
+        Path("settings.toml").write_text("a = 1")
+        assert "changed: settings.toml" in running.wait_for("serving server.py")
         assert running.call() == "high"
         running.wait_for("<-  tools/call tide")
-        assert running.end()[0] == 0
-    (file,) = Path("kept/here").iterdir()
+        assert running.end(signal.SIGHUP)[0] == 0
+    file = max(Path("kept/here").iterdir(), key=lambda file: file.stat().st_size)
     assert "the same, byte for byte" in mcp_trio("replay", file, "server.py").stdout
 
 
