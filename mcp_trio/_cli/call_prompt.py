@@ -2,7 +2,8 @@
 
 The main thread reads the lines, because Python raises `KeyboardInterrupt` only there, and Ctrl-C
 interrupts the `readline` library only there. The session runs in a thread of its own, so it goes on
-while a line is typed: pings are answered, and log messages are printed.
+while a line is typed: pings are answered, and log messages are printed. `readline` has all that is
+needed to edit and complete a line, so no other library is used.
 """
 
 import contextlib
@@ -488,12 +489,16 @@ class CallPrompt:
 def _editing(candidates: Callable[[str], list[str]]) -> Generator[None]:
     """Within this context, `input` completes words, and has the history of earlier sessions.
 
-    On Windows, which has no `readline`, its console edits lines, and nothing is completed.
+    Without `readline`, as on Windows, nothing is completed.
     """
     if sys.platform == "win32":
         yield
         return
-    import readline
+    try:
+        import readline
+    except ImportError:  # This Python was built without it.
+        yield
+        return
 
     found: list[str] = []
 

@@ -106,6 +106,8 @@ def dev_command(
 
     source = target.partition(":")[0]
     path = Path(source)
+    if source.endswith(".py") and not path.is_file():
+        raise click.UsageError(f"{path}: no such file")
     watcher = Watcher([path.parent if source.endswith(".py") else Path.cwd(), *watched])
     with contextlib.ExitStack() as stack:
         if folder is None:

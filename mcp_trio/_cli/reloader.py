@@ -203,7 +203,8 @@ class Reloader:
             echo_text(f"changed: {', '.join(path.name for path in changed)}")
         process = ServerProcess(
             await start_child(
-                [sys.executable, "-c", PROGRAM, msgspec.json.encode(self.job).decode()],
+                # Byte code tells versions of a file apart by the second only, so none is written.
+                [sys.executable, "-B", "-c", PROGRAM, msgspec.json.encode(self.job).decode()],
                 env=os.environ,
                 inherits_stderr=True,
                 inherits_descriptors=True,

@@ -388,10 +388,13 @@ def test_recordings_are_kept_and_replay_with_the_code(dev, mcp_trio):
 
 
 def test_what_cannot_work_is_an_error_at_once(invoke, tmp_path):
-    (tmp_path / "file").touch()
-    shown = invoke("dev", "server.py", "--record", tmp_path / "file" / "inside")
+    server = tmp_path / "server.py"
+    shown = invoke("dev", server)
+    assert (shown.exit_code, "server.py: no such file" in shown.stderr) == (2, True)
+    server.touch()
+    shown = invoke("dev", server, "--record", server / "inside")
     assert (shown.exit_code, "cannot create" in shown.stderr) == (2, True)
-    shown = invoke("dev", "server.py", "--host", "no.such.host.invalid")
+    shown = invoke("dev", server, "--host", "no.such.host.invalid")
     assert (shown.exit_code, "cannot listen at" in shown.stderr) == (2, True)
 
 
