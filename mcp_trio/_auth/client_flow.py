@@ -496,6 +496,7 @@ class ClientFlow:
     )
     _scopes: Sequence[str] | None = attrs.field(default=None, init=False)
     _client: ClientInformation | None = attrs.field(default=None, init=False)
+    _is_client_unknown: bool = attrs.field(default=False, init=False)
     _redirect_uri: str = attrs.field(default="", init=False)
     _code: str = attrs.field(default="", init=False)
     _assertion: str = attrs.field(default="", init=False)
@@ -791,7 +792,8 @@ class ClientFlow:
 
     def _stored_client(self, now: float) -> ClientInformation | None:
         """Return the client that was registered at this issuer, unless its secret has expired."""
-        if self.settings.client is not None or self._uses_metadata_document:
+        is_other = self.settings.client is not None or self._uses_metadata_document
+        if is_other or self._is_client_unknown:
             return None
         client = self.clients.get(self._issuer)
         if client is None or 0 < client.secret_expires_at <= now:
@@ -1110,6 +1112,9 @@ class ClientFlow:
         if self._needs_nonce(response):
             return Outcome.NEEDS_NONCE
         if self.step is Step.REFRESH and response.status in (400, 401):
+            error = _error_in(response)
+            if error is not None and error.error == "invalid_client":
+                self._is_client_unknown = True
             return Outcome.REJECTED
         self._result = self._tokens_from(self._token_response(response, self._issuer), now)
         return Outcome.GRANTED

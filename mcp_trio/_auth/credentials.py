@@ -360,7 +360,10 @@ class EnterpriseManaged:
             ),
             provider_token_endpoint=self.provider_token_endpoint,
             subject_token_type=self.id_token_type,
-            trusted_hosts=frozenset(self.trusted_hosts),
+            # The user names the provider, which is often in the network of the enterprise.
+            trusted_hosts=frozenset(
+                {*self.trusted_hosts, urlsplit(self.provider_token_endpoint).hostname or ""}
+            ),
         )
 
     async def assertion(

@@ -69,6 +69,7 @@ from mcp_trio._auth.urls import (
     is_loopback_host,
     literal_address,
     origin_of,
+    without_user,
 )
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.http_client_requests import (
@@ -294,7 +295,7 @@ class ServerAuth(httpx2.Auth):
         random_text: Callable[[], str] = lambda: secrets.token_urlsafe(32),
     ) -> None:
         """Take the settings; `wall_clock` returns seconds since 1970."""
-        self._server = server
+        self._server = without_user(server)
         self._credentials = credentials
         self._http = http
         self._limits = limits

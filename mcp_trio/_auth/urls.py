@@ -69,7 +69,10 @@ def check_url(url: str, name: str, *, server: str, trusted_hosts: Collection[str
     is_own_origin = (parts.scheme, parts.netloc.lower()) == (own.scheme, own.netloc.lower())
     is_local = is_loopback_host(host) and is_loopback_host(own.hostname or "")
     if parts.scheme == "http" and not (is_own_origin or is_local):
-        raise UrlError(f"{name} is not encrypted: {url!r} does not begin with https://")
+        raise UrlError(
+            f"{name} is not encrypted: {url!r} does not begin with https://; trusted_hosts= allows"
+            " that"
+        )
     if host == (own.hostname or ""):
         return
     if closeness(host) > closeness(own.hostname or ""):
@@ -133,6 +136,12 @@ def origin_of(url: str) -> str:
     """Return the scheme, host and port of a URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
+
+
+def without_user(url: str) -> str:
+    """Return a URL without its user, password and fragment."""
+    parts = urlsplit(url)
+    return f"{origin_of(url)}{parts.path}{f'?{parts.query}' if parts.query else ''}"
 
 
 def canonical_url(url: str) -> str:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -10,7 +11,7 @@ import msgspec
 
 from mcp_trio._cli.options import is_url
 from mcp_trio._cli.output import Column, Line, echo_error, echo_json, print_table
-from mcp_trio.errors import AuthorizationError
+from mcp_trio.errors import AuthorizationError, ConfigError
 
 if TYPE_CHECKING:
     from mcp_trio._auth.client_flow import TokenSet
@@ -50,9 +51,10 @@ def stored_login(url: str) -> "OAuth | None":
         ConfigError: The file with the token cannot be used.
     """
     from mcp_trio._auth.token_store import read_tokens
+    from mcp_trio._auth.urls import without_user
 
     for store in token_stores().values():
-        if read_tokens(store, url) is not None:
+        if read_tokens(store, without_user(url)) is not None:
             from mcp_trio._auth.credentials import OAuth
 
             return OAuth(store=store, interactive=False)
@@ -141,7 +143,9 @@ def login_command(
         write_client,
         write_tokens,
     )
+    from mcp_trio._auth.urls import without_user
 
+    server = without_user(server)
     store: TokenStore = KeyringTokenStore() if keyring else FileTokenStore()
     # The stored token, if there is one, stays until the login has succeeded.
     memory = MemoryTokenStore()
@@ -266,12 +270,23 @@ def _expiry(status: LoginStatus, now: float) -> str:
 @auth_command.command("logout", short_help="Remove the token for a server.")
 @_server_argument
 def logout_command(server: str) -> None:
-    """Remove the token for a server from this computer; the server is not told.
+    """Remove the token for a server, and the client that was registered for it, from this computer.
 
-    Exit status: 1 if there is none.
+    The server is not told. Exit status: 1 if there is no token.
     """
-    # A file that cannot be used is removed, too.
-    removed = [store.remove("token", server) for store in token_stores().values()]
-    if not any(removed):
+    from mcp_trio._auth.token_store import read_tokens
+    from mcp_trio._auth.urls import without_user
+
+    server, is_removed = without_user(server), False
+    for store in token_stores().values():
+        issuer = None
+        with suppress(ConfigError):  # a file that cannot be used is removed, too
+            tokens = read_tokens(store, server)
+            issuer = None if tokens is None else tokens.issuer
+        is_removed |= store.remove("token", server)
+        others = (read_tokens(store, each) for each in store.names("token"))
+        if issuer is not None and all(each is None or each.issuer != issuer for each in others):
+            store.remove("client", issuer)
+    if not is_removed:
         raise click.ClickException(f"no login to {server}")
     click.echo(f"logged out of {server}")

@@ -826,6 +826,27 @@ def test_a_renewal_that_is_rejected_is_an_error():
     assert conversation.login is None
 
 
+def test_a_renewal_needs_a_refresh_token():
+    conversation = Conversation(tokens=token_set(refresh_token=None))
+    assert "there is no refresh token" in failure(conversation, Expiring())
+
+
+def test_a_client_that_the_server_has_forgotten_is_registered_again():
+    known = {ISSUER: client(issuer=ISSUER, redirect_uri=REDIRECT)}
+    conversation = Conversation(
+        {TOKEN_URL: [rejection("invalid_client", status=401), answer(TOKEN)]},
+        tokens=token_set(),
+        clients=known,
+    )
+    assert conversation.run().client.client_id == "registered-client"
+    conversation = Conversation(
+        {TOKEN_URL: [rejection("invalid_grant"), answer(TOKEN)]},
+        tokens=token_set(),
+        clients=known,
+    )
+    assert conversation.run().client.client_id == "known-client"
+
+
 def test_a_refresh_at_a_server_that_fails_needs_no_login():
     conversation = Conversation({TOKEN_URL: answer(b"", 503)}, tokens=token_set())
     assert "HTTP 503" in failure(conversation)

@@ -304,6 +304,18 @@ async def test_the_token_and_the_client_are_stored(servers, tmp_path):
     assert servers.logins == 1
 
 
+@pytest.mark.requirement("AUTH-42")
+async def test_the_password_of_a_url_is_not_stored(servers, tmp_path):
+    store = FileTokenStore(tmp_path)
+    servers.server = "https://me:password@MCP.example/mcp"
+    auth = servers.auth(servers.oauth(store=store))
+    servers.server = SERVER
+    async with servers.http(auth=auth) as http:
+        await call(http)
+    assert store.names("token") == [SERVER]
+    assert not [path for path in tmp_path.iterdir() if b"password" in path.read_bytes()]
+
+
 async def test_a_client_that_is_registered_is_used_for_the_next_login(servers, tmp_path):
     store = FileTokenStore(tmp_path)
     redirect = "https://host.example/callback"
@@ -542,6 +554,21 @@ async def test_a_workload_reads_its_identity_each_time(servers, tmp_path):
         file.write_text("identity\n")
         assert (await call(http)).status_code == 200
     assert b"assertion=identity&" in servers.requests[-2].content
+
+
+async def test_an_identity_provider_may_be_in_a_private_network(servers):
+    names = Names({"provider.corp": "10.0.0.7"}, default="93.184.216.34")
+    trio.socket.set_custom_hostname_resolver(names)
+    issued = {"access_token": "jag", "token_type": "N_A"}
+    servers.overrides["https://provider.corp/token"] = httpx2.Response(200, json=issued)
+    credentials = EnterpriseManaged(
+        client_id="c",
+        id_token="id",
+        provider_token_endpoint="https://provider.corp/token",
+        provider_client_id="p",
+    )
+    async with servers.http(auth=servers.auth(credentials)) as http:
+        assert (await call(http)).status_code == 200
 
 
 async def test_a_token_of_a_function_is_exchanged(servers):

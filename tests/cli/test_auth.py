@@ -132,6 +132,16 @@ def test_without_a_browser_the_url_is_printed(invoke, fake, monkeypatch):
     assert urls[0] in shown.stderr
 
 
+def test_a_logout_forgets_the_client_unless_another_server_uses_it(invoke, fake, browser, state):
+    store = FileTokenStore(state)
+    invoke("auth", "login", fake.server)
+    write_tokens(store, token_set(server="https://second.example/mcp", issuer=fake.issuer))
+    invoke("auth", "logout", fake.server)
+    assert store.names("client") == [fake.issuer]
+    invoke("auth", "logout", "https://second.example/mcp")
+    assert store.names("client") == []
+
+
 @pytest.mark.requirement("AUTH-51")
 def test_the_secret_of_a_registered_client_comes_from_a_variable(
     invoke, fake, browser, monkeypatch, state
