@@ -7,7 +7,7 @@ except `timeout`, `to_thread` and `http`.
 
 import functools
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime
 from random import Random
@@ -33,6 +33,7 @@ from mcp_trio._server.elicitation import (
 from mcp_trio._server.introspection import returns_awaitable
 from mcp_trio._server.locks import NO_RESULT, TaskLock, ThreadLock
 from mcp_trio._server.threads import Limiter, ThreadBridge
+from mcp_trio._server.visibility import Selection, selection_of
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.effects import (
     Effect,
@@ -385,6 +386,47 @@ class Context(BaseContext):
         """Log at level `error`."""
         await self.log("error", data, logger=logger)
 
+    # What the client sees.
+
+    async def disable(
+        self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()
+    ) -> None:
+        """Hide tools, resources and prompts from this client, until its session ends.
+
+        It is notified of the changed lists. The latest decision of this session about an entry
+        counts, else that of `Server.disable` and `Server.enable`. If this is cancelled, nothing has
+        changed.
+
+        Args:
+            names: Names of tools and prompts; URIs and templates of resources.
+            tags: Tags; see `Server.disable`.
+            kinds: Kinds; see `Server.disable`.
+
+        Raises:
+            LocalProtocolError: The client is stateless: its lists must not depend on what it did.
+            LookupError: Nothing is registered under one of the names.
+            ValueError: There are no names, tags or kinds, or a kind is unknown.
+        """
+        await self._decide(selection_of(names, tags, kinds), shows=False)
+
+    async def enable(
+        self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()
+    ) -> None:
+        """Show hidden tools, resources and prompts to this client; see `disable`."""
+        await self._decide(selection_of(names, tags, kinds), shows=True)
+
+    async def _decide(self, selection: Selection, *, shows: bool) -> None:
+        # https://modelcontextprotocol.io/specification/2026-07-28/server/tools#listing-tools
+        if self._peer.protocol_version.is_stateless:
+            raise LocalProtocolError(
+                f"clients of {self.protocol_version} have no session in which something could be"
+                " hidden or shown: use server.enable and server.disable, which change the lists of"
+                " all clients"
+            )
+        self._handling.current_lane()  # This raises an error inside of an effect.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._served.decide(selection, shows=shows)
+
     async def ping(self) -> None:
         """Wait until the client has answered a ping.
 
@@ -579,6 +621,16 @@ class ThreadContext(BaseContext):
     def error(self, data: Any, *, logger: str | None = None) -> None:
         """Log at level `error`."""
         self.log("error", data, logger=logger)
+
+    def disable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
+        """Hide tools, resources and prompts from this client; see `Context.disable`."""
+        call = functools.partial(self._context.disable, tags=tags, kinds=kinds)
+        self._bridge.call(call, *names)
+
+    def enable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
+        """Show hidden tools, resources and prompts to this client; see `Context.disable`."""
+        call = functools.partial(self._context.enable, tags=tags, kinds=kinds)
+        self._bridge.call(call, *names)
 
     def ping(self) -> None:
         """Wait until the client has answered a ping; see `Context.ping`."""

@@ -47,9 +47,11 @@ from mcp_trio._server.subscriptions import (
     Subscription,
     Subscriptions,
     honoured_filter,
+    list_changed,
 )
 from mcp_trio._server.threads import ClientThreads, Limiter, ThreadBridge, run_in_thread
 from mcp_trio._server.uri_templates import UriError
+from mcp_trio._server.visibility import Selection, Visibility
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import LANE
@@ -110,6 +112,7 @@ class ServedSession:
     _log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     # These are created on first use, to save the memory of idle sessions.
     _state: dict[str, Any] | None = attrs.field(default=None, init=False)
+    _visibility: Visibility | None = attrs.field(default=None, init=False)
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
     _made_threads: FairSemaphore | None = attrs.field(default=None, init=False)
@@ -167,6 +170,8 @@ class ServedSession:
         """Forget the client's subscriptions, log level and state, as in a new session."""
         self._log_level = "debug"
         self._state = None
+        for each in (self, *(self._views or {}).values()):
+            each._visibility = None  # noqa: SLF001
         self._elicitations = None
         for uri in self.announcer.subscribed:
             self._unsubscribe_remote(uri)
@@ -175,6 +180,41 @@ class ServedSession:
     def on_session_close(self) -> None:
         """Stop announcing changes; called when the session closes."""
         self.announcer.leave()
+
+    # Which entries the client sees.
+
+    def is_visible(self, entry: RegisteredEntry) -> bool:
+        """Return whether the client of this session sees an entry of a list, and may use it."""
+        decision = None if self._visibility is None else self._visibility.decision(entry)
+        if decision is None:
+            decision = self.registry.visibility.decision(entry)
+        if decision is False:
+            return False
+        origin = entry.origin
+        if origin is None:
+            return True
+        view = self.view_of(origin.mount.inner)
+        return view.is_visible(cast("RegisteredEntry", origin.entry))
+
+    @property
+    def _hides_entries(self) -> bool:
+        """Return whether this session hides entries that others see, or shows hidden ones."""
+        views = (self._views or {}).values()
+        return any(each._visibility is not None for each in (self, *views))  # noqa: SLF001
+
+    def decide(self, selection: Selection, *, shows: bool) -> None:
+        """Show or hide entries in this session, and notify its client of the changed lists.
+
+        Raises:
+            LookupError: Nothing is registered under one of the names.
+        """
+        visibility = self._visibility or Visibility()
+        if self._visibility is None:
+            self._visibility = visibility
+        for kind in self.registry.kinds_changed(
+            selection, visibility, self.is_visible, shows=shows
+        ):
+            self.announcer.notify(list_changed(kind))
 
     # From a request to the function that answers its method. Every coroutine between the session
     # and a handler slows down each wait of the handler. Therefore a function that only chooses the
@@ -329,7 +369,7 @@ class ServedSession:
 
         async def run(params: Any) -> _Result:
             if limiter is not None:
-                return await self._read(handling, params.uri, limiter)
+                return await self._read(handling, params.uri, limiter, find=self._find_resource)
             return await self._run_handler(handling, method, params)
 
         try:
@@ -355,7 +395,8 @@ class ServedSession:
     async def _items(self, handling: Handling, method: str) -> list[Any]:
         """Return the definitions of a complete list, with those of mounted servers."""
         registry, protocol_version = self.registry, handling.request.peer.protocol_version
-        own = [entry for entry in LISTS[method].entries(registry) if entry.origin is None]
+        entries = {entry.key: entry for entry in LISTS[method].entries(registry)}
+        own = [it for it in entries.values() if it.origin is None and self.is_visible(it)]
         items = registry.definitions(method, own, protocol_version)
         keys = {item_key(item) for item in items}
         mounts: tuple[Mount | RemoteMount, ...] = (*registry.mounts, *registry.remotes)
@@ -369,6 +410,9 @@ class ServedSession:
                     item = mount.prefix.outer_item(each)
                 except ValueError as error:
                     logger.warning("%s leaves out an entry of %s: %s", method, mount.text, error)
+                    continue
+                entry = entries.get(item_key(item))
+                if entry is not None and not self.is_visible(entry):
                     continue
                 if item_key(item) in keys:
                     name = item_key(item)
@@ -464,7 +508,8 @@ class ServedSession:
         request = handling.request
         method, protocol_version = request.method.name, request.peer.protocol_version
         if not self.shared.lists_in_session:
-            return self.registry.page(method, params.cursor, protocol_version)
+            is_visible = self.is_visible if self._hides_entries else None
+            return self.registry.page(method, params.cursor, protocol_version, is_visible)
         items = await self._items(handling, method)
         return self.registry.page_of(method, items, params.cursor, protocol_version)
 
@@ -488,13 +533,16 @@ class ServedSession:
         tool = self.registry.tools.get(params.name)
         if tool is None:
             found = self.registry.find_mount(lambda prefix: prefix.own_name(params.name))
-            if found is None:
-                raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
-            own = msgspec.structs.replace(params, name=found[1])
-            answered: types.CallToolResult = await self._in_mount(
-                found[0], handling, "tools/call", own
-            )
-            return answered
+            if found is not None:
+                own = msgspec.structs.replace(params, name=found[1])
+                answered: types.CallToolResult = await self._in_mount(
+                    found[0], handling, "tools/call", own
+                )
+                return answered
+        # Nearly all servers hide nothing, and need no call to know that.
+        hides = self.registry.visibility.decisions or self._visibility is not None
+        if tool is None or ((hides or tool.origin is not None) and not self.is_visible(tool)):
+            raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
         if tool.origin is not None:
             own = msgspec.structs.replace(params, name=tool.origin.entry.name)
             mounted: types.CallToolResult = await self._in_mount(
@@ -526,20 +574,21 @@ class ServedSession:
         self, handling: Handling, params: types.ReadResourceParams
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         """Answer `resources/read`."""
-        return await self._read(handling, params.uri)
+        return await self._read(handling, params.uri, find=self._find_visible_resource)
 
     async def read_for_handler(
         self, handling: Handling, uri: str, *, limiter: Limiter | None = None
     ) -> types.ReadResourceResult:
         """Read a resource of this server as a part of another request.
 
-        `limiter` replaces the session's limiter of handlers in threads.
+        The resource may be hidden from the client. `limiter` replaces the session's limiter of
+        handlers in threads.
 
         Raises:
             RequestError: There is no such resource, or the URI is rejected.
             Exception: The handler failed.
         """
-        result = await self._read(handling, uri, limiter)
+        result = await self._read(handling, uri, limiter, find=self._find_resource)
         if isinstance(result, types.InputRequiredResult):
             raise TypeError(
                 f"{uri!r} returned an InputRequiredResult; only a client's own resources/read may"
@@ -547,13 +596,18 @@ class ServedSession:
         return result
 
     async def _read(
-        self, handling: Handling, uri: str, limiter: Limiter | None = None
+        self,
+        handling: Handling,
+        uri: str,
+        limiter: Limiter | None = None,
+        *,
+        find: Callable[[str], tuple[RegisteredResource, dict[str, str]]],
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
             elsewhere = self._find_resource_elsewhere(uri)
             if elsewhere is not None:
                 return await self._read_in_mount(*elsewhere, handling, uri, limiter)
-            resource, values = self._find_resource(uri)
+            resource, values = find(uri)
             if resource.origin is not None:
                 mount = resource.origin.mount
                 own_uri = mount.prefix.own_uri(uri) or uri
@@ -596,8 +650,17 @@ class ServedSession:
         except UriError as error:
             raise self._rejection(INVALID_PARAMS, str(error), {"uri": uri}) from error
         if found is None:
-            raise self._rejection(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
+            raise self._resource_not_found(uri)
         return found
+
+    def _find_visible_resource(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
+        found = self._find_resource(uri)
+        if not self.is_visible(found[0]):
+            raise self._resource_not_found(uri)
+        return found
+
+    def _resource_not_found(self, uri: str) -> RequestError:
+        return self._rejection(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
 
     async def _check_resource(self, handling: Handling, uri: str, *, is_new: bool) -> None:
         """Check that a resource exists; subscribe to one of a server behind a client, if `is_new`.
@@ -607,7 +670,7 @@ class ServedSession:
         """
         found = self._find_resource_elsewhere(uri)
         if found is None:
-            self._find_resource(uri)
+            self._find_visible_resource(uri)
             return
         mount, own_uri = found
         if isinstance(mount, Mount):
@@ -661,7 +724,7 @@ class ServedSession:
             if self._find_resource_elsewhere(uri) is not None:
                 return True
             try:
-                self._find_resource(uri)
+                self._find_visible_resource(uri)
             except RequestError:
                 return False
             return True
@@ -693,8 +756,8 @@ class ServedSession:
         """Answer `completion/complete`; an argument without a completion gets no values."""
         registry, argument = self.registry, params.argument
         target = target_of(params.ref)
-        arguments = registry.arguments_of(target)
-        found = None if arguments is not None else self._find_target_elsewhere(params.ref)
+        entry = registry.entry(target)
+        found = None if entry is not None else self._find_target_elsewhere(params.ref)
         if found is not None:
             own = msgspec.structs.replace(params, ref=found[0].prefix.own_reference(params.ref))
             answered: types.CompleteResult = await self._in_mount(
@@ -703,10 +766,10 @@ class ServedSession:
             return answered
         if not registry.completions:
             raise RequestError(METHOD_NOT_FOUND, "method not found: nothing is completed here")
-        if arguments is None:
+        if entry is None or not self.is_visible(entry):
             what = f"unknown {target[0].removesuffix('s')}: {target[1]}"
             raise self._rejection(INVALID_PARAMS, what)
-        if argument.name not in arguments:
+        if argument.name not in entry.arguments:
             raise self._rejection(INVALID_PARAMS, f"unknown argument: {argument.name}")
         completion = registry.completions.get((target, argument.name))
         if completion is None:
@@ -728,13 +791,14 @@ class ServedSession:
         prompt = self.registry.prompts.get(params.name)
         if prompt is None:
             found = self.registry.find_mount(lambda prefix: prefix.own_name(params.name))
-            if found is None:
-                raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
-            own = msgspec.structs.replace(params, name=found[1])
-            answered: types.GetPromptResult = await self._in_mount(
-                found[0], handling, "prompts/get", own
-            )
-            return answered
+            if found is not None:
+                own = msgspec.structs.replace(params, name=found[1])
+                answered: types.GetPromptResult = await self._in_mount(
+                    found[0], handling, "prompts/get", own
+                )
+                return answered
+        if prompt is None or not self.is_visible(prompt):
+            raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
         if prompt.origin is not None:
             own = msgspec.structs.replace(params, name=prompt.origin.entry.name)
             mounted: types.GetPromptResult = await self._in_mount(

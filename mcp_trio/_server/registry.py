@@ -37,6 +37,7 @@ from mcp_trio._server.mounts import Mount, Origin, Prefix
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
 from mcp_trio._server.uri_templates import UriTemplate
+from mcp_trio._server.visibility import Selection, Visibility
 from mcp_trio.errors import INVALID_PARAMS, RequestError
 from mcp_trio.limits import Limits
 from mcp_trio.types import (
@@ -145,6 +146,9 @@ def _check_timeout(tool: "RegisteredTool", _field: object, timeout: float | None
 class RegisteredEntry(Registered):
     """A handler with an entry in a list; `Server.tool` documents the attributes."""
 
+    kind: ClassVar[str]
+    """The registry's table: "tools", "resources" or "prompts"."""
+
     given_description: str | None = attrs.field(default=None, alias="description")
     title: str | None = None
     icons: Sequence[types.Icon] | None = None
@@ -187,6 +191,8 @@ class RegisteredTool(RegisteredEntry):
         base: The tool that a transformed tool was made of, which each call of it calls.
         wrapper: The function of the user that calls the base.
     """
+
+    kind: ClassVar[str] = "tools"
 
     base: "RegisteredTool | None" = None
     wrapper: "WrapperSignature | None" = None
@@ -243,6 +249,8 @@ class RegisteredTool(RegisteredEntry):
 class RegisteredPrompt(RegisteredEntry):
     """A function that makes messages from arguments."""
 
+    kind: ClassVar[str] = "prompts"
+
     @property
     def arguments(self) -> Collection[str]:
         """The names of the arguments."""
@@ -265,6 +273,8 @@ class RegisteredPrompt(RegisteredEntry):
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RegisteredResource(RegisteredEntry):
     """A function that reads the resource at one URI, or at all URIs that a template matches."""
+
+    kind: ClassVar[str] = "resources"
 
     template: UriTemplate
     mime_type: str | None = None
@@ -516,6 +526,7 @@ class Registry:
         mounts: The servers of this process that are mounted into this one.
         remotes: The servers behind a client that are mounted into this one.
         mounted_as: The mounts of this server into others, whose registries follow each change.
+        visibility: The decisions of `Server.enable` and `Server.disable`.
     """
 
     limits: Limits
@@ -533,6 +544,7 @@ class Registry:
     mounts: list[Mount] = attrs.field(factory=list[Mount], init=False)
     remotes: "list[RemoteMount]" = attrs.field(factory=list[Any], init=False)
     mounted_as: list[Mount] = attrs.field(factory=list[Mount], init=False)
+    visibility: Visibility = attrs.field(factory=Visibility, init=False)
     _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
     _pages: dict[tuple[str, str | None, ProtocolVersion], msgspec.Raw] = attrs.field(
         factory=dict[Any, msgspec.Raw], init=False
@@ -756,6 +768,55 @@ class Registry:
         self.discard(kind, key)
         self.changed(kind)
 
+    def decide(self, selection: Selection, *, shows: bool) -> None:
+        """Show or hide the entries of a selection in all sessions.
+
+        Raises:
+            LookupError: Nothing is registered under one of the names.
+        """
+        for kind in self.kinds_changed(selection, self.visibility, self.is_visible, shows=shows):
+            self.forget_lists()
+            self.changed(kind)
+
+    def kinds_changed(
+        self,
+        selection: Selection,
+        visibility: Visibility,
+        is_visible: Callable[[RegisteredEntry], bool],
+        *,
+        shows: bool,
+    ) -> list[str]:
+        """Make a decision, and return the kinds of which a list has other entries now.
+
+        `is_visible` is the function that depends on the decisions of `visibility`.
+
+        Raises:
+            LookupError: Nothing is registered under one of the names.
+        """
+        entries = [
+            entry for kind in selection.kinds for entry in tuple(self._tables[kind].values())
+        ]
+        missing = sorted(selection.names.difference(entry.key for entry in entries))
+        if missing:
+            what = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
+            raise LookupError(f"no {what} {missing[0]!r} is registered")
+        before = [is_visible(entry) for entry in entries]
+        visibility.decide(selection, shows=shows)
+        pairs = zip(entries, before, strict=True)
+        return sorted({entry.kind for entry, shown in pairs if is_visible(entry) is not shown})
+
+    def is_visible(self, entry: RegisteredEntry) -> bool:
+        """Return whether clients see an entry, unless their session decides otherwise.
+
+        One of a mounted server is hidden if either server hides it.
+        """
+        if self.visibility.decision(entry) is False:
+            return False
+        origin = entry.origin
+        if origin is None:
+            return True
+        return origin.mount.inner.registry.is_visible(cast("RegisteredEntry", origin.entry))
+
     def forget_lists(self) -> None:
         """Forget everything that was computed from the tables, here and where they are mounted."""
         self._pages = {}
@@ -790,11 +851,10 @@ class Registry:
             raise LookupError(f"{many} {what} is registered for {target!r}")
         return found[0]
 
-    def arguments_of(self, target: Target) -> Iterable[str] | None:
-        """Return the names of the arguments of a target; None if there is no such target."""
+    def entry(self, target: Target) -> RegisteredPrompt | RegisteredResource | None:
+        """Return the prompt or resource of a target; None if there is no such target."""
         kind, key = target
-        entry = self._tables[kind].get(key)
-        return None if entry is None else entry.arguments
+        return self._tables[kind].get(key)
 
     def check_argument(self, target: Target, argument: str) -> None:
         """Check that a target has an argument, without resolving its annotations.
@@ -872,9 +932,16 @@ class Registry:
         return [entry for entry in tuple(self.resources.values()) if entry.is_static is is_static]
 
     def page(
-        self, method: str, cursor: str | None, protocol_version: ProtocolVersion
+        self,
+        method: str,
+        cursor: str | None,
+        protocol_version: ProtocolVersion,
+        is_visible: Callable[[RegisteredEntry], bool] | None = None,
     ) -> msgspec.Raw:
         """Return one encoded page of the list that `method`, a key of `LISTS`, asks for.
+
+        `is_visible` says which entries a client sees, if not all clients see the same. Such a page
+        is encoded each time.
 
         An entry that cannot be listed is left out and logged, so that it hides no others. `check`
         finds nearly all of them earlier.
@@ -882,10 +949,11 @@ class Registry:
         Raises:
             RequestError: The cursor is invalid, or what it follows was removed (invalid params).
         """
-        pages = self._pages
+        pages = self._pages if is_visible is None else {}
         cached = pages.get((method, cursor, protocol_version))
         if cached is None:
-            entries = list(LISTS[method].entries(self))
+            shown = filter(is_visible or self.is_visible, LISTS[method].entries(self))
+            entries = list(shown)
             start, end = self._bounds(method, [entry.key for entry in entries], cursor)
             following = _cursor(method, entries[end - 1].key) if end < len(entries) else None
             definitions = self.definitions(method, entries[start:end], protocol_version)
@@ -959,7 +1027,7 @@ class Registry:
         listed: dict[str, Sequence[str]] = {}
         for kind, listing in zip(LISTED_KINDS, LISTS.values(), strict=True):
             lines: list[str] = []
-            for entry in listing.entries(self):
+            for entry in filter(self.is_visible, listing.entries(self)):
                 digest = "-" * _DIGEST_CHARS
                 with suppress(TypeError, ValueError):
                     digest = _digest(_encode(listing.define(entry)))
@@ -1003,7 +1071,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
         member: The member of the result that contains the definitions.
     """
 
-    entries: Callable[[Registry], Iterable[Registered]]
+    entries: Callable[[Registry], Iterable[RegisteredEntry]]
     define: Callable[[Any], Any]
     result: Callable[..., types.CacheableResult]
     member: str

@@ -48,6 +48,7 @@ from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
 from mcp_trio._server.uri_templates import UriTemplate
+from mcp_trio._server.visibility import selection_of
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -712,6 +713,40 @@ class Server:
             LookupError: There is no prompt of this name.
         """
         self._registry.remove("prompts", name)
+
+    def disable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
+        """Hide tools, resources and prompts from all clients, which are notified of changed lists.
+
+        A hidden entry is in no list, and a request for it is answered as one for an unknown name.
+        Calls that are running continue. The latest `enable` or `disable` about an entry counts; of
+        an entry that is registered later, too, if it has the tag or the kind.
+        `Context.enable` shows it to one client.
+
+        Args:
+            names: Names of tools and prompts; URIs and templates of resources.
+            tags: Tags: entries with at least one of them are meant, in addition to the names.
+            kinds: "tools", "resources" or "prompts": only entries of these kinds are meant; all of
+                them if there are no names and tags. By default entries of every kind.
+
+        Raises:
+            LookupError: Nothing is registered under one of the names.
+            ValueError: There are no names, tags or kinds, or a kind is unknown.
+        """
+        self._registry.decide(selection_of(names, tags, kinds), shows=False)
+
+    def enable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
+        """Show what `disable` has hidden.
+
+        Args:
+            names: Names of tools and prompts; URIs and templates of resources.
+            tags: Tags; see `disable`.
+            kinds: Kinds; see `disable`.
+
+        Raises:
+            LookupError: Nothing is registered under one of the names.
+            ValueError: There are no names, tags or kinds, or a kind is unknown.
+        """
+        self._registry.decide(selection_of(names, tags, kinds), shows=True)
 
     def completion(
         self, target: str | Handler, argument: str, *, thread: bool = True

@@ -634,3 +634,70 @@ async def test_a_value_that_a_thread_of_a_mounted_server_reads_needs_no_second_t
         with trio.fail_after(5):
             result = await client.call_tool("read")
     assert result.content == [TextContent(text="one")]
+
+
+# Hidden entries.
+
+
+async def names(client):
+    return [tool.name for tool in await client.list_tools()]
+
+
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+@pytest.mark.parametrize("hides", ["inner", "outer"])
+@pytest.mark.parametrize("has_middleware", [False, True])
+async def test_an_entry_is_hidden_if_either_server_hides_it(
+    protocol_version, hides, has_middleware
+):
+    inner, outer = weather(), Server("outer")
+    outer.mount(inner, prefix="w")
+    if has_middleware:
+
+        @inner.middleware
+        async def pass_on(request, call_next):
+            return await call_next(request)
+
+    if hides == "inner":
+        inner.disable("measure", "data://stations", "plan")
+    else:
+        outer.disable("w_measure", "data://w/stations", "w_plan")
+    async with Client(outer, protocol_versions=(protocol_version,)) as client:
+        assert await names(client) == ["w_forecast"]
+        assert await client.list_resources() == []
+        assert await client.list_prompts() == []
+        with pytest.raises(RequestError, match="unknown tool: w_measure"):
+            await client.call_tool("w_measure", {})
+        with pytest.raises(RequestError, match="unknown prompt: w_plan"):
+            await client.get_prompt("w_plan", {"city": "Oslo"})
+        with pytest.raises(RequestError, match="data://w/stations"):
+            await client.read_resource("data://w/stations")
+        # A handler of the mounted server reads what it hides.
+        (contents,) = (await client.read_resource("weather://w/Oslo/now")).contents
+        assert contents.text == "Oslo: Blindern"
+        assert len(await names(client)) == 1
+        if hides == "inner":
+            inner.enable("measure")
+        else:
+            outer.enable("w_measure")
+        assert (await client.call_tool("w_measure", {})).data == [1.5]
+
+
+async def test_a_handler_of_a_mounted_server_hides_its_own_tools_in_its_session():
+    inner, outer = weather(), Server("outer")
+    outer.mount(inner, prefix="w")
+
+    @inner.tool
+    async def finish(*, ctx: Context) -> None:
+        await ctx.disable("measure", "finish")
+
+    versions = ("2025-11-25",)
+    async with (
+        Client(outer, protocol_versions=versions) as first,
+        Client(outer, protocol_versions=versions) as second,
+    ):
+        await first.call_tool("w_finish", {})
+        assert await names(first) == ["w_forecast"]
+        assert await names(second) == ["w_forecast", "w_measure", "w_finish"]
+        with pytest.raises(RequestError, match="unknown tool"):
+            await first.call_tool("w_measure", {})
+        await second.call_tool("w_measure", {})

@@ -944,7 +944,8 @@ async def test_a_state_is_not_bound_to_the_identity_that_a_client_claims(resumab
 FUNCTIONS = [
     *(Server.tool, Server.resource, Server.prompt, Server.completion, Server.method),
     *(Server.serve, Server.serve_http, Server.serve_websocket, Server.serve_unix, Server.serve_tcp),
-    *(Server.dial, Server.asgi, Server.run, Server.transform_tool),
+    *(Server.dial, Server.asgi, Server.run, Server.transform_tool, Server.enable, Server.disable),
+    Context.disable,
 ]
 
 PUBLIC_METHODS = {
@@ -952,7 +953,7 @@ PUBLIC_METHODS = {
     *("completion", "remove_completion", "method", "resource_updated", "list_changed"),
     *("run", "serve", "serve_stdio", "serve_http", "asgi", "serve_websocket"),
     *("serve_unix", "serve_tcp", "dial", "middleware", "route"),
-    *("transform_tool", "from_openapi", "mount"),
+    *("transform_tool", "from_openapi", "mount", "enable", "disable"),
 }
 
 

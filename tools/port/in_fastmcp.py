@@ -1129,6 +1129,26 @@ async def visibility() -> Facts:
         return {"tools": [tool.name for tool in await client.list_tools()]}
 
 
+async def session_visibility() -> Facts:
+    mcp = FastMCP("demo")
+
+    @mcp.tool(tags={"admin"})
+    def drop() -> str:
+        return "gone"
+
+    @mcp.tool
+    async def unlock(ctx: Context) -> None:
+        await ctx.enable_components(tags={"admin"})
+
+    mcp.disable(tags={"admin"})
+    async with Client(mcp, mode="legacy") as client, Client(mcp, mode="legacy") as other:
+        await client.call_tool("unlock", {})
+        return {
+            "tools": sorted(tool.name for tool in await client.list_tools()),
+            "tools of others": [tool.name for tool in await other.list_tools()],
+        }
+
+
 async def authorization() -> Facts:
     from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 

@@ -1074,3 +1074,38 @@ async def context_anywhere() -> Facts:
         return has_id()
 
     return {"has an id": (await called(server, {})).data}
+
+
+async def visibility() -> Facts:
+    server = Server("demo")
+
+    @server.tool(tags={"admin"})
+    def drop() -> str:
+        return "gone"
+
+    server.disable(tags={"admin"})
+    async with Client(server) as client:
+        return {"tools": [tool.name for tool in await client.list_tools()]}
+
+
+async def session_visibility() -> Facts:
+    server = Server("demo")
+
+    @server.tool(tags={"admin"})
+    def drop() -> str:
+        return "gone"
+
+    @server.tool
+    async def unlock(ctx: Context) -> None:
+        await ctx.enable(tags={"admin"})
+
+    server.disable(tags={"admin"})
+    async with (
+        Client(server, protocol_versions=["2025-11-25"]) as client,
+        Client(server, protocol_versions=["2025-11-25"]) as other,
+    ):
+        await client.call_tool("unlock", {})
+        return {
+            "tools": sorted(tool.name for tool in await client.list_tools()),
+            "tools of others": [tool.name for tool in await other.list_tools()],
+        }

@@ -178,12 +178,18 @@ TOOLS: Final = (
         "`Argument` gives an argument another name, description or default; `wrap=` takes a"
         " function round the tool, as `transform_fn` of FastMCP",
     ),
-    missing(
+    same(
         "visibility",
         "hiding tools by tags",
         'mcp.disable(tags={"admin"})',
-        "`server.remove_tool(name)` removes one for all clients",
-        absent="Server.disable",
+        'names are arguments, as in `server.disable("drop")`, in FastMCP `names={"drop"}`',
+    ),
+    other(
+        "session_visibility",
+        "showing hidden tools to one client",
+        'await ctx.enable_components(tags={"admin"})',
+        'await ctx.enable(tags={"admin"})',
+        "raises an error for a client of 2026-07-28, whose lists must not depend on its calls",
     ),
 )
 
