@@ -132,8 +132,8 @@ class RequestLimits(_Options):
     """Resources to which one client is subscribed."""
 
     mount_connections_max: int = 16
-    """Connections of one session to a mounted server. Stateless clients share a session, and those
-    with equal capabilities a connection; one that is not used makes room for another."""
+    """Connections of one session to a mounted server: the stateless requests over HTTP are one
+    session. A connection that no request uses makes room for another."""
 
     # Handlers that ask their client.
     sent_per_handler_max: int = 256

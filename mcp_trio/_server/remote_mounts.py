@@ -2,8 +2,9 @@
 
 Each session of the outer server has its own connection to a mounted server, which is opened when a
 request first needs it. So what the mounted server asks its client, the client of that session
-answers. The stateless requests over HTTP are one session; among them, those whose clients have the
-same capabilities share a connection.
+answers. The stateless requests over HTTP are one session of many clients; a request whose client a
+server with a handshake may ask has a connection for itself, as that server does not say to which
+request its question belongs.
 
 Everything that arrives from a mounted server is the result of an effect, so that a recording holds
 it, and a replay opens no connection. A request that is forwarded is a sequence of effects. The
@@ -34,6 +35,7 @@ import msgspec
 import trio
 
 from mcp_trio import types
+from mcp_trio._client.callbacks import ReportProgress
 from mcp_trio._client.client import Client, notifications_handled
 from mcp_trio._client.config import ServerConfig
 from mcp_trio._client.connect import can_start, has_url, is_command, url_of
@@ -53,6 +55,7 @@ from mcp_trio._server.elicitation import (
 from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed
+from mcp_trio._session import calls
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.input_required import ask_all
@@ -240,6 +243,11 @@ class Key(NamedTuple):
     has_roots: bool
     has_log: bool
 
+    @property
+    def can_ask(self) -> bool:
+        """Return whether a mounted server may ask the client."""
+        return bool(self.modes or self.has_sampling or self.has_roots)
+
 
 def _key(peer: Peer) -> Key:
     is_stateless = peer.protocol_version.is_stateless
@@ -369,7 +377,7 @@ class RemoteSession:
         try:
             event = await perform(handling, self._effect(method, answer, begin))
             while event.kind in _REPORTS:
-                answer = await _REPORTS[event.kind](handling, served, event)
+                answer = await _REPORTS[event.kind](handling, served, event, call)
                 proceed = partial(call.proceed, answer)
                 event = await perform(handling, self._effect(f"{method} goes on", answer, proceed))
         finally:
@@ -484,23 +492,63 @@ def _wrapped_for(
     return msgspec.structs.replace(result, structured_content={"result": value})
 
 
-async def _report_progress(handling: Handling, _served: "ServedSession", event: Event) -> None:
+async def _report_progress(
+    handling: Handling, _served: "ServedSession", event: Event, _call: "RemoteCall"
+) -> None:
     params = event.read(types.ProgressParams)
     await handling.progress(params.progress, params.total, params.message)
 
 
-async def _report_log(handling: Handling, served: "ServedSession", event: Event) -> None:
+async def _report_log(
+    handling: Handling, served: "ServedSession", event: Event, _call: "RemoteCall"
+) -> None:
     params = event.read(types.LoggingMessageParams)
     await Context(handling, served).log(params.level, params.data, logger=params.logger)
 
 
-async def _ask_client(handling: Handling, served: "ServedSession", event: Event) -> Answer:
+async def _unless_withdrawn(handling: Handling, asked: calls.Question, call: "RemoteCall") -> Any:
+    """Return the client's answer to a question.
+
+    Raises:
+        RequestError: The mounted server has cancelled the question, or the client sent an error.
+        MCPError: The client sent no answer.
+    """
+    withdrawn: Effect[Event] = Effect(
+        name="mount question withdrawn",
+        arguments=partial(encode_body, {}),
+        run=call.withdrawn,
+        codec=_EVENTS,
+    )
+    failure: MCPError = RequestError(INTERNAL_ERROR, "the question was cancelled")
+    async with trio.open_nursery() as nursery:
+
+        async def cancel_when_withdrawn() -> None:
+            await perform(handling, withdrawn)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(cancel_when_withdrawn)
+        try:
+            (result,) = await ask_all(handling, [asked])
+        except MCPError as error:
+            failure = error
+        else:
+            nursery.cancel_scope.cancel()
+            return result
+        nursery.cancel_scope.cancel()
+    raise failure
+
+
+async def _ask_client(
+    handling: Handling, served: "ServedSession", event: Event, call: "RemoteCall"
+) -> Answer:
     """Return the answer of the session's client to a question of the mounted server."""
     question = event.read(Question)
     try:
         params = msgspec.json.decode(question.params)
-        asks = prepared(handling, served, [ask_of(question.method, params)])
-        (result,) = await ask_all(handling, [ask.asked() for ask in asks])
+        params.pop("_meta", None)  # It belongs to the connection to the mounted server.
+        (ask,) = prepared(handling, served, [ask_of(question.method, params)])
+        asked = msgspec.structs.replace(ask.asked(), on_progress=call.report_to_server)
+        result = await _unless_withdrawn(handling, asked, call)
     except RequestError as error:
         return Answer(failure=Failure(error.code, error.message, error.data))
     except MCPError as error:
@@ -510,7 +558,9 @@ async def _ask_client(handling: Handling, served: "ServedSession", event: Event)
 
 # What a handler does with an event of its request; the result is sent with the next effect.
 _REPORTS: Final[
-    Mapping[str, Callable[[Handling, "ServedSession", Event], Awaitable[Answer | None]]]
+    Mapping[
+        str, Callable[[Handling, "ServedSession", Event, "RemoteCall"], Awaitable[Answer | None]]
+    ]
 ] = {
     "progress": _report_progress,
     "log": _report_log,
@@ -530,6 +580,11 @@ class RemoteCall:
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
     _taken: Wakeup = attrs.field(factory=Wakeup, init=False)
     _answer: Answer | None = attrs.field(default=None, init=False)
+    # The progress of the client that is asked, for the mounted server; the oldest is dropped.
+    _progress: deque[types.ProgressParams] = attrs.field(
+        factory=partial(deque[types.ProgressParams], maxlen=_EVENTS_QUEUED_MAX), init=False
+    )
+    _is_withdrawn: bool = attrs.field(default=False, init=False)
     _asking: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     has_ended: bool = attrs.field(default=False, init=False)
@@ -568,25 +623,52 @@ class RemoteCall:
         }
         await self.put(_event("progress", {"progressToken": 0, **members}))
 
-    async def ask(self, method: str, params: Any) -> Any:
-        """Ask the client of the session, by the handler, and return the raw result.
+    def report_to_server(self, params: types.ProgressParams) -> None:
+        """Report the progress of the client that is asked; called by the handler, never waits."""
+        self._progress.append(params)
+        self._taken.wake()
+
+    async def ask(self, method: str, params: Any, report: ReportProgress | None = None) -> Any:
+        """Ask the client of the session, by the handler, and return the result.
+
+        `report` reports the progress of the client to the mounted server.
 
         Raises:
             RequestError: The client answered with an error, or the request has ended.
         """
         async with self._asking:
-            self._answer = None
-            encoded = msgspec.Raw(msgspec.json.encode(params))
-            await self.put(_event("question", Question(method, encoded)))
-            while self._answer is None:
-                if self.has_ended:
-                    raise RequestError(INTERNAL_ERROR, "the request of the client has ended")
-                await self._taken.wait()
-            answer = self._answer
+            try:
+                answer = await self._answer_to(method, params, report)
+            except trio.Cancelled:
+                self._is_withdrawn = True
+                self._taken.wake()
+                raise
         if answer.failure is not None:
             raise answer.failure.error()
         assert answer.result is not None
         return METHODS[method].decode_result(answer.result)
+
+    async def withdrawn(self) -> Event:
+        """Return when the mounted server has cancelled its question."""
+        while not self._is_withdrawn:
+            await self._taken.wait()
+        return Event("withdrawn")
+
+    async def _answer_to(self, method: str, params: Any, report: ReportProgress | None) -> Answer:
+        self._answer, self._is_withdrawn = None, False
+        self._progress.clear()
+        encoded = msgspec.Raw(msgspec.json.encode(params))
+        await self.put(_event("question", Question(method, encoded)))
+        while self._answer is None or self._progress:
+            if self.has_ended:
+                raise RequestError(INTERNAL_ERROR, "the request of the client has ended")
+            if not self._progress:
+                await self._taken.wait()
+                continue
+            progress = self._progress.popleft()
+            if report is not None:
+                await report(progress.progress, progress.total, progress.message)
+        return self._answer
 
     async def proceed(self, answer: Answer | None = None) -> Event:
         """Return the next event; `answer` is that to the question before it."""
@@ -674,7 +756,7 @@ class LiveConnections:
 
     mount: RemoteMount
     session: Session
-    _connections: "dict[Key, RemoteConnection]" = attrs.field(factory=dict[Any, Any], init=False)
+    _connections: "list[RemoteConnection]" = attrs.field(factory=list[Any], init=False)
     _notifications: deque[Event] = attrs.field(factory=deque[Event], init=False)
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_started: bool = attrs.field(default=False, init=False)
@@ -688,25 +770,30 @@ class LiveConnections:
             self._is_started = True
             self.session.start_actor(self._run)
         await self._ready.wait()
-        connection = self._connections.get(key)
+        alike = [each for each in self._connections if each.key == key]
+        while not any(each.has_room for each in alike) and any(it.is_connecting for it in alike):
+            # Only a connected server is known as one that needs no connection for each request.
+            await next(it for it in alike if it.is_connecting).wait_connected()
+        connection = next((each for each in alike if each.has_room), None)
         if connection is None:
             connections_max = self.session.connection.limits.requests.mount_connections_max
             if len(self._connections) >= connections_max and not self._drop_unused():
                 name = f"limits.requests.mount_connections_max={connections_max}"
-                return _event("lost", f"has too many connections of clients that use it ({name})")
-            connection = self._connections[key] = RemoteConnection(self.mount, key, self._notified)
+                return _event("lost", f"has too many connections of requests that use it ({name})")
+            connection = RemoteConnection(self.mount, key, self._notified)
+            self._connections.append(connection)
             self.start(connection.keep)
+        connection.calls[call] = None
         self.start(partial(connection.run, call))
         return await call.proceed()
 
     def _drop_unused(self) -> bool:
         """Close a connection that is not used; return whether there is one."""
-        for key, connection in self._connections.items():
-            if not connection.is_used:
-                del self._connections[key]
-                self.start(connection.aclose)
-                return True
-        return False
+        unused = next((each for each in self._connections if not each.is_used), None)
+        if unused is not None:
+            self._connections.remove(unused)
+            self.start(unused.aclose)
+        return unused is not None
 
     def start(self, task: Callable[[], Awaitable[None]]) -> None:
         """Start a task beside the session, in no lane, until the session ends."""
@@ -719,15 +806,15 @@ class LiveConnections:
         return self._notifications.popleft()
 
     def unsubscribe(self, uri: str) -> None:
-        """End a subscription to a resource in each connection that has it."""
-        for connection in self._connections.values():
+        """End a subscription to a resource, in one connection that has it."""
+        for connection in self._connections:
             if connection.subscribed[uri] > 0:
                 self.start(partial(connection.unsubscribe, uri))
                 return
 
     def roots_changed(self) -> None:
         """Notify the mounted server that the roots of the session's client have changed."""
-        for connection in self._connections.values():
+        for connection in self._connections:
             self.start(connection.notify_roots_changed)
 
     def _notified(self, event: Event) -> None:
@@ -745,7 +832,7 @@ class LiveConnections:
                 self._ready.set()
                 await trio.sleep_forever()
         finally:
-            await together(self._connections, lambda key: self._connections[key].aclose())
+            await together(self._connections, RemoteConnection.aclose)
 
 
 @attrs.define(eq=False, repr=False)
@@ -757,13 +844,14 @@ class RemoteConnection:
         key: The options that depend on the client of the session.
         on_notification: Called with what arrives without a request.
         subscribed: The number of subscriptions to each resource.
+        calls: The requests that run, the newest last.
     """
 
     mount: RemoteMount
     key: Key
     on_notification: Callable[[Event], None]
     subscribed: Counter[str] = attrs.field(factory=Counter[str], init=False)
-    _calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)
+    calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)
     _clients: list[Client] = attrs.field(factory=list[Client], init=False)
     _keeping: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _is_open: bool = attrs.field(default=False, init=False)
@@ -772,18 +860,35 @@ class RemoteConnection:
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     async def run(self, call: RemoteCall) -> None:
-        """Run a request."""
-        self._calls[call] = None
+        """Run a request, which is one of `calls` already."""
         try:
             await call.run(self)
         finally:
             call.end()
-            del self._calls[call]
+            del self.calls[call]
 
     @property
     def is_used(self) -> bool:
         """Return whether requests are running, or resources are subscribed to."""
-        return bool(self._calls or +self.subscribed)
+        return bool(self.calls or +self.subscribed)
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether another request may run; see the text of this module."""
+        if not (self.key.is_stateless and self.key.can_ask):
+            return True
+        version = self._clients[-1].protocol_version if self._is_open else None
+        return not self.calls or (version is not None and PROTOCOL_VERSIONS[version].is_stateless)
+
+    @property
+    def is_connecting(self) -> bool:
+        """Return whether the first try to connect has not ended."""
+        return not (self._is_open or self._loss)
+
+    async def wait_connected(self) -> None:
+        """Wait for the first try to connect."""
+        while self.is_connecting:
+            await self._news.wait()
 
     async def client(self) -> Client:
         """Return the connected client; wait for the first try to connect.
@@ -791,8 +896,7 @@ class RemoteConnection:
         Raises:
             Unavailable: The server is not connected.
         """
-        while not self._is_open and not self._loss:
-            await self._news.wait()
+        await self.wait_connected()
         if not self._is_open:
             seconds = max(self._retry_at - trio.current_time(), 0)
             raise Unavailable(
@@ -884,7 +988,7 @@ class RemoteConnection:
             options["elicitation_modes"] = key.modes
             options["elicitation_complete"] = _both(template.elicitation_complete, self._completed)
         if template.sampling is None and key.has_sampling:
-            options["sampling"] = partial(self._ask, "sampling/createMessage")
+            options["sampling"] = self._sample
             options["sampling_tools"] = key.has_sampling_tools
         if template.roots is None and key.has_roots:
             options["roots"] = self._roots
@@ -923,25 +1027,20 @@ class RemoteConnection:
         """Pass a log message to a running request; its client is the only one that may see it."""
         if params.level not in get_args(types.LoggingLevel):
             return
-        if self._calls and (len(self._calls) == 1 or not self.key.is_stateless):
-            await next(reversed(self._calls)).put(_event("log", params))
+        if self.calls and (len(self.calls) == 1 or not self.key.is_stateless):
+            await next(reversed(self.calls)).put(_event("log", params))
         elif not self.key.is_stateless:
             self.on_notification(_event(_LOG, params))
 
-    async def _ask(self, method: str, params: Any) -> Any:
-        """Ask the client whose request runs.
-
-        A stateless client can be asked while its own request runs. If several run, which may be
-        those of several clients, no protocol version says to which the question belongs.
-        """
-        if not self._calls:
-            raise RequestError(
-                INTERNAL_ERROR, f"{method}: no request is running, to ask its client"
-            )
-        if self.key.is_stateless and len(self._calls) > 1:
-            text = f"{method}: several requests are running, perhaps of several clients"
+    async def _ask(self, method: str, params: Any, report: ReportProgress | None = None) -> Any:
+        """Ask the client of the newest request that runs."""
+        if not self.calls:
+            text = f"{method}: no request is running whose client could be asked"
             raise RequestError(INTERNAL_ERROR, text)
-        return await next(reversed(self._calls)).ask(method, params)
+        return await next(reversed(self.calls)).ask(method, params, report)
+
+    async def _sample(self, params: types.CreateMessageParams, report: ReportProgress) -> Any:
+        return await self._ask("sampling/createMessage", params, report)
 
     async def _roots(self) -> list[types.Root]:
         result = await self._ask("roots/list", {})

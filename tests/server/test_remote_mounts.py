@@ -462,33 +462,69 @@ async def test_a_completed_url_elicitation_is_reported_to_the_client():
     assert len(completed) == 1
 
 
-async def test_no_stateless_client_is_asked_for_another_one():
-    other, go_on, waiting = Server("asking"), trio.Event(), []
+@pytest.mark.parametrize("inner", PROTOCOL_VERSIONS)
+async def test_each_stateless_client_is_asked_for_its_own_request_only(nursery, inner):
+    other, waiting = Server("asking"), []
+
+    @other.tool
+    async def ask(name: str, *, ctx: Context) -> str:
+        waiting.append(name)
+        while len(waiting) < 2:
+            await trio.sleep(0)
+        return f"{name}: {(await ctx.elicit('who are you?', str)).data}"
+
+    flaky = Flaky(other)
+    server = hub((remote(flaky, inner), "w"))
+    url = await nursery.start(partial(server.serve_http, port=0))
+    results = []
+
+    async def call(name):
+        options = {"elicitation": lambda _params: name, "protocol_versions": [STATELESS]}
+        async with Client(url, **options) as client:
+            results.append((await client.call_tool("w_ask", {"name": name})).data)
+
+    async with trio.open_nursery() as calls:
+        for name in ("Ada", "Bob"):
+            calls.start_soon(call, name)
+    assert sorted(results) == ["Ada: Ada", "Bob: Bob"]
+    assert len(flaky.scopes) == (2 if inner == LEGACY else 1)
+
+
+async def test_a_question_without_a_running_request_is_rejected():
+    other, sessions = Server("weather"), []
+    other.tool("begin")(lambda: None)
+
+    class Kept:
+        async def serve(self, channel):
+            async with trio.open_nursery() as nursery:
+                sessions.append(await nursery.start(other.serve, channel))
+
+    options = ANSWERS | {"protocol_versions": [LEGACY]}
+    async with Client(hub((remote(Kept(), LEGACY), "w")), **options) as client:
+        await client.call_tool("w_begin")
+        with pytest.raises(RequestError, match="no request is running whose client could"):
+            await sessions[0].request("roots/list")
+
+
+@all_versions
+async def test_the_progress_of_a_client_that_is_asked_reaches_the_mounted_server(outer, inner):
+    other, progress = Server("asking"), []
 
     @other.tool
     async def ask(ctx: Context) -> str:
-        waiting.append(ctx)
-        await go_on.wait()
-        return str((await ctx.elicit("sure?", bool)).data)
+        def note(params):
+            progress.append(params.message)
 
-    server = hub((remote(other, LEGACY), "w"))
-    failures = []
+        return (await ctx.sample("hello", progress=note)).content.text
 
-    async def call(client):
-        try:
-            await client.call_tool("w_ask")
-        except (ToolError, RequestError) as error:
-            failures.append(str(error))
+    async def sample(_params, report):
+        await report(1, 2, "thinking")
+        return "hi"
 
-    options = ANSWERS | {"protocol_versions": [STATELESS]}
-    async with Client(server, **options) as client, trio.open_nursery() as nursery:
-        nursery.start_soon(call, client)
-        nursery.start_soon(call, client)
-        while len(waiting) < 2:
-            await trio.testing.wait_all_tasks_blocked()
-        go_on.set()
-    assert len(failures) == 2 or "several requests are running" in failures[0]
-    assert any("several requests are running" in text for text in failures)
+    server = hub((remote(other, inner), "w"))
+    async with Client(server, protocol_versions=[outer], sampling=sample) as client:
+        assert (await client.call_tool("w_ask")).data == "hi"
+    assert progress == (["thinking"] if {outer, inner} == {LEGACY} else [])
 
 
 # Recordings.
@@ -620,6 +656,6 @@ async def test_a_connection_that_is_not_used_makes_room_for_clients_with_other_c
         assert (await plain.call_tool("w_forecast", {"city": "Oslo"})).data == TEXTS[0]
         assert (await able.call_tool("w_forecast", {"city": "Oslo"})).data == TEXTS[0]
         assert len(flaky.scopes) == 2
-        await able.subscribe("data://w/stations")
+        await able.subscribe("data://w/stations")  # this uses the connection
         with pytest.raises(ToolError, match=r"limits\.requests\.mount_connections_max=1"):
             await plain.call_tool("w_forecast", {"city": "Oslo"})
