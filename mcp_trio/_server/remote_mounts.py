@@ -16,12 +16,13 @@ A `RemoteSession` has the part that a replay repeats, and a `RemoteConnection` t
 effects use.
 """
 
+import itertools
 import logging
 import math
 import os
 import random
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -55,7 +56,6 @@ from mcp_trio._server.elicitation import (
 from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed
-from mcp_trio._session import calls
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.input_required import ask_all
@@ -85,6 +85,9 @@ _ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 _LOG: Final = "notifications/message"
 _LISTS: Final = ("tools", "resources", "prompts")
 
+# The events that end a forwarded request.
+_ENDS: Final = frozenset({"result", "input required", "error", "lost"})
+
 # The events of a forwarded request that the handler has to wait for, for the slowest clients.
 _EVENTS_QUEUED_MAX: Final = 64
 
@@ -105,8 +108,8 @@ class Event(msgspec.Struct, frozen=True):
     """Something that arrived from a mounted server.
 
     Attributes:
-        kind: "progress", "log" or "question" for a request, or its end: "result", "input required",
-            "error" or "lost". Otherwise the method of a notification.
+        kind: "progress", "log", "question" or "withdrawn" (the question) for a request, or one of
+            `_ENDS`. Otherwise the method of a notification.
         body: The params or the result; for "lost", a text with the server as its subject.
     """
 
@@ -119,8 +122,9 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A request of the mounted server to its client."""
+    """A request of the mounted server to its client; `number` counts those of one request."""
 
+    number: int
     method: str
     params: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -373,16 +377,42 @@ class RemoteSession:
         """Send a request, act upon what arrives meanwhile, and return how it ended."""
         call = RemoteCall(send)
         begin = partial(self.live.begin, _key(handling.request.peer), call)
-        answer: Any = params
+        asked: dict[int, trio.CancelScope] = {}
         try:
-            event = await perform(handling, self._effect(method, answer, begin))
-            while event.kind in _REPORTS:
-                answer = await _REPORTS[event.kind](handling, served, event, call)
-                proceed = partial(call.proceed, answer)
-                event = await perform(handling, self._effect(f"{method} goes on", answer, proceed))
+            async with trio.open_nursery() as nursery:
+                event = await perform(handling, self._effect(method, params, begin))
+                while event.kind not in _ENDS:
+                    if event.kind == "question":
+                        question = event.read(Question)
+                        asked[question.number] = scope = trio.CancelScope()
+                        answer = partial(self._answer, handling, served, question, call, scope)
+                        nursery.start_soon(answer)
+                    elif event.kind == "withdrawn":
+                        asked[event.read(int)].cancel()
+                    else:
+                        await _report(handling, served, event)
+                    proceed = self._effect(f"{method} goes on", None, call.next_event)
+                    event = await perform(handling, proceed)
+                nursery.cancel_scope.cancel()
         finally:
             call.end()
         return event
+
+    async def _answer(
+        self,
+        handling: Handling,
+        served: "ServedSession",
+        question: "Question",
+        call: "RemoteCall",
+        scope: trio.CancelScope,
+    ) -> None:
+        """Ask the client of the session, in a task of the handler, and send its answer."""
+        with scope:
+            answer = await _asked(handling, served, question, call)
+            number = question.number
+            reply = partial(call.answer, number, answer)
+            arguments = {"question": number, "answer": answer}
+            await perform(handling, self._effect("answer", arguments, reply))
 
     def _effect(self, name: str, params: Any, run: Callable[[], Awaitable[Event]]) -> Effect[Event]:
         arguments = {"server": self.mount.prefix.text, "params": params}
@@ -492,80 +522,32 @@ def _wrapped_for(
     return msgspec.structs.replace(result, structured_content={"result": value})
 
 
-async def _report_progress(
-    handling: Handling, _served: "ServedSession", event: Event, _call: "RemoteCall"
-) -> None:
-    params = event.read(types.ProgressParams)
-    await handling.progress(params.progress, params.total, params.message)
+async def _report(handling: Handling, served: "ServedSession", event: Event) -> None:
+    """Send progress, or a log message, to the client of the session."""
+    if event.kind == "progress":
+        progress = event.read(types.ProgressParams)
+        await handling.progress(progress.progress, progress.total, progress.message)
+    else:
+        log = event.read(types.LoggingMessageParams)
+        await Context(handling, served).log(log.level, log.data, logger=log.logger)
 
 
-async def _report_log(
-    handling: Handling, served: "ServedSession", event: Event, _call: "RemoteCall"
-) -> None:
-    params = event.read(types.LoggingMessageParams)
-    await Context(handling, served).log(params.level, params.data, logger=params.logger)
-
-
-async def _unless_withdrawn(handling: Handling, asked: calls.Question, call: "RemoteCall") -> Any:
-    """Return the client's answer to a question.
-
-    Raises:
-        RequestError: The mounted server has cancelled the question, or the client sent an error.
-        MCPError: The client sent no answer.
-    """
-    withdrawn: Effect[Event] = Effect(
-        name="mount question withdrawn",
-        arguments=partial(encode_body, {}),
-        run=call.withdrawn,
-        codec=_EVENTS,
-    )
-    failure: MCPError = RequestError(INTERNAL_ERROR, "the question was cancelled")
-    async with trio.open_nursery() as nursery:
-
-        async def cancel_when_withdrawn() -> None:
-            await perform(handling, withdrawn)
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(cancel_when_withdrawn)
-        try:
-            (result,) = await ask_all(handling, [asked])
-        except MCPError as error:
-            failure = error
-        else:
-            nursery.cancel_scope.cancel()
-            return result
-        nursery.cancel_scope.cancel()
-    raise failure
-
-
-async def _ask_client(
-    handling: Handling, served: "ServedSession", event: Event, call: "RemoteCall"
+async def _asked(
+    handling: Handling, served: "ServedSession", question: Question, call: "RemoteCall"
 ) -> Answer:
     """Return the answer of the session's client to a question of the mounted server."""
-    question = event.read(Question)
     try:
         params = msgspec.json.decode(question.params)
         params.pop("_meta", None)  # It belongs to the connection to the mounted server.
         (ask,) = prepared(handling, served, [ask_of(question.method, params)])
-        asked = msgspec.structs.replace(ask.asked(), on_progress=call.report_to_server)
-        result = await _unless_withdrawn(handling, asked, call)
+        report = partial(call.report_to_server, question.number)
+        asked = msgspec.structs.replace(ask.asked(), on_progress=report)
+        (result,) = await ask_all(handling, [asked])
     except RequestError as error:
         return Answer(failure=Failure(error.code, error.message, error.data))
     except MCPError as error:
         return Answer(failure=Failure(INTERNAL_ERROR, str(error)))
     return Answer(result=msgspec.Raw(msgspec.json.encode(result)))
-
-
-# What a handler does with an event of its request; the result is sent with the next effect.
-_REPORTS: Final[
-    Mapping[
-        str, Callable[[Handling, "ServedSession", Event, "RemoteCall"], Awaitable[Answer | None]]
-    ]
-] = {
-    "progress": _report_progress,
-    "log": _report_log,
-    "question": _ask_client,
-}
 
 
 # The part that only effects use -----------------------------------------------------------------
@@ -579,13 +561,12 @@ class RemoteCall:
     events: deque[Event] = attrs.field(factory=deque[Event], init=False)
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
     _taken: Wakeup = attrs.field(factory=Wakeup, init=False)
-    _answer: Answer | None = attrs.field(default=None, init=False)
+    _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
+    _answers: dict[int, Answer] = attrs.field(factory=dict[int, Answer], init=False)
     # The progress of the client that is asked, for the mounted server; the oldest is dropped.
-    _progress: deque[types.ProgressParams] = attrs.field(
-        factory=partial(deque[types.ProgressParams], maxlen=_EVENTS_QUEUED_MAX), init=False
+    _progress: deque[tuple[int, types.ProgressParams]] = attrs.field(
+        factory=partial(deque[Any], maxlen=_EVENTS_QUEUED_MAX), init=False
     )
-    _is_withdrawn: bool = attrs.field(default=False, init=False)
-    _asking: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     has_ended: bool = attrs.field(default=False, init=False)
 
@@ -623,9 +604,9 @@ class RemoteCall:
         }
         await self.put(_event("progress", {"progressToken": 0, **members}))
 
-    def report_to_server(self, params: types.ProgressParams) -> None:
+    def report_to_server(self, number: int, params: types.ProgressParams) -> None:
         """Report the progress of the client that is asked; called by the handler, never waits."""
-        self._progress.append(params)
+        self._progress.append((number, params))
         self._taken.wake()
 
     async def ask(self, method: str, params: Any, report: ReportProgress | None = None) -> Any:
@@ -636,45 +617,46 @@ class RemoteCall:
         Raises:
             RequestError: The client answered with an error, or the request has ended.
         """
-        async with self._asking:
-            try:
-                answer = await self._answer_to(method, params, report)
-            except trio.Cancelled:
-                self._is_withdrawn = True
-                self._taken.wake()
-                raise
+        number = next(self._numbers)
+        encoded = msgspec.Raw(msgspec.json.encode(params))
+        await self.put(_event("question", Question(number, method, encoded)))
+        try:
+            answer = await self._answer_to(number, report)
+        except trio.Cancelled:
+            self.events.append(_event("withdrawn", number))
+            self._news.wake()
+            raise
+        finally:
+            left = [each for each in self._progress if each[0] != number]
+            self._progress.clear()
+            self._progress.extend(left)
         if answer.failure is not None:
             raise answer.failure.error()
         assert answer.result is not None
         return METHODS[method].decode_result(answer.result)
 
-    async def withdrawn(self) -> Event:
-        """Return when the mounted server has cancelled its question."""
-        while not self._is_withdrawn:
-            await self._taken.wait()
-        return Event("withdrawn")
-
-    async def _answer_to(self, method: str, params: Any, report: ReportProgress | None) -> Answer:
-        self._answer, self._is_withdrawn = None, False
-        self._progress.clear()
-        encoded = msgspec.Raw(msgspec.json.encode(params))
-        await self.put(_event("question", Question(method, encoded)))
-        while self._answer is None or self._progress:
+    async def _answer_to(self, number: int, report: ReportProgress | None) -> Answer:
+        while True:
             if self.has_ended:
                 raise RequestError(INTERNAL_ERROR, "the request of the client has ended")
-            if not self._progress:
+            if self._progress and self._progress[0][0] == number:
+                _, progress = self._progress.popleft()
+                if report is not None:
+                    await report(progress.progress, progress.total, progress.message)
+                self._taken.wake()
+            elif number in self._answers:
+                return self._answers.pop(number)
+            else:
                 await self._taken.wait()
-                continue
-            progress = self._progress.popleft()
-            if report is not None:
-                await report(progress.progress, progress.total, progress.message)
-        return self._answer
 
-    async def proceed(self, answer: Answer | None = None) -> Event:
-        """Return the next event; `answer` is that to the question before it."""
-        if answer is not None:
-            self._answer = answer
+    async def answer(self, number: int, answer: Answer) -> Event:
+        """Pass on the answer to a question."""
+        self._answers[number] = answer
         self._taken.wake()
+        return Event("answered")
+
+    async def next_event(self) -> Event:
+        """Return the next event."""
         while not self.events:
             await self._news.wait()
         event = self.events.popleft()
@@ -785,7 +767,7 @@ class LiveConnections:
             self.start(connection.keep)
         connection.calls[call] = None
         self.start(partial(connection.run, call))
-        return await call.proceed()
+        return await call.next_event()
 
     def _drop_unused(self) -> bool:
         """Close a connection that is not used; return whether there is one."""
