@@ -1,6 +1,9 @@
 """The table of MCP hosts: each file on each platform, the variables that move it, and entries."""
 
+import json
 import re
+import sys
+import tomllib
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
@@ -175,3 +178,77 @@ def test_the_documentation_has_the_files_of_every_host():
         (name, host.title, FILES[name][0], f"`{host.project_file}`" if host.project_file else "–")
         for name, host in HOSTS.items()
     ]
+
+
+DOCS = Path(__file__).parents[2] / "docs/how-to/hosts.md"
+SECTIONS = dict(
+    re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", DOCS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+)
+SYSTEMS = {"Linux": "linux", "macOS": "darwin", "Windows": "win32"}
+
+
+@pytest.fixture
+def printed(invoke, tmp_path, monkeypatch):
+    """Return the entry that the command prints, with the paths of the documentation."""
+    (tmp_path / "greeter.py").write_text(
+        "from mcp_trio import Server\nserver = Server('greeter')\n"
+    )
+    (tmp_path / "recordings").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def print_entry(*arguments):
+        done = invoke("install", *arguments, "--print")
+        text = done.stdout.replace(sys.executable, "/path/to/.venv/bin/python")
+        return None if done.exit_code else json.loads(text.replace(str(tmp_path), "/path/to"))
+
+    return print_entry
+
+
+def test_the_pages_of_hosts_are_complete():
+    assert list(SECTIONS) == [*(host.title for host in HOSTS.values()), "Codex CLI"]
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_the_page_of_a_host_has_its_files(name):
+    host, section = HOSTS[name], SECTIONS[HOSTS[name].title]
+    assert f"`--host {name}`" in section
+    rows = dict(re.findall(r"^\| (\w+) \| `(.*)` \|$", section, re.MULTILINE))
+    home = {"linux": PurePosixPath("~"), "darwin": PurePosixPath("~")}
+    for system, platform in SYSTEMS.items():
+        file = user_location(
+            host,
+            platform,
+            home.get(platform, PureWindowsPath("%USERPROFILE%")),
+            {"APPDATA": "%APPDATA%"} if platform == "win32" else {},
+        ).file
+        assert rows.pop(system) == str(file)
+    assert not rows
+    assert (f"`{host.project_file}` (`--scope project`)" in section) == bool(host.project_file)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_the_page_of_a_host_has_what_the_command_prints(name, printed):
+    section = SECTIONS[HOSTS[name].title]
+    blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL)]
+    local = printed("greeter.py", "--host", name)
+    remote = printed("http://localhost:8000/mcp", "--name", "greeter", "--host", name)
+    assert blocks == ([local] if remote is None else [local, remote])
+
+
+def test_the_page_of_hosts_has_the_arguments_that_record(printed):
+    entry = printed("greeter.py", "--host", "cursor", "--record", "recordings")
+    arguments = entry["mcpServers"]["greeter"]["args"]
+    shown = re.search(r"then end with `(.*?)`", DOCS.read_text("utf-8"))[1]
+    assert json.dumps(arguments[-2:])[1:-1] == shown
+
+
+def test_the_page_of_codex_has_the_command_of_the_other_hosts(printed):
+    command = printed("greeter.py", "--host", "cursor")["mcpServers"]["greeter"]
+    section = SECTIONS["Codex CLI"]
+    local, remote = (
+        tomllib.loads(block)["mcp_servers"]["greeter"]
+        for block in re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    )
+    assert (local, remote) == (command, {"url": "http://localhost:8000/mcp"})
+    shell = " ".join([command["command"], *command["args"]])
+    assert f"codex mcp add greeter -- {shell}" in " ".join(section.split())
