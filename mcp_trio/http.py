@@ -3,7 +3,7 @@
 from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._server.http_effects import EffectTransport
 from mcp_trio._server.http_options import Changes, HttpStores, SessionFacts, SessionStore
-from mcp_trio._server.openapi import OpenApiEntry, OpenApiOperation, OpenApiReport
+from mcp_trio._server.openapi_report import OpenApiEntry, OpenApiOperation, OpenApiReport
 from mcp_trio._server.routes import Request, Response
 from mcp_trio._server.sealed_state import MemoryStore, StateStore
 

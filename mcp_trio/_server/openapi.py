@@ -22,6 +22,12 @@ import msgspec
 from mcp_trio._protocol.http_headers import media_type_of
 from mcp_trio._server.context import Context
 from mcp_trio._server.http_effects import EffectTransport
+from mcp_trio._server.openapi_report import (
+    OpenApiEntry,
+    OpenApiOperation,
+    OpenApiReport,
+    Outcome,
+)
 from mcp_trio._server.openapi_requests import (
     FORM,
     JSON,
@@ -42,7 +48,7 @@ from mcp_trio._server.openapi_schemas import (
 )
 from mcp_trio._server.results import BYTES_URI, Audio, Image
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._server.uri_templates import UriTemplate
+from mcp_trio._server.uri_templates import TemplateError, UriTemplate
 from mcp_trio._transports.http_libraries import library_of
 from mcp_trio.errors import ResourceNotFound, SchemaError, ToolError
 from mcp_trio.types import (
@@ -65,85 +71,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcp_trio")
 
 _T = TypeVar("_T")
-
-
-# The report --------------------------------------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class OpenApiOperation:
-    """An operation of an OpenAPI document.
-
-    Attributes:
-        method: The HTTP method, such as `GET`.
-        path: The path, with its parameters in braces.
-        id: The `operationId`, else the method and the path, such as `GET /pets`.
-        summary: The summary.
-        description: The description.
-        tags: The tags.
-        is_deprecated: Whether the document calls it deprecated.
-    """
-
-    method: str
-    path: str
-    id: str
-    summary: str = ""
-    description: str = ""
-    tags: Sequence[str] = ()
-    is_deprecated: bool = False
-
-
-Outcome: TypeAlias = Literal["tool", "resource", "resource template", "excluded", "refused"]
-
-
-@attrs.frozen(kw_only=True)
-class OpenApiEntry:
-    """What became of an operation.
-
-    Attributes:
-        operation: The operation.
-        outcome: "tool", "resource" or "resource template"; "excluded" by `include=` or `exclude=`;
-            or "refused", because it cannot be called.
-        name: The name of the tool, the URI of the resource, or the template; "" if there is none.
-        reason: Why the operation is refused; of others, what is left out, if anything.
-    """
-
-    operation: OpenApiOperation
-    outcome: Outcome
-    name: str = ""
-    reason: str = ""
-
-    def __str__(self) -> str:
-        operation = self.operation
-        name = f" {self.name}" if self.name else ""
-        reason = f": {self.reason}" if self.reason else ""
-        return f"{operation.method} {operation.path} → {self.outcome}{name}{reason}"
-
-
-@attrs.frozen(kw_only=True)
-class OpenApiReport:
-    """What became of each operation of an OpenAPI document; `str()` of it has a line for each.
-
-    Attributes:
-        title: The title of the document.
-        entries: The operations, in the order of the document.
-    """
-
-    title: str
-    entries: Sequence[OpenApiEntry]
-
-    @property
-    def taken(self) -> Sequence[OpenApiEntry]:
-        """The operations that became tools or resources."""
-        return [each for each in self.entries if each.outcome not in ("excluded", "refused")]
-
-    @property
-    def refused(self) -> Sequence[OpenApiEntry]:
-        """The operations that cannot be called."""
-        return [each for each in self.entries if each.outcome == "refused"]
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.entries))
 
 
 # Reading a document ------------------------------------------------------------------------------
@@ -324,6 +251,7 @@ class _Reading:
         arguments: The arguments and their places.
         notes: What is left out.
         media_type: The media type of the request body; None if there is none.
+        needs_body: Whether each request has a body.
         output: The schema of the result, if all successful responses have one.
         result_media_type: The media type of the result; None if there is none.
     """
@@ -335,6 +263,7 @@ class _Reading:
     arguments: list[Argument] = attrs.field(factory=list[Argument], init=False)
     notes: list[str] = attrs.field(factory=list[str], init=False)
     media_type: str | None = attrs.field(default=None, init=False)
+    needs_body: bool = attrs.field(default=False, init=False)
     output: dict[str, Any] | None = attrs.field(default=None, init=False)
     result_media_type: str | None = attrs.field(default=None, init=False)
 
@@ -351,6 +280,8 @@ class _Reading:
         for each in (*shared, *operation.parameters):
             parameter = self._part(each, _Parameter, "a parameter")
             parameters[parameter.location, parameter.name] = parameter
+        if "?" in path or "#" in path:
+            raise Unsupported("the path has a query or a fragment")
         in_path = set(re.findall(r"\{([^{}]+)\}", path))
         for name in sorted(in_path - {name for at, name in parameters if at == "path"}):
             raise Unsupported(f"the path has {{{name}}}, which is none of the parameters")
@@ -438,6 +369,7 @@ class _Reading:
             self.notes.append(f"without {text}")
             return
         given, self.media_type = chosen
+        self.needs_body = body.required
         content = body.content[given]
         is_text = self.media_type.startswith("text/")
         members = None if is_text else self.document.members(content.schema, "request")
@@ -618,13 +550,10 @@ class _Sender:
                 request.headers["Cookie"] = cookies
             if self.client is None:
                 return await client.send(request)
-            return await EffectTransport(_transport(self.client)).handle_async_request(request)
+            transport: Any = _ClientTransport(self.client)
+            return await EffectTransport(transport).handle_async_request(request)
         except (library.HTTPError, library.InvalidURL) as error:
             raise ToolError(f"the API could not be asked: {type(error).__name__}") from error
-
-
-def _transport(client: "HttpClient") -> Any:
-    return _ClientTransport(client)
 
 
 def _phrase(status: int) -> str:
@@ -769,7 +698,7 @@ def _resource_handler(
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class OpenApiRegistration:
+class _Registration:
     """The registration of the operations of a document at a server; `Server.from_openapi`.
 
     Attributes:
@@ -814,7 +743,7 @@ class OpenApiRegistration:
                     raise parsed
                 outcome, name = self._register(operation, parsed, path_item, reading)
                 reason = "; ".join(reading.notes)
-            except (Unsupported, SchemaError) as error:
+            except (Unsupported, SchemaError, TemplateError) as error:
                 outcome, name, reason = "refused", "", str(error)
             entries.append(
                 OpenApiEntry(operation=operation, outcome=outcome, name=name, reason=reason)
@@ -867,19 +796,22 @@ class OpenApiRegistration:
         """Register an operation; return what it became, and its name.
 
         Raises:
-            Unsupported, SchemaError: The operation cannot be called.
+            Unsupported, SchemaError, TemplateError: The operation cannot be called.
         """
-        url, own = server_url(self.document.contents), server_url(path_item)
+        url, own = _server_url(self.document.contents), _server_url(path_item)
         own = parsed.servers[0].filled() if parsed.servers else own
         if own is not None and url is not None and own.rstrip("/") != url.rstrip("/"):
             raise Unsupported(f"its server is {own}, and not {url}")
         shared = path_item.get("parameters", [])
-        reading.read(operation.path, parsed, shared if is_array(shared) else [])
+        if not is_array(shared):
+            raise Unsupported("the parameters of the path item are malformed")
+        reading.read(operation.path, parsed, shared)
         template = RequestTemplate(
             method=operation.method,
             path=operation.path,
             arguments=reading.arguments,
             media_type=reading.media_type,
+            needs_body=reading.needs_body,
         )
         wants_json = reading.result_media_type is not None and _is_json(reading.result_media_type)
         description = operation.description or operation.summary or operation.id
@@ -934,16 +866,16 @@ def info_of(document: Document) -> dict[str, str]:
     return {"name": info.title or "openapi", "version": info.version}
 
 
-def server_url(contents: Schema) -> str | None:
+def _server_url(contents: Schema) -> str | None:
     """Return the URL of the first server that a document or a path item names.
 
     Raises:
-        ValueError: The servers are malformed.
+        Unsupported: The servers are malformed.
     """
     try:
         servers = msgspec.convert(contents.get("servers", []), list[_Server])
     except msgspec.ValidationError as error:
-        raise ValueError(f"the servers of the document are malformed: {error}") from error
+        raise Unsupported(f"the servers are malformed: {error}") from error
     return servers[0].filled() if servers else None
 
 
@@ -963,7 +895,10 @@ def sender_of(document: Document, client: "HttpClient | None") -> _Sender:
             )
         if str(client.base_url):
             return _Sender(client=client, base_url="")
-    url = server_url(document.contents) or ""
+    try:
+        url = _server_url(document.contents) or ""
+    except Unsupported as error:
+        raise ValueError(f"the document cannot be read: {error}") from error
     if not re.match("https?://", url):
         raise ValueError(
             "the document names no absolute URL of a server: write"
@@ -990,7 +925,7 @@ def add_operations(
     """
     if len(set(rename.values())) < len(rename):
         raise ValueError("rename= has a name twice")
-    registration = OpenApiRegistration(
+    registration = _Registration(
         server=server,
         document=document,
         sender=sender,

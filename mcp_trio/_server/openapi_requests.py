@@ -100,12 +100,14 @@ class RequestTemplate:
         path: The path, with the parameters in braces.
         arguments: The arguments, in the order of the document.
         media_type: The media type of the body; None if there is none.
+        needs_body: Whether there is a body even if no argument has a value in it.
     """
 
     method: str
     path: str
     arguments: Sequence[Argument]
     media_type: str | None = None
+    needs_body: bool = False
 
     def call(self, values: Mapping[str, Any]) -> Call:
         """Return the request for a call; arguments without a value are left out.
@@ -135,7 +137,7 @@ class RequestTemplate:
         )
         call = Call(url=f"{path}?{query}" if query else path, headers=headers, cookies=cookies)
         whole, members = at.get("body", ()), at.get("member", ())
-        if self.media_type is None or not (whole or members):
+        if self.media_type is None or not (whole or members or self.needs_body):
             return call
         value: Any = whole[0][1] if whole else {each.wire_name: it for each, it in members}
         if self.media_type == MULTIPART:

@@ -174,9 +174,10 @@ class Document:
             elif key == "pattern" and not self._is_searchable(value):
                 continue  # the API itself checks it
             converted[key] = value
-        dropped = given.get("properties", {}).keys() - converted.get("properties", {}).keys()
-        if dropped and isinstance(converted.get("required"), list):
-            converted["required"] = [name for name in converted["required"] if name not in dropped]
+        properties, required = given.get("properties"), given.get("required")
+        if is_object(properties) and is_array(required):
+            dropped = properties.keys() - converted["properties"].keys()
+            converted["required"] = [name for name in required if name not in dropped]
         return _translated(converted) if self.is_3_0 else converted
 
     def _in_direction(self, properties: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
@@ -258,38 +259,40 @@ class Document:
     # Objects whose members become arguments.
 
     def members(
-        self, schema: Any, direction: Direction
+        self, schema: Any, direction: Direction, inside: tuple[object, ...] = ()
     ) -> tuple[Mapping[str, Any], Sequence[str]] | None:
         """Return the properties of an object's schema, as they are given, and the required ones.
 
         The result is None if the value need not be an object with just these properties. Schemas in
         `allOf` are merged. Of `anyOf` and `oneOf`, alternatives that only require properties are
-        left to the API.
+        left to the API. `inside` are the schemas whose `allOf` the schema is in.
 
         Raises:
             Unsupported: The schema refers to another document, or to nothing.
         """
         given = self.resolve(schema)
-        if not is_object(given):
+        if not is_object(given) or any(given is each for each in inside):
             return None
         if given.get("type", "object") != "object" or given.get("nullable") is True:
             return None
         if any(given.get(key) for key in ("additionalProperties", "patternProperties", "not")):
             return None
-        for alternative in (*given.get("anyOf", ()), *given.get("oneOf", ())):
-            if set(alternative) != {"required"}:
+        lists = [given.get(key, []) for key in ("anyOf", "oneOf", "allOf", "required")]
+        properties = given.get("properties", {})
+        if not (is_object(properties) and all(map(is_array, lists))):
+            return None  # the schema is malformed, which its reader reports
+        any_of, one_of, parts, required = lists
+        for alternative in any_of + one_of:
+            if not is_object(alternative) or set(alternative) != {"required"}:
                 return None
-        properties = self._in_direction(given.get("properties", {}), direction)
-        required = [*given.get("required", ())]
-        for part in given.get("allOf", ()):
-            found = self.members(part, direction)
+        merged, names = self._in_direction(properties, direction), [*required]
+        for part in parts:
+            found = self.members(part, direction, (*inside, given))
             if found is None:
                 return None
-            properties |= found[0]
-            required += found[1]
-        if not properties:
-            return None
-        return properties, [name for name in required if name in properties]
+            merged |= found[0]
+            names += found[1]
+        return (merged, [name for name in names if name in merged]) if merged else None
 
 
 def _translated(schema: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +305,7 @@ def _translated(schema: dict[str, Any]) -> dict[str, Any]:
                 schema[f"exclusive{bound}"] = schema.pop(limit)
     if schema.pop("nullable", False) is not True:
         return schema
-    if "enum" in schema and None not in schema["enum"]:
+    if is_array(schema.get("enum")) and None not in schema["enum"]:
         schema["enum"] = [*schema["enum"], None]
     if isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]

@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
     from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
-    from mcp_trio._server.openapi import HttpClient, OpenApiReport, Rule
+    from mcp_trio._server.openapi import HttpClient, Rule
+    from mcp_trio._server.openapi_report import OpenApiReport
     from mcp_trio._server.sockets import (
         RunTcpOptions,
         RunUnixOptions,

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Limits, ResourceNotFound, Server
+from mcp_trio._server.openapi_requests import Argument, RequestTemplate
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import MessageLimits
 from tests.server.conftest import played_again
@@ -243,6 +244,13 @@ def test_parts_of_an_all_of_are_merged():
     assert made["required"] == ["a"]
 
 
+def test_a_schema_that_contains_itself_is_one_argument():
+    schemas = {"A": {"allOf": [{"$ref": "#/components/schemas/A"}], "properties": {"a": {}}}}
+    spec = document(operation(requestBody=body_of({"$ref": "#/components/schemas/A"})))
+    spec["components"] = {"schemas": schemas}
+    assert list(tool_of(spec).input_schema["properties"]) == ["body"]
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -327,6 +335,64 @@ async def test_parameters_are_written_in_their_style(api, harbour_client, name, 
     assert api.target == target
 
 
+BLUE, RGB = ["blue", "black"], {"R": 100, "G": 200}
+# https://spec.openapis.org/oas/v3.1.1#style-examples
+STYLES = [
+    ("path", "matrix", False, "blue", ";color=blue"),
+    ("path", "matrix", False, BLUE, ";color=blue,black"),
+    ("path", "matrix", False, RGB, ";color=R,100,G,200"),
+    ("path", "matrix", True, BLUE, ";color=blue;color=black"),
+    ("path", "matrix", True, RGB, ";R=100;G=200"),
+    ("path", "label", False, "blue", ".blue"),
+    ("path", "label", False, BLUE, ".blue,black"),
+    ("path", "label", False, RGB, ".R,100,G,200"),
+    ("path", "label", True, BLUE, ".blue.black"),
+    ("path", "label", True, RGB, ".R=100.G=200"),
+    ("path", "simple", False, BLUE, "blue,black"),
+    ("path", "simple", False, RGB, "R,100,G,200"),
+    ("path", "simple", True, BLUE, "blue,black"),
+    ("path", "simple", True, RGB, "R=100,G=200"),
+    ("header", "simple", False, BLUE, "blue,black"),
+    ("header", "simple", False, RGB, "R,100,G,200"),
+    ("header", "simple", True, RGB, "R=100,G=200"),
+    ("cookie", "form", True, BLUE, "color=blue,black"),
+    ("query", "form", False, BLUE, "color=blue,black"),
+    ("query", "form", False, RGB, "color=R,100,G,200"),
+    ("query", "form", True, BLUE, "color=blue&color=black"),
+    ("query", "form", True, RGB, "R=100&G=200"),
+    ("query", "spaceDelimited", False, BLUE, "color=blue%20black"),
+    ("query", "spaceDelimited", False, RGB, "color=R%20100%20G%20200"),
+    ("query", "pipeDelimited", False, BLUE, "color=blue%7Cblack"),
+    ("query", "pipeDelimited", False, RGB, "color=R%7C100%7CG%7C200"),
+    ("query", "deepObject", True, RGB, "color%5BR%5D=100&color%5BG%5D=200"),
+]
+
+
+@pytest.mark.parametrize(("location", "style", "is_exploded", "value", "text"), STYLES)
+def test_values_are_written_as_in_the_table_of_the_specification(
+    location, style, is_exploded, value, text
+):
+    argument = Argument(
+        name="a", location=location, wire_name="color", style=style, is_exploded=is_exploded
+    )
+    path = "/x/{color}" if location == "path" else "/x"
+    call = RequestTemplate(method="GET", path=path, arguments=[argument]).call({"a": value})
+    found = {
+        "path": call.url.removeprefix("/x/"),
+        "query": call.url.removeprefix("/x?"),
+        "header": call.headers.get("color"),
+        "cookie": call.cookies,
+    }
+    assert found[location] == text
+
+
+def test_reserved_characters_of_a_query_may_be_kept():
+    argument = Argument(name="a", location="query", wire_name="a", keeps_reserved=True)
+    template = RequestTemplate(method="GET", path="/x", arguments=[argument])
+    assert template.call({"a": "b/c?d:e&f#g"}).url == "/x?a=b/c?d:e%26f%23g"
+    assert template.call({"a": None}).url == "/x"  # only JSON has a null
+
+
 async def test_headers_and_cookies_are_sent(api, harbour_client, harbour):
     await harbour_client.call_tool("ships_list", {"X-Trace": "7", "watch": "a b"})
     assert (api.header("x-trace"), api.header("cookie")) == ("7", "watch=a%20b")
@@ -362,6 +428,14 @@ async def test_a_json_body_has_the_members_of_the_document(api, harbour_client):
     api.answer = answer(status="204 No Content")
     await harbour_client.call_tool("ships_replace", {"name": "Ada", "name_body": "Bea"})
     assert (api.target, api.body) == ("PUT /v1/ships/Ada", b'{"name":"Bea"}')
+
+
+async def test_a_required_body_is_sent_without_members(api):
+    spec = document(operation(requestBody=body_of({"type": "object", "properties": {"a": {}}})))
+    client = httpx2.AsyncClient(base_url=api.url)
+    async with client, Client(Server.from_openapi(spec, client=client)) as mine:
+        await mine.call_tool("x")
+        assert (api.header("content-type"), api.body) == ("application/json", b"{}")
 
 
 async def test_a_form_is_sent(api, harbour_client):
@@ -683,6 +757,13 @@ async def test_a_resource_is_read_by_its_request(api, reading, uri, target):
     assert (contents.text, contents.mime_type) == ('{"a":1}', "application/json")
 
 
+def test_a_path_that_is_no_template_is_no_resource():
+    named = [{"name": name, "in": "path", "schema": {"type": "string"}} for name in ("a", "b")]
+    spec = document({"/{a}{b}": {"get": {"parameters": named}}})
+    (entry,) = Server.from_openapi(spec, resources=lambda _: True).openapi_report.refused
+    assert "no sign stands between two expressions" in entry.reason
+
+
 async def test_a_resource_that_the_api_does_not_have_is_not_found(api, reading):
     api.answer = answer(b"no", status="404 Not Found")
     with pytest.raises(ResourceNotFound) as caught:
@@ -766,7 +847,7 @@ def test_yaml_without_its_library_is_an_error_that_names_the_extra(monkeypatch):
         ({"openapi": "3.1.0", "info": {"title": 3}}, "the info of the document is malformed"),
         (
             {"openapi": "3.1.0", "info": {}, "servers": 3},
-            "the servers of the document are malformed",
+            "the document cannot be read: the servers are malformed",
         ),
         ({"openapi": "3.1.0", "info": {}}, "names no absolute URL of a server"),
         ("{", "the text is not JSON"),
@@ -804,6 +885,12 @@ def test_another_client_is_an_error(client):
         ),
         (operation(requestBody=body_of({"type": "object"}, "multipart/form-data")), "no fields"),
         (operation(requestBody=body_of(3)), "3 is not a schema"),
+        (operation(requestBody=body_of({"properties": []})), "properties"),
+        (operation(requestBody=body_of({"required": True})), "required"),
+        (operation(requestBody=body_of({"allOf": {}})), "allOf"),
+        ({"/x": {"parameters": {}, "get": {}}}, "the parameters of the path item are malformed"),
+        ({"/x": {"servers": {}, "get": {}}}, "the servers are malformed"),
+        ({"/x#y": {"get": {}}}, "the path has a query or a fragment"),
         (operation(requestBody=body_of({"type": "strnig"})), "'strnig'"),
         (
             operation(
