@@ -17,7 +17,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import attrs
@@ -53,6 +53,9 @@ from mcp_trio.types import CallToolResult, ElicitParams, ElicitResult, GetPrompt
 # The session, in a thread.
 
 _Value = TypeVar("_Value")
+
+# Python handles a signal that arrives just before it begins to wait only when it stops waiting.
+_SIGNALS_SECONDS: Final = 0.5
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -124,7 +127,10 @@ class SessionThread:
     def _next_event(self) -> outcome.Outcome[Any]:
         """Answer questions until a function of the session has ended; return how it ended."""
         while True:
-            event = self._events.get()
+            try:
+                event = self._events.get(timeout=_SIGNALS_SECONDS)
+            except Empty:
+                continue
             if not isinstance(event, _Question):
                 return event
             event.reply(self._answer_question(event.params))
