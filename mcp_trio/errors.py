@@ -6,6 +6,7 @@
     │   │   └── CapabilityMissing      the client has not announced what the handler needs
     │   └── RemoteProtocolError        the peer sent something that the protocol forbids
     ├── RequestError                   the response is a JSON-RPC error
+    │   ├── AccessDenied               the sender of a request may not do this
     │   ├── ResourceNotFound           no resource has this URI
     │   └── UserRejected               the client's user declined the request
     ├── RequestTimeout                 the response did not arrive in time
@@ -28,7 +29,7 @@
 An indented class is a subclass of the class above, and is caught with it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 PARSE_ERROR: Final = -32700
@@ -39,6 +40,7 @@ INTERNAL_ERROR: Final = -32603
 RESOURCE_NOT_FOUND: Final = -32002
 SERVER_BUSY: Final = -32000
 USER_REJECTED: Final = -1
+FORBIDDEN: Final = 403  # outside of the codes that JSON-RPC and the specification reserve
 HEADER_MISMATCH: Final = -32020
 MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
@@ -110,6 +112,25 @@ class ResourceNotFound(RequestError):
     ) -> None:
         said = f"resource not found: {uri}" if message is None else message
         super().__init__(code, said, {"uri": uri} if data is None else data)
+
+
+class AccessDenied(RequestError):
+    """The sender of a request may not do what the request asks for. Raise it in a handler.
+
+    The data of the error are `{"error": "insufficient_scope", "scope": "…"}` if another token would
+    suffice, and `{"error": "access_denied"}` otherwise. The specification has no code for it; over
+    HTTP the status is 403, and a challenge names the scopes, so that clients can ask the user.
+
+    Attributes:
+        scopes: All scopes that the operation needs; empty if no scope would help.
+    """
+
+    def __init__(self, message: str = "access denied", *, scopes: Iterable[str] = ()) -> None:
+        self.scopes: tuple[str, ...] = tuple(sorted(scopes))
+        data = {"error": "access_denied"}
+        if self.scopes:
+            data = {"error": "insufficient_scope", "scope": " ".join(self.scopes)}
+        super().__init__(FORBIDDEN, message, data)
 
 
 class UserRejected(RequestError):

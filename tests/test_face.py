@@ -29,6 +29,7 @@ HEAVY = {
     "httpx",
     "httpx2",
     "hypercorn",
+    "joserfc",
     "re2",
     "rich",
     "trio_websocket",

@@ -32,6 +32,7 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 REEXPORTING: Final = (
     "__init__",
     "transports",
+    "auth",
     "recording",
     "http",
     "auth",

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio.errors import RecordingError
 
 FORMAT_VERSION: Final = 2
@@ -427,6 +428,31 @@ def decode_body(record: Record, body_type: type[_Body]) -> _Body:
         return msgspec.json.decode(body_bytes(record) or b"", type=body_type)
     except ValueError as error:
         raise RecordingError(f"record {record.number} ({record.kind}): {error}") from error
+
+
+# The sender of a message --------------------------------------------------------------------------
+
+
+def sender_envelope(auth: AuthInfo) -> dict[str, Any]:
+    """Return the envelope of `in` for a message with an authenticated sender.
+
+    The name of the sender stands for all facts if there are no others.
+    """
+    if auth == AuthInfo(subject=auth.principal):
+        return {"principal": auth.principal}
+    return {"principal": auth.principal, "sender": auth.members()}
+
+
+def sender_of(envelope: Mapping[str, Any]) -> AuthInfo | None:
+    """Return the sender in the envelope of `in`; None if it has none.
+
+    Raises:
+        msgspec.ValidationError: The sender is malformed.
+    """
+    principal = envelope.get("principal")
+    if principal is None:
+        return None
+    return msgspec.convert(envelope.get("sender", {"subject": principal}), AuthInfo)
 
 
 # The messages of a record, and the lanes named after them -----------------------------------------

@@ -184,6 +184,7 @@ _BODIES: Final[Mapping[str, Zone]] = {
     "val": _zone("name", error=_zone("type")),
     "mark": _zone("name"),
     "gap": SEARCH,
+    "envelope": SEARCH,
     "cxl": LEAVE,
     "shut": LEAVE,
     "end": LEAVE,

@@ -29,6 +29,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio.errors import (
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -685,26 +686,26 @@ class PrincipalMessage(bytes):
     """A received message with its sender.
 
     Attributes:
-        principal: The sender as the transport has authenticated it; None if it is not.
-        client: The number of the sender among the clients without a principal that share the
+        auth: The sender as the transport has authenticated it; None if it is not.
+        client: The number of the sender among the clients without authentication that share the
             channel. It is 0 where they share none.
     """
 
-    principal: str | None
+    auth: AuthInfo | None
     client: int
 
-    def __new__(cls, message: bytes, principal: str | None, client: int = 0) -> Self:
+    def __new__(cls, message: bytes, auth: AuthInfo | None, client: int = 0) -> Self:
         self = bytes.__new__(cls, message)
-        self.principal = principal
+        self.auth = auth
         self.client = client
         return self
 
 
-def with_sender(message: bytes, principal: str | None, client: int = 0) -> bytes:
+def with_sender(message: bytes, auth: AuthInfo | None, client: int = 0) -> bytes:
     """Return a received message with its sender, if anything is known about it."""
-    if principal is None and not client:
+    if auth is None and not client:
         return message
-    return PrincipalMessage(message, principal, client)
+    return PrincipalMessage(message, auth, client)
 
 
 class DecodedMessage(bytes):
@@ -712,20 +713,20 @@ class DecodedMessage(bytes):
 
     Attributes:
         message: The decoded message or batch.
-        principal: As of `PrincipalMessage`.
+        auth: As of `PrincipalMessage`.
         client: As of `PrincipalMessage`.
     """
 
     message: Message | Batch
-    principal: str | None
+    auth: AuthInfo | None
     client: int
 
     def __new__(
-        cls, data: bytes, message: Message | Batch, principal: str | None, client: int = 0
+        cls, data: bytes, message: Message | Batch, auth: AuthInfo | None, client: int = 0
     ) -> Self:
         self = bytes.__new__(cls, data)
         self.message = message
-        self.principal = principal
+        self.auth = auth
         self.client = client
         return self
 

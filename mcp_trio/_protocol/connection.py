@@ -27,6 +27,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from mcp_trio import types
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Batch,
@@ -286,7 +287,7 @@ class Connection:
     _accepts_handshakes: bool = attrs.field(init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     # Of the message that is being received.
-    _principal: str | None = attrs.field(default=None, init=False)
+    _auth: AuthInfo | None = attrs.field(default=None, init=False)
     _client: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -328,9 +329,9 @@ class Connection:
         if type(data) is Oversized:
             return self._receive_oversized(data)
         if isinstance(data, _WITH_SENDER):
-            self._principal, self._client = data.principal, data.client
+            self._auth, self._client = data.auth, data.client
         else:
-            self._principal, self._client = None, 0
+            self._auth, self._client = None, 0
         message = data.message if isinstance(data, DecodedMessage) else self._decoder.decode(data)
         return self._receivers[type(message)](self, message, len(data))
 
@@ -437,14 +438,16 @@ class Connection:
                 ):
                     raise self._unsupported(metadata.requested)
                 peer = metadata.peer
-                if self._principal is not None:
-                    peer = msgspec.structs.replace(peer, principal=self._principal)
+                if self._auth is not None:
+                    peer = msgspec.structs.replace(peer, auth=self._auth)
                 return self._accept(message, size_bytes, peer, metadata)
             if not self._accepts_handshakes and message.method != methods.INITIALIZE:
                 raise _metadata_missing()
             peer = self.peer or msgspec.structs.replace(
                 UNKNOWN_PEER, protocol_version=self._version_to_send(methods.INITIALIZE)
             )
+            if self._auth is not peer.auth:  # each message may have a token of its own
+                peer = msgspec.structs.replace(peer, auth=self._auth)
             return self._accept(message, size_bytes, peer, None)
         except msgspec.MsgspecError as error:
             self.state = state
@@ -516,7 +519,7 @@ class Connection:
             token = metadata.progress_token
         else:
             token = progress_token_of(row, params, raw)
-        client = self._client if self._principal is None else self._principal
+        client = self._client if self._auth is None else self._auth.principal
         request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client)
         self.incoming[message.id] = request
         return RequestReceived(request)
@@ -530,7 +533,7 @@ class Connection:
             raise self._unsupported(params.protocol_version)
         # For the rest of the session the server has the capabilities that it announces here.
         capabilities = self.our_capabilities = self.current_capabilities()
-        self.set_peer(protocol_version, params.capabilities, params.client_info, self._principal)
+        self.set_peer(protocol_version, params.capabilities, params.client_info, self._auth)
         self._move(self.our_role, SessionTrigger.INITIALIZE_RESULT)
         result = types.InitializeResult(
             protocol_version=protocol_version.name,
@@ -825,14 +828,14 @@ class Connection:
         protocol_version: ProtocolVersion,
         capabilities: Capabilities,
         info: types.Implementation | None,
-        principal: str | None = None,
+        auth: AuthInfo | None = None,
     ) -> None:
         """Set the peer for the rest of the session."""
         self.peer = Peer(
             protocol_version=protocol_version,
             capabilities=capabilities,
             info=info,
-            principal=principal,
+            auth=auth,
         )
 
     # Sending responses and notifications.

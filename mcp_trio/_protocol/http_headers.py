@@ -18,6 +18,8 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 import attrs
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
+
 Headers: TypeAlias = Sequence[tuple[str, str]]
 """Names and values of headers, in the order in which they are sent."""
 
@@ -44,7 +46,7 @@ class HttpRequest:
         repeated: The names of repeated headers.
         scheme: `http` or `https`.
         client: The address of the client.
-        principal: The client as it has been authenticated.
+        auth: The client as it has been authenticated.
     """
 
     method: str
@@ -54,7 +56,12 @@ class HttpRequest:
     repeated: frozenset[str] = frozenset()
     scheme: str = "http"
     client: str | None = None
-    principal: str | None = None
+    auth: AuthInfo | None = None
+
+    @property
+    def principal(self) -> str | None:
+        """The name of the authenticated client; None without authentication."""
+        return None if self.auth is None else self.auth.principal
 
     @classmethod
     def of(
@@ -75,7 +82,7 @@ class HttpRequest:
             self.repeated,
             self.scheme,
             self.client,
-            self.principal,
+            self.auth,
         )
 
     def header(self, name: str) -> str | None:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio import types
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import Method, ParamsToSend, has_capability
 from mcp_trio._protocol.versions import OLDEST, PROTOCOL_VERSIONS, ProtocolVersion
@@ -55,7 +56,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         info: Its name and version, for display only; None if it did not send them.
         log_level: The least severe level of log messages that a stateless request asks for.
         trace: The keys of a distributed trace in a stateless request.
-        principal: The sender as the transport has authenticated it; None without authentication.
+        auth: The sender as the transport has authenticated it; None without authentication.
     """
 
     protocol_version: ProtocolVersion
@@ -63,7 +64,12 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     info: types.Implementation | None = None
     log_level: types.LoggingLevel | None = None
     trace: Mapping[str, str] = MappingProxyType({})
-    principal: str | None = None
+    auth: AuthInfo | None = None
+
+    @property
+    def principal(self) -> str | None:
+        """The name of the authenticated sender; None without authentication."""
+        return None if self.auth is None else self.auth.principal
 
     def can(self, capability: str) -> bool:
         """Return whether it has announced a capability, such as "roots" or "elicitation.url"."""

@@ -33,6 +33,7 @@ from mcp_trio._journal.records import (
     decode_body,
     message_at,
     message_position,
+    sender_of,
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_sender
@@ -269,7 +270,7 @@ def received_data(record: Record) -> bytes | Oversized:
     assert data is not None
     if "discarded" in envelope:
         return Oversized(size=envelope["discarded"], prefix=data)
-    return with_sender(data, envelope.get("principal"), envelope.get("client", 0))
+    return with_sender(data, sender_of(envelope), envelope.get("client", 0))
 
 
 # Loading ------------------------------------------------------------------------------------------
@@ -382,10 +383,13 @@ def load_recording(
             decode_body(record, _BODY_TYPES[record.kind])
         else:
             body, envelope = body_bytes(record), record.envelope or {}
+            try:
+                sender_of(envelope)
+            except msgspec.ValidationError:
+                body = None
             is_valid = (
                 body is not None
                 and isinstance(envelope.get("discarded", 0), int)
-                and isinstance(envelope.get("principal", ""), str)
                 and isinstance(envelope.get("client", 0), int)
             )
             if record.kind == "in" and not is_valid:

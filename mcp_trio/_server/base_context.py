@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._session.handlers import Handling, InputResponse
 from mcp_trio.types import ClientCapabilities, Implementation, LoggingLevel
@@ -88,9 +89,15 @@ class BaseContext:
         return self._peer.can(path)
 
     @property
+    def auth(self) -> AuthInfo | None:
+        """The verified facts about the sender of this request; None without authentication."""
+        return self._served.auth_of(self._handling)
+
+    @property
     def principal(self) -> str | None:
-        """The user or client that the transport authenticated; None without authentication."""
-        return self._peer.principal
+        """The name of the user or client that is authenticated; None without authentication."""
+        auth = self.auth
+        return None if auth is None else auth.principal
 
     @property
     def trace(self) -> Mapping[str, str]:

@@ -11,14 +11,13 @@ import secrets
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Final, NoReturn, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Final, NoReturn, Self, TypedDict, Unpack, cast
 
 import attrs
 import trio
 
 from mcp_trio._protocol.websocket import checked_token
 from mcp_trio._recorder.writer import RecordTarget, SuccessiveSessions
-from mcp_trio._server.http_options import Verify
 from mcp_trio._server.sessions import SessionSource
 from mcp_trio._server.sockets import (
     Serve,
@@ -42,6 +41,9 @@ from mcp_trio._transports.lock_file import LockPath, lock_file
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import ConnectionLost, loss_as
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from mcp_trio._auth.resource_server import AuthSetting, ResourceServer
 
 logger = logging.getLogger("mcp_trio")
 
@@ -191,10 +193,13 @@ class _Dialer:
 
 
 class ListenOptions(TypedDict, total=False):
-    """Options of `listen_websocket`, which mean the same as those of `Server.serve_websocket`."""
+    """Options of `listen_websocket`, which mean the same as those of `Server.serve_websocket`.
+
+    `auth` means the same as at `Server`.
+    """
 
     path: str
-    verify: Verify | None
+    auth: "AuthSetting | None"
     hosts: Sequence[str] | None
     origins: Sequence[str] | None
     certfile: str | None
@@ -252,6 +257,12 @@ async def listen_websocket(
     """
     if token is None and lock_path is not None:
         token = secrets.token_urlsafe()
+    auth = options.pop("auth", None)
+    resource_server: ResourceServer | None = None
+    if auth is not None:
+        from mcp_trio._auth.resource_server import ResourceServer as Settings
+
+        resource_server = Settings.of(auth)
     chosen = cast("WebSocketOptions", {**options, "token": token})
     put, take = trio.open_memory_channel[WebSocketChannel](0)
 
@@ -260,7 +271,7 @@ async def listen_websocket(
         if await _is_taken(connection, put):
             await connection.wait_ended()
 
-    async with bound_websocket(chosen, host=host, port=port) as bound:
+    async with bound_websocket(chosen, host=host, port=port, auth=resource_server) as bound:
         lock: AbstractContextManager[None] = nullcontext()
         if lock_path is not None:
             assert token is not None

@@ -17,10 +17,12 @@ import msgspec
 import trio
 
 from mcp_trio import types
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.client_features import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.shares import request_shares
+from mcp_trio._server.access import ALLOWED_MARK, DENIED_MARK, AccessRule
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
@@ -64,6 +66,7 @@ from mcp_trio.errors import (
     RESOURCE_NOT_FOUND,
     SERVER_BUSY,
     URL_ELICITATION_REQUIRED,
+    AccessDenied,
     RequestError,
     ResourceNotFound,
     ToolError,
@@ -71,6 +74,7 @@ from mcp_trio.errors import (
 )
 
 if TYPE_CHECKING:
+    from mcp_trio._auth.resource_server import ResourceServer
     from mcp_trio._server.remote_mounts import RemoteMount, RemoteSession
     from mcp_trio._server.server import Server
     from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
@@ -79,6 +83,8 @@ if TYPE_CHECKING:
 _Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
 logger = logging.getLogger("mcp_trio")
+
+_NO_SCOPES: Final = frozenset[str]()
 
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
@@ -360,16 +366,23 @@ class ServedSession:
             self._subscriptions.notify(change)
 
     async def run_mounted(
-        self, handling: Handling, method: str, params: Any, limiter: Limiter | None = None
+        self,
+        handling: Handling,
+        method: str,
+        params: Any,
+        limiter: Limiter | None = None,
+        *,
+        is_for_client: bool = True,
     ) -> _Result:
         """Return the result of a handler of this mounted server, with the server's middleware.
 
-        The params have the server's own names. `limiter` is that of `read_for_handler`.
+        The params have the server's own names. A read for a handler, not for the client, has the
+        `limiter` of `read_for_handler`.
         """
 
         async def run(params: Any) -> _Result:
-            if limiter is not None:
-                return await self._read(handling, params.uri, limiter, find=self._find_resource)
+            if not is_for_client:
+                return await self._read(handling, params.uri, limiter, is_for_client=False)
             return await self._run_handler(handling, method, params)
 
         try:
@@ -396,7 +409,13 @@ class ServedSession:
         """Return the definitions of a complete list, with those of mounted servers."""
         registry, protocol_version = self.registry, handling.request.peer.protocol_version
         entries = {entry.key: entry for entry in LISTS[method].entries(registry)}
-        own = [it for it in entries.values() if it.origin is None and self.is_visible(it)]
+        hidden = await self._hidden(handling, method)
+        own = [
+            each
+            for key, each in entries.items()
+            if each.origin is None
+            and (self.is_visible(each) if hidden is None else key not in hidden)
+        ]
         items = registry.definitions(method, own, protocol_version)
         keys = {item_key(item) for item in items}
         mounts: tuple[Mount | RemoteMount, ...] = (*registry.mounts, *registry.remotes)
@@ -434,11 +453,15 @@ class ServedSession:
         method: str,
         params: Any,
         limiter: Limiter | None = None,
+        *,
+        is_for_client: bool = True,
     ) -> Any:
         """Return a mounted server's result for params with its names, with the URIs of this one."""
         if isinstance(mount, Mount):
             view = self.view_of(mount.inner)
-            result = await view.run_mounted(handling, method, params, limiter)
+            result = await view.run_mounted(
+                handling, method, params, limiter, is_for_client=is_for_client
+            )
         else:
             result = await self.remote(mount, handling).forward(handling, self, method, params)
         return mount.prefix.outer_result(result, mount.is_own, getattr(params, "uri", None))
@@ -450,11 +473,18 @@ class ServedSession:
         handling: Handling,
         uri: str,
         limiter: Limiter | None,
+        *,
+        is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         params = types.ReadResourceParams(uri=own_uri)
         try:
             result: types.ReadResourceResult = await self._in_mount(
-                mount, handling, "resources/read", params, limiter
+                mount,
+                handling,
+                "resources/read",
+                params,
+                limiter,
+                is_for_client=is_for_client,
             )
         except RequestError as error:
             if error.code != RESOURCE_NOT_FOUND or error.data != {"uri": own_uri}:
@@ -508,8 +538,8 @@ class ServedSession:
         request = handling.request
         method, protocol_version = request.method.name, request.peer.protocol_version
         if not self.shared.lists_in_session:
-            is_visible = self.is_visible if self._hides_entries else None
-            return self.registry.page(method, params.cursor, protocol_version, is_visible)
+            hidden = await self._hidden(handling, method)
+            return self.registry.page(method, params.cursor, protocol_version, hidden)
         items = await self._items(handling, method)
         return self.registry.page_of(method, items, params.cursor, protocol_version)
 
@@ -549,6 +579,8 @@ class ServedSession:
                 tool.origin.mount, handling, "tools/call", own
             )
             return mounted
+        if tool.rule is not None:
+            await self._check_access(handling, tool.rule)
         protocol_version = handling.request.peer.protocol_version
         raw = None if params.arguments is msgspec.UNSET else params.arguments
         try:
@@ -574,12 +606,12 @@ class ServedSession:
         self, handling: Handling, params: types.ReadResourceParams
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         """Answer `resources/read`."""
-        return await self._read(handling, params.uri, find=self._find_visible_resource)
+        return await self._read(handling, params.uri, is_for_client=True)
 
     async def read_for_handler(
         self, handling: Handling, uri: str, *, limiter: Limiter | None = None
     ) -> types.ReadResourceResult:
-        """Read a resource of this server as a part of another request.
+        """Read a resource of this server as a part of another request; its access rule is ignored.
 
         The resource may be hidden from the client. `limiter` replaces the session's limiter of
         handlers in threads.
@@ -588,7 +620,7 @@ class ServedSession:
             RequestError: There is no such resource, or the URI is rejected.
             Exception: The handler failed.
         """
-        result = await self._read(handling, uri, limiter, find=self._find_resource)
+        result = await self._read(handling, uri, limiter, is_for_client=False)
         if isinstance(result, types.InputRequiredResult):
             raise TypeError(
                 f"{uri!r} returned an InputRequiredResult; only a client's own resources/read may"
@@ -601,17 +633,24 @@ class ServedSession:
         uri: str,
         limiter: Limiter | None = None,
         *,
-        find: Callable[[str], tuple[RegisteredResource, dict[str, str]]],
+        is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
             elsewhere = self._find_resource_elsewhere(uri)
             if elsewhere is not None:
-                return await self._read_in_mount(*elsewhere, handling, uri, limiter)
+                return await self._read_in_mount(
+                    *elsewhere, handling, uri, limiter, is_for_client=is_for_client
+                )
+            find = self._find_visible_resource if is_for_client else self._find_resource
             resource, values = find(uri)
             if resource.origin is not None:
                 mount = resource.origin.mount
                 own_uri = mount.prefix.own_uri(uri) or uri
-                return await self._read_in_mount(mount, own_uri, handling, uri, limiter)
+                return await self._read_in_mount(
+                    mount, own_uri, handling, uri, limiter, is_for_client=is_for_client
+                )
+            if is_for_client and resource.rule is not None:
+                await self._check_access(handling, resource.rule)
             arguments = _decoded(resource.signature.decode_text, values)
             value = await self._call(resource, handling, arguments, limiter)
         except Exception as error:
@@ -670,7 +709,9 @@ class ServedSession:
         """
         found = self._find_resource_elsewhere(uri)
         if found is None:
-            self._find_visible_resource(uri)
+            rule = self._find_visible_resource(uri)[0].rule
+            if rule is not None:
+                await self._check_access(handling, rule)
             return
         mount, own_uri = found
         if isinstance(mount, Mount):
@@ -720,29 +761,33 @@ class ServedSession:
         self._subscriptions.check_room(client, params.notifications)
         capabilities = handling.session.connection.current_capabilities()
 
+        unchecked: list[str] = []
+        elsewhere: list[str] = []
+
         def is_readable(uri: str) -> bool:
             if self._find_resource_elsewhere(uri) is not None:
+                unchecked.append(uri)
                 return True
             try:
-                self._find_visible_resource(uri)
+                resource, _ = self._find_visible_resource(uri)
             except RequestError:
                 return False
+            if resource.rule is not None:
+                unchecked.append(uri)
             return True
 
         wanted = honoured_filter(params, capabilities, is_readable)
-        elsewhere: list[str] = []
         try:
-            for uri in tuple(wanted.resource_subscriptions or ()):
-                if self._find_resource_elsewhere(uri) is None:
-                    continue
+            for uri in unchecked:
                 try:
                     await self._check_resource(handling, uri, is_new=True)
                 except RequestError:
                     others = [each for each in wanted.resource_subscriptions or () if each != uri]
                     wanted = msgspec.structs.replace(wanted, resource_subscriptions=others or None)
                 else:
-                    elsewhere.append(uri)
-            if elsewhere:  # This has waited for the other servers.
+                    if self._find_resource_elsewhere(uri) is not None:
+                        elsewhere.append(uri)
+            if unchecked:  # Other servers, or the conditions of access rules, were waited for.
                 self._subscriptions.check_room(client, params.notifications)
             subscription = Subscription(self.announcer.notifier, handling, wanted)
             return await self._subscriptions.run(client, subscription)
@@ -771,6 +816,8 @@ class ServedSession:
             raise self._rejection(INVALID_PARAMS, what)
         if argument.name not in entry.arguments:
             raise self._rejection(INVALID_PARAMS, f"unknown argument: {argument.name}")
+        if entry.rule is not None and entry.origin is None:
+            await self._check_access(handling, entry.rule)
         completion = registry.completions.get((target, argument.name))
         if completion is None:
             return completion_result(None)
@@ -805,9 +852,58 @@ class ServedSession:
                 prompt.origin.mount, handling, "prompts/get", own
             )
             return mounted
+        if prompt.rule is not None:
+            await self._check_access(handling, prompt.rule)
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
         value = await self._call(prompt, handling, arguments)
         return _converted(prompt, prompt_result, prompt.description, value)
+
+    # Access.
+
+    def auth_of(self, handling: Handling) -> AuthInfo | None:
+        """Return the verified facts about the sender of a request; None without authentication."""
+        auth, settings = handling.request.peer.auth, self._auth_settings
+        return settings.local if auth is None and settings is not None else auth
+
+    @property
+    def _auth_settings(self) -> "ResourceServer | None":
+        """The authorization of the server of the session; that of a mounted server is not used."""
+        return (self.outer or self).server.auth
+
+    async def _denial(self, handling: Handling, rule: AccessRule) -> AccessDenied | None:
+        settings = self._auth_settings
+        granted = _NO_SCOPES if settings is None else settings.granted(self.auth_of(handling))
+        return await rule.denial(granted, Context(handling, self))
+
+    async def _check_access(self, handling: Handling, rule: AccessRule) -> None:
+        """Check that the sender of a request may use an entry; record the decision.
+
+        Raises:
+            AccessDenied: The sender may not.
+            Exception: The condition of the rule failed.
+        """
+        denial = await self._denial(handling, rule)
+        lane = handling.current_lane()
+        if lane is not None:
+            mark = ALLOWED_MARK if denial is None else DENIED_MARK
+            handling.session.sequencer.marked(mark, {"scopes": rule.scopes}, lane)
+        if denial is not None:
+            raise denial
+
+    async def _hidden(self, handling: Handling, method: str) -> frozenset[str] | None:
+        """Return the keys of the entries that a list does not show to the sender of the request.
+
+        None: those that the server hides from all clients.
+        """
+        if not (self._hides_entries or self.registry.restricted(method)):
+            return None
+        hidden: list[str] = []
+        for entry in tuple(LISTS[method].entries(self.registry)):
+            rule = entry.rule
+            is_denied = rule is not None and await self._denial(handling, rule) is not None
+            if is_denied or not self.is_visible(entry):
+                hidden.append(entry.key)
+        return frozenset(hidden)
 
     def _rejection(self, code: int, text: str, data: Any = None) -> RequestError:
         return RequestError(code, self._shortened(text), data)

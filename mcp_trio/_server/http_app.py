@@ -10,13 +10,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qs
 
 import attrs
 import msgspec
 import trio
 
+from mcp_trio._auth.challenges import INSUFFICIENT_SCOPE
 from mcp_trio._jsonrpc.messages import Malformed, Notification
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
@@ -33,7 +34,6 @@ from mcp_trio._protocol.http_requests import (
 )
 from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.websocket import upgrade_rejection
-from mcp_trio._server.http_options import Verify
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.routes import (
     TEXT,
@@ -44,7 +44,7 @@ from mcp_trio._server.routes import (
     Routes,
     response_of,
 )
-from mcp_trio._server.sockets import HandshakeCheck, verified
+from mcp_trio._server.sockets import HandshakeCheck
 from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import FirstStep, lead
@@ -63,8 +63,11 @@ from mcp_trio._transports.http_response import (
 from mcp_trio._transports.http_sessions import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.websocket import Upgrade, Upgraded, accept_websocket
-from mcp_trio.errors import PARSE_ERROR, SERVER_BUSY
+from mcp_trio.errors import FORBIDDEN, PARSE_ERROR, SERVER_BUSY
 from mcp_trio.types import RequestId
+
+if TYPE_CHECKING:
+    from mcp_trio._auth.resource_server import ProtectedResource
 
 logger = logging.getLogger("mcp_trio")
 
@@ -82,7 +85,7 @@ class PendingRequest(msgspec.Struct, eq=False):
 
     Attributes:
         exchange: The exchange of request and response.
-        request: The method, path and headers of the request, with the principal.
+        request: The method, path and headers of the request, with its sender.
         headers: Headers that every response to the request has.
         bytes_max: The maximum size of the request body.
     """
@@ -152,10 +155,12 @@ class McpEndpoint:
         runtime: The runtime that holds the sessions.
         streams_answers: Answer requests in sessions with event streams, also where plain JSON would
             do.
+        protected: Makes the challenges of responses with status 403.
     """
 
     runtime: Runtime
     streams_answers: bool = attrs.field(kw_only=True, default=False)
+    protected: "ProtectedResource | None" = attrs.field(kw_only=True, default=None)
     _timer_queue: TimerQueue = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -201,6 +206,7 @@ class McpEndpoint:
                 body,
                 opening.request,
                 [opening.request.id],
+                auth=pending.request.auth,
                 is_narrow=not pending.request.accepts_event_streams,
             )
             assert stream is not None
@@ -222,14 +228,17 @@ class McpEndpoint:
         """Deliver a message to its session; return an awaitable that sends the response."""
         session = self.runtime.sessions.used(routing_result.session)
         channel, awaited = session.channel, routing_result.awaited
+        auth = pending.request.auth
         if not awaited:
-            channel.deliver(body, routing_result.message)
+            channel.deliver(body, routing_result.message, auth=auth)
             return pending.answer(202, _id_headers(session))
         narrow = not pending.request.accepts_event_streams
         try:
             stream, steps = self._delivered(
                 pending,
-                lambda: channel.deliver(body, routing_result.message, awaited, is_narrow=narrow),
+                lambda: channel.deliver(
+                    body, routing_result.message, awaited, auth=auth, is_narrow=narrow
+                ),
             )
         except DuplicateIdError:
             text = f"an unfinished request has the same id: {awaited[0]!r}"
@@ -321,9 +330,24 @@ class McpEndpoint:
             headers=[*_id_headers(session), *pending.headers],
             begin=partial(channel.begin if primes else channel.begin_unseen, stream),
             last_id=partial(channel.last_id, stream) if primes else None,
+            # Other errors of sessions have the status 200.
+            status_of=None if self.protected is None else _status_of_denial,
+            challenge_of=self._challenge_of(pending),
             wants_stream=self.streams_answers,
             why_unanswered=why_unanswered,
         )
+
+    def _challenge_of(self, pending: PendingRequest) -> Callable[[Any], Headers] | None:
+        """Return the function that makes the challenge for an error that a scope would prevent."""
+        protected = self.protected
+        if protected is None:
+            return None
+
+        def challenge(data: Any) -> Headers:
+            scopes = _scopes_in(data)
+            return [] if not scopes else [protected.step_up(pending.request, scopes)]
+
+        return challenge
 
     # Stateless requests.
 
@@ -343,11 +367,12 @@ class McpEndpoint:
             return
         message, request = routing_result.message, pending.request
         is_incomplete = routing_result.is_incomplete
+        status_of_others = _status_of_success if self.protected is None else _status_of_denial
         slot, steps = self._delivered(
             pending,
             lambda: channel.deliver(
                 message,
-                request.principal,
+                request.auth,
                 address=request.client,
                 is_narrow=not request.accepts_event_streams,
             ),
@@ -356,7 +381,10 @@ class McpEndpoint:
             limits=limits,
             headers=pending.headers,
             # Every incomplete request is answered with 400, whatever its JSON-RPC error is.
-            status_of=lambda code: 400 if is_incomplete else STATUS_OF_ERROR.get(code, 200),
+            status_of=lambda code: (
+                400 if is_incomplete else STATUS_OF_ERROR.get(code) or status_of_others(code)
+            ),
+            challenge_of=self._challenge_of(pending),
             why_unanswered=lambda: (
                 closing if self.runtime.is_closing else _stateless_session_lost
             )(slot.id),
@@ -389,6 +417,22 @@ def open_session(
         )
     except TooManySessionsError as error:
         raise RejectedError(_busy(503, str(error), request_id)) from None
+
+
+def _scopes_in(data: Any) -> list[str]:
+    """Return the scopes in the data of an `AccessDenied`; none if no scope would help."""
+    members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    if members.get("error") != INSUFFICIENT_SCOPE:
+        return []
+    return str(members.get("scope", "")).split()
+
+
+def _status_of_denial(code: int) -> int:
+    return HTTPStatus.FORBIDDEN if code == FORBIDDEN else HTTPStatus.OK
+
+
+def _status_of_success(_code: int) -> int:
+    return HTTPStatus.OK
 
 
 def _busy(status: int, text: str, request_id: RequestId | None = None) -> Rejection:
@@ -483,7 +527,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
                 status=400, code=message.code, text=message.message, id=message.id
             )
             raise RejectedError(rejection)
-        session.channel.deliver(body, message)
+        session.channel.deliver(body, message, auth=pending.request.auth)
         await pending.answer(202)
 
 
@@ -662,7 +706,7 @@ class HttpApp:
         runtime: The runtime that holds the sessions.
         host_check: The check of `Host` and `Origin`.
         path: The path of the MCP endpoint.
-        verify: Returns the name of the user; with None all users are accepted, without a name.
+        protected: Authenticates clients; with None all are accepted, without a name.
         streams_answers: Answer requests in sessions with event streams, also where plain JSON would
             do.
         has_sse: Serve the two endpoints of the HTTP+SSE transport as well.
@@ -675,17 +719,20 @@ class HttpApp:
     runtime: Runtime
     host_check: HostCheck
     path: str = "/mcp"
-    verify: Verify | None = None
+    protected: "ProtectedResource | None" = None
     streams_answers: bool = False
     has_sse: bool = True
     websocket: WebSocketEndpoint | None = None
     _routes: Mapping[str, _Route] = attrs.field(init=False)
     _custom: CustomRoutes | None = attrs.field(default=None, init=False)
+    _public: frozenset[_Route] = attrs.field(init=False)
     _answering: int = attrs.field(default=0, init=False)
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
-        mcp = McpEndpoint(self.runtime, streams_answers=self.streams_answers)
+        mcp = McpEndpoint(
+            self.runtime, streams_answers=self.streams_answers, protected=self.protected
+        )
         # The owner of each path, for error texts.
         health, sse_owner = "the health check", "HTTP+SSE, which has_sse=False switches off"
         routes: list[tuple[str, str, _Route]] = [
@@ -699,6 +746,11 @@ class HttpApp:
         if self.websocket is not None:
             owner = "WebSocket, which has_websocket=False switches off"
             routes.append((self.websocket.handshake_check.path, owner, self.websocket.respond))
+        metadata: _Route = self._tell_metadata
+        self._public = frozenset({metadata})
+        if self.protected is not None and self.protected.has_metadata:
+            owner = "the metadata of Server(auth=…)"
+            routes += [(path, owner, metadata) for path in self.protected.metadata_paths]
         paths = [path for path, _, _ in routes]
         for index, path in enumerate(paths):
             if not path.startswith("/"):
@@ -758,7 +810,9 @@ class HttpApp:
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         if route is None:
             return self._respond_by_custom_route(pending)
-        return route(pending) if self.verify is None else _verified(pending, self.verify, route)
+        if self.protected is None or route in self._public:
+            return route(pending)
+        return _authenticated(pending, self.protected, route)
 
     def _respond_by_custom_route(self, pending: PendingRequest) -> Awaitable[None]:
         found = None if self._custom is None else self._custom.find(pending.request)
@@ -766,8 +820,9 @@ class HttpApp:
             text = f"there is no such path; the MCP endpoint is {self.path}"
             raise RejectedError(Rejection(status=404, text=text))
         route, is_public = found
-        verify = None if is_public else self.verify
-        return route(pending) if verify is None else _verified(pending, verify, route)
+        if self.protected is None or is_public:
+            return route(pending)
+        return _authenticated(pending, self.protected, route)
 
     def _preflight(self, request: HttpRequest) -> Headers | None:
         custom = None
@@ -775,12 +830,24 @@ class HttpApp:
             custom = self._custom.methods_of(request)
         return self.host_check.preflight(request, **({} if custom is None else {"methods": custom}))
 
+    async def _tell_metadata(self, pending: PendingRequest) -> None:
+        """Answer with the protected resource metadata (RFC 9728), which need no credentials."""
+        only(pending, "GET")
+        assert self.protected is not None
+        await pending.answer(
+            200,
+            [("Content-Type", JSON), ("Cache-Control", "max-age=3600")],
+            self.protected.metadata(pending.request),
+        )
 
-async def _verified(pending: PendingRequest, verify: Verify, route: _Route) -> None:
-    request = await verified(pending.request, verify)
-    if isinstance(request, Rejection):
-        raise RejectedError(request)
-    pending.request = request
+
+async def _authenticated(
+    pending: PendingRequest, protected: "ProtectedResource", route: _Route
+) -> None:
+    auth = await protected.authenticate(pending.request)
+    if isinstance(auth, Rejection):
+        raise RejectedError(auth)
+    pending.request = attrs.evolve(pending.request, auth=auth)
     await route(pending)
 
 

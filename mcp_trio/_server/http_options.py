@@ -7,7 +7,7 @@ live in one process, so requests of legacy clients have to be routed by `Mcp-Ses
 requests need no such routing.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Literal, Protocol, TypeAlias, TypedDict
@@ -17,7 +17,6 @@ import msgspec
 
 from mcp_trio import types
 from mcp_trio._protocol.event_store import EventStore
-from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.subscriptions import Change, NotifyChange
@@ -146,12 +145,6 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
 HostKind: TypeAlias = Literal["native", "hypercorn"]
 """The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for HTTP/2 as well."""
 
-Verify: TypeAlias = Callable[[HttpRequest], Awaitable[str | None]]
-"""Returns the name of the user who sent a request, given its headers; None rejects the request.
-
-The name is not a secret: handlers read it as `ctx.principal`, and recordings contain it.
-"""
-
 
 class AccessOptions(TypedDict, total=False):
     """Options that restrict access over HTTP and WebSocket.
@@ -159,17 +152,14 @@ class AccessOptions(TypedDict, total=False):
     Attributes:
         hosts: Host names accepted in the `Host` header, besides those of the bound addresses.
         origins: Web origins whose pages may use the server, besides the server's own.
-        token: The bearer token that each request must carry: as `Authorization: Bearer`, or, from
-            a browser that opens a WebSocket, as the subprotocol `mcp.token.` followed by the token
-            in Base64URL, besides the subprotocol `mcp`.
-        verify: Instead of `token`: returns the name of the user, given the request headers; None
-            rejects the request.
+        token: The bearer token that each request must carry, if the server has no `auth`. A token
+            is sent as `Authorization: Bearer`, or, from a browser that opens a WebSocket, as the
+            subprotocol `mcp.token.` followed by the token in Base64URL, besides `mcp`.
     """
 
     hosts: Collection[str] | None
     origins: Collection[str] | None
     token: str | None
-    verify: Verify | None
 
 
 class HttpOptions(AccessOptions, total=False):

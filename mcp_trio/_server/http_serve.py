@@ -45,7 +45,7 @@ from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
 from mcp_trio._server.http_sessions import Restarts, Runtime
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
-from mcp_trio._server.sockets import HandshakeCheck, tls_context, verify_of
+from mcp_trio._server.sockets import HandshakeCheck, protected_resource, tls_context
 from mcp_trio._server.stdio import SIGNALS
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import exception_to_raise, sole_exception
@@ -275,14 +275,20 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
 
 
 def app_of(
-    server: SessionSource, options: HttpOptions, bound: Sequence[tuple[str, int]]
+    server: SessionSource,
+    options: HttpOptions,
+    bound: Sequence[tuple[str, int]],
+    address: "Address | None" = None,
 ) -> HttpApp:
     """Return the application for the addresses that are bound; its runtime is not started.
+
+    `address` is the one that was asked for.
 
     Raises:
         TypeError: An option is unknown.
         ValueError: The recording target cannot hold several sessions; or `hosts` or `origins` are
-            invalid; or both `token` and `verify` are given.
+            invalid; both `token` and `Server(auth=…)` are given; or the URL of a server whose
+            clients need tokens is not known.
     """
     known = HttpOptions.__annotations__
     for name in options:
@@ -301,16 +307,24 @@ def app_of(
         allows_cors=options.get("allows_cors", False),
     )
     runtime = Runtime(server, options.get("record"), options.get("stores") or HttpStores())
-    verify = verify_of(options.get("token"), options.get("verify"))
+    path = options.get("path", "/mcp")
+    protected = protected_resource(
+        server.auth,
+        options.get("token"),
+        path=path,
+        bound=bound if address is None else [(address.host, bound[0][1]), *bound],
+        is_tls=address is not None and address.certfile is not None,
+        scopes=server.scopes,
+    )
     handshake_check = HandshakeCheck(
-        host_check=host_check, path=options.get("ws_path", "/ws"), verify=verify
+        host_check=host_check, path=options.get("ws_path", "/ws"), protected=protected
     )
     has_websocket = options.get("has_websocket", True)
     return HttpApp(
         runtime=runtime,
         host_check=host_check,
-        path=options.get("path", "/mcp"),
-        verify=verify,
+        path=path,
+        protected=protected,
         streams_answers=options.get("streams_answers", False),
         has_sse=options.get("has_sse", True),
         websocket=WebSocketEndpoint(runtime=runtime, handshake_check=handshake_check)
@@ -396,7 +410,7 @@ async def serve_bound(
     try:
         tls = address.tls_context()
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
-        app = app_of(server, options, bound)
+        app = app_of(server, options, bound, address)
         url = address.url(bound[0][1], app.path)
         async with trio.open_nursery() as outer:
             stopping = trio.Event()
@@ -562,7 +576,8 @@ def _run_workers(
     address.tls_context()  # an unreadable certificate is an error here, and not in each worker
     with bound_sockets(address.host, address.port) as sockets:
         parent_pid = os.getpid()
-        app = app_of(sessions_of(server), options, [each.getsockname()[:2] for each in sockets])
+        bound = [each.getsockname()[:2] for each in sockets]
+        app = app_of(sessions_of(server), options, bound, address)
         url = address.url(sockets[0].getsockname()[1], app.path)
 
         def work(serving: Callable[[], None]) -> None:

@@ -168,7 +168,6 @@ class Sessions:
             self.limits,
             transport,
             has_one_stream=transport != "http",
-            principal=principal,
             events=None if make is None else make(session_id),
         )
         opened = HttpSession(session_id, channel, principal, client, trio.current_time(), self)

@@ -27,6 +27,7 @@ from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
 from mcp_trio._protocol.versions import ProtocolVersion
+from mcp_trio._server.access import AccessRule
 from mcp_trio._server.introspection import (
     function_label,
     is_async,
@@ -155,6 +156,7 @@ class RegisteredEntry(Registered):
     tags: frozenset[str] = frozenset()
     meta: Mapping[str, Any] | None = attrs.field(default=None, validator=_check_meta)
     resumable: bool | str = False
+    rule: AccessRule | None = None
 
     def state_version(self, server_version: str) -> str | None:
         """Return the version in sealed states of this handler; None if it is not resumable."""
@@ -504,6 +506,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 _DIGEST_CHARS: Final = 8
 
+# Encoded pages that are kept; callers with many different rights see many different lists.
+_PAGES_MAX: Final = 4096
+
 # Longer lists have one digest in a recording.
 _LINES_MAX: Final = 1000
 
@@ -546,8 +551,11 @@ class Registry:
     mounted_as: list[Mount] = attrs.field(factory=list[Mount], init=False)
     visibility: Visibility = attrs.field(factory=Visibility, init=False)
     _tables: Mapping[str, dict[str, Any]] = attrs.field(init=False)
-    _pages: dict[tuple[str, str | None, ProtocolVersion], msgspec.Raw] = attrs.field(
-        factory=dict[Any, msgspec.Raw], init=False
+    _pages: dict[tuple[str, str | None, ProtocolVersion, frozenset[str] | None], msgspec.Raw] = (
+        attrs.field(factory=dict[Any, msgspec.Raw], init=False)
+    )
+    _restricted: dict[str, Sequence[RegisteredEntry]] = attrs.field(
+        factory=dict[str, Sequence[RegisteredEntry]], init=False
     )
     _capabilities: types.ServerCapabilities | None = attrs.field(default=None, init=False)
     _listed: Mapping[str, Sequence[str]] | None = attrs.field(default=None, init=False)
@@ -821,6 +829,7 @@ class Registry:
         """Forget everything that was computed from the tables, here and where they are mounted."""
         self._pages = {}
         self._listed = None
+        self._restricted = {}
         self._capabilities = None
         for mount in tuple(self.mounted_as):
             mount.outer.registry.forget_lists()
@@ -931,17 +940,30 @@ class Registry:
         """Return the resources at one URI, or those with a template."""
         return [entry for entry in tuple(self.resources.values()) if entry.is_static is is_static]
 
+    def restricted(self, method: str) -> Sequence[RegisteredEntry]:
+        """Return the entries of a list, a key of `LISTS`, that have an access rule."""
+        found = self._restricted.get(method)
+        if found is None:
+            found = [each for each in LISTS[method].entries(self) if each.rule is not None]
+            self._restricted[method] = found
+        return found
+
+    def scopes(self) -> set[str]:
+        """Return the scopes that entries need."""
+        rules = (each.rule for method in LISTS for each in self.restricted(method))
+        return {scope for rule in rules if rule is not None for scope in rule.scopes}
+
     def page(
         self,
         method: str,
         cursor: str | None,
         protocol_version: ProtocolVersion,
-        is_visible: Callable[[RegisteredEntry], bool] | None = None,
+        hidden: frozenset[str] | None = None,
     ) -> msgspec.Raw:
         """Return one encoded page of the list that `method`, a key of `LISTS`, asks for.
 
-        `is_visible` says which entries a client sees, if not all clients see the same. Such a page
-        is encoded each time.
+        The entries whose keys are `hidden` are left out; None: those that no client sees.
+
 
         An entry that cannot be listed is left out and logged, so that it hides no others. `check`
         finds nearly all of them earlier.
@@ -949,19 +971,22 @@ class Registry:
         Raises:
             RequestError: The cursor is invalid, or what it follows was removed (invalid params).
         """
-        pages = self._pages if is_visible is None else {}
-        cached = pages.get((method, cursor, protocol_version))
+        pages = self._pages
+        cached = pages.get((method, cursor, protocol_version, hidden))
         if cached is None:
-            shown = filter(is_visible or self.is_visible, LISTS[method].entries(self))
-            entries = list(shown)
+            entries = [
+                entry
+                for entry in LISTS[method].entries(self)
+                if (self.is_visible(entry) if hidden is None else entry.key not in hidden)
+            ]
             start, end = self._bounds(method, [entry.key for entry in entries], cursor)
             following = _cursor(method, entries[end - 1].key) if end < len(entries) else None
             definitions = self.definitions(method, entries[start:end], protocol_version)
             cached = self._encoded_page(method, definitions, following, protocol_version)
             # Only pages that `next_cursor` leads to are kept, so that cursors which a client
             # computes itself do not use memory.
-            if start % self.limits.requests.page_items_max == 0:
-                pages[method, cursor, protocol_version] = cached
+            if start % self.limits.requests.page_items_max == 0 and len(pages) < _PAGES_MAX:
+                pages[method, cursor, protocol_version, hidden] = cached
         return cached
 
     def page_of(

@@ -35,8 +35,8 @@ class Request:
         headers: The values of the headers, by names in lower case; values of repeated headers are
             joined with a comma.
         client: The address of the client, if it is known.
-        principal: The user, as `verify=` returned it; None for a public route, or without
-            `verify=` and `token=`.
+        principal: The user, as `auth=` has authenticated it; None for a public route, or
+            without `auth=` and `token=`.
     """
 
     method: str
@@ -169,7 +169,7 @@ _OWN_PATHS: Final = {"/health": "the health check", "/mcp": "the MCP endpoint"}
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RouteMethod:
-    """The handler of one method of a route; `is_public` exempts it from `verify=` and `token=`."""
+    """The handler of one method of a route; `is_public` exempts it from `auth=` and `token=`."""
 
     handler: RouteHandler
     is_public: bool

@@ -19,6 +19,7 @@ from mcp_trio._protocol.metadata import check_extension
 from mcp_trio._protocol.methods import RESOURCE_UPDATED
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
 from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._server.access import Access, access_rule
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.introspection import is_async, name_of
 from mcp_trio._server.registry import (
@@ -56,6 +57,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     from cattrs import Converter
 
+    from mcp_trio._auth.resource_server import AuthSetting, ResourceServer
     from mcp_trio._client.client import Client
     from mcp_trio._client.connect import Target
     from mcp_trio._server.dialing import DialOptions
@@ -115,6 +117,14 @@ RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
     "unix": partial(_run_until_signal, attrgetter("serve_unix")),
     "tcp": partial(_run_until_signal, attrgetter("serve_tcp")),
 }
+
+
+def _resource_server(setting: "AuthSetting | None") -> "ResourceServer | None":
+    if setting is None:
+        return None
+    from mcp_trio._auth.resource_server import ResourceServer
+
+    return ResourceServer.of(setting)
 
 
 def _check_offers(_server: object, _field: object, offers: Collection[str]) -> None:
@@ -193,6 +203,9 @@ class Server:
         keys: The keys that seal `requestState`, the same for all instances of the server. By
             default a random key that only this object has.
         states: A store that lets each sealed state be used once; without it, states can be reused.
+        auth: How clients over HTTP and WebSocket are authenticated: the URL of the issuer of their
+            tokens; a verifier of tokens or all settings, from `mcp_trio.auth`; or an async function
+            that returns the `AuthInfo` or the name of the user for a request, given its headers.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
             host start it in an environment that has them.
         openapi_report: What became of each operation, of a server from `from_openapi`.
@@ -228,6 +241,9 @@ class Server:
     converter: "Converter | None" = attrs.field(default=None, kw_only=True, repr=False)
     keys: KeyRing = attrs.field(factory=KeyRing.random, kw_only=True, repr=False)
     states: StateStore | None = attrs.field(default=None, kw_only=True, repr=False)
+    auth: "ResourceServer | None" = attrs.field(
+        default=None, kw_only=True, repr=False, converter=_resource_server
+    )
     dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
     openapi_report: "OpenApiReport | None" = attrs.field(default=None, init=False, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)
@@ -329,6 +345,8 @@ class Server:
         timeout: float | None = None,
         thread: bool = True,
         resumable: bool | str = False,
+        scopes: Collection[str] = (),
+        access: Access | None = None,
     ) -> Callable[[F], F]: ...
 
     def tool(
@@ -349,6 +367,8 @@ class Server:
         timeout: float | None = None,
         thread: bool = True,
         resumable: bool | str = False,
+        scopes: Collection[str] = (),
+        access: Access | None = None,
     ) -> Any:
         """Register a function as a tool: `@server.tool`, or `@server.tool("name", title="…")`.
 
@@ -393,6 +413,11 @@ class Server:
                 string is the version of the function, in place of the server's: states of another
                 version are rejected. Such a function cannot ask the client inside a shielded cancel
                 scope.
+            scopes: The scopes that a call needs; others do not see the tool in lists. Over HTTP a
+                call without them gets 403 with a challenge that names all of them.
+            access: A further condition: returns whether the sender of the request may call the
+                tool, given the context, whose `auth` has the claims. `async def`, or `def` without
+                blocking.
 
         Raises:
             SchemaError: A given schema is invalid.
@@ -429,6 +454,7 @@ class Server:
                 structured=structured,
                 timeout=timeout,
                 resumable=resumable,
+                rule=access_rule(scopes, access),
             )
             self._check_tool(tool)
             self._registry.add("tools", tool.name, tool)
@@ -553,6 +579,8 @@ class Server:
         cache_scope: types.CacheScope = "private",
         thread: bool = True,
         resumable: bool | str = False,
+        scopes: Collection[str] = (),
+        access: Access | None = None,
     ) -> Callable[[F], F]:
         """Register a function that reads a resource: `@server.resource("weather://{city}/now")`.
 
@@ -578,6 +606,8 @@ class Server:
             thread: False runs a `def` function in the event loop; it must never block.
             resumable: Whether a stateless client may answer questions of the function with a new
                 request; see `tool`.
+            scopes: The scopes that a request needs; see `tool`.
+            access: A further condition; see `tool`.
 
         Raises:
             TypeError: The URI is missing, the function cannot be called with keyword arguments, or
@@ -611,6 +641,7 @@ class Server:
                 template=template,
                 hints=CacheHints(ttl_seconds, cache_scope),
                 resumable=resumable,
+                rule=access_rule(scopes, access),
             )
             if size is not None and not resource.is_static:
                 raise ValueError(
@@ -647,6 +678,8 @@ class Server:
         meta: Mapping[str, Any] | None = None,
         thread: bool = True,
         resumable: bool | str = False,
+        scopes: Collection[str] = (),
+        access: Access | None = None,
     ) -> Callable[[F], F]: ...
 
     def prompt(
@@ -662,6 +695,8 @@ class Server:
         meta: Mapping[str, Any] | None = None,
         thread: bool = True,
         resumable: bool | str = False,
+        scopes: Collection[str] = (),
+        access: Access | None = None,
     ) -> Any:
         """Register a function as a prompt: `@server.prompt`, or `@server.prompt("name")`.
 
@@ -681,6 +716,8 @@ class Server:
             thread: False runs a `def` function in the event loop; it must never block.
             resumable: Whether a stateless client may answer questions of the function with a new
                 request; see `tool`.
+            scopes: The scopes that a request needs; see `tool`.
+            access: A further condition; see `tool`.
 
         Raises:
             TypeError: The function cannot be called with keyword arguments, or an annotation cannot
@@ -701,6 +738,7 @@ class Server:
                 tags=_checked_tags(tags),
                 meta=meta,
                 resumable=resumable,
+                rule=access_rule(scopes, access),
             )
             self._registry.add("prompts", prompt.name, prompt)
             return handler
@@ -1105,8 +1143,7 @@ class Server:
             keyfile: The path of the private key of the certificate; by default, that of `certfile`.
             task_status: Gets the URL of the MCP endpoint when requests are accepted.
             options: `path`, the path of the MCP endpoint ("/mcp"). `token`, the bearer token that
-                requests must carry, or `verify`, an async function that returns the name of the
-                user for the request headers, or None to reject the request. `hosts` and `origins`,
+                requests must carry, if the server has no `auth`. `hosts` and `origins`,
                 further accepted host names, and web origins whose pages may use the server.
                 `allows_cors`, whether to send CORS headers to these. `has_websocket`, `ws_path` and
                 `has_sse`, for the other transports. `streams_answers`, whether to answer with event
@@ -1156,7 +1193,7 @@ class Server:
             port: The port to listen on; 0: any free one.
             task_status: Gets the URL when connections are accepted.
             options: `path`, the path of the endpoint ("/ws"). `certfile` and `keyfile`, as in
-                `serve_http`. `token` or `verify`, `hosts` and `origins`, as in `serve_http`.
+                `serve_http`. `token`, `hosts` and `origins`, as in `serve_http`.
                 `record`, a folder or a `SharedRecording`; see `serve`.
 
         Raises:
@@ -1186,8 +1223,8 @@ class Server:
 
         Args:
             path: The path of the socket file.
-            authorize: Returns the principal for the credentials of a connection, or None to close
-                the connection.
+            authorize: Returns a name, or the `AuthInfo`, for the credentials of a connection, or
+                None to close the connection.
             record: A folder, or a `SharedRecording`; see `serve`.
             task_status: Gets `unix:` and the path when connections are accepted.
 
@@ -1220,8 +1257,8 @@ class Server:
         Args:
             host: The address to listen on.
             port: The port to listen on; 0: any free one.
-            authorize: Returns the principal for the address of a client, or None to close the
-                connection.
+            authorize: Returns a name, or the `AuthInfo`, for the address of a client, or None to
+                close the connection.
             is_open: Whether to accept every client that can reach the address.
             record: A folder, or a `SharedRecording`; see `serve`.
             task_status: Gets the URL when connections are accepted.

@@ -6,7 +6,15 @@ no `Server` answers, an `OtherSessionSource` takes its place: a mock of a record
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from contextvars import Context as Variables
 from functools import partial
@@ -61,6 +69,7 @@ from mcp_trio.types import Implementation, ServerCapabilities
 if TYPE_CHECKING:
     import httpx2
 
+    from mcp_trio._auth.resource_server import ResourceServer
     from mcp_trio._server.routes import Routes
     from mcp_trio._server.server import Server
 
@@ -255,6 +264,15 @@ class SessionSource(Protocol):
         """The custom HTTP routes; None if the source has none."""
         ...
 
+    @property
+    def auth(self) -> "ResourceServer | None":
+        """The settings by which clients over HTTP and WebSocket are authenticated."""
+        ...
+
+    def scopes(self) -> Iterable[str]:
+        """Return the scopes that something that is registered needs."""
+        ...
+
     def enter_lifespan(
         self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
     ) -> AbstractAsyncContextManager[EnteredLifespan]:
@@ -361,6 +379,15 @@ class ServerSessions:
             self._routes = Routes(self.limits, self.writer)
         return self._routes
 
+    @property
+    def auth(self) -> "ResourceServer | None":
+        """The settings by which clients over HTTP and WebSocket are authenticated."""
+        return self.server.auth
+
+    def scopes(self) -> Iterable[str]:
+        """Return the scopes that something that is registered needs."""
+        return self.registry.scopes()
+
     @asynccontextmanager
     async def enter_lifespan(
         self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
@@ -369,9 +396,15 @@ class ServerSessions:
 
         Raises:
             TypeError: A handler has an annotation that cannot be resolved or decoded.
+            ValueError: Something needs a scope, and the server has no `auth`.
         """
         for each in (self, *self.mounted()):
             each.registry.check()
+        if self.server.auth is None and (needed := sorted(self.registry.scopes())):
+            raise ValueError(
+                f"the scopes {', '.join(needed)} are needed, but no client can have one:"
+                " Server(auth=…) verifies tokens"
+            )
         self._lifespans_entered += 1
         try:
             lifespan = lifespan_of(self)
@@ -677,6 +710,14 @@ class OtherSessionSource(ABC, Generic[SessionT]):
     protocol_versions: Sequence[str]
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
     routes: None = attrs.field(default=None, init=False)
+
+    @property
+    def auth(self) -> None:
+        """None: only a bearer token restricts the access."""
+
+    def scopes(self) -> Iterable[str]:
+        """Return no scopes."""
+        return ()
 
     @abstractmethod
     def opened(self, channel: Channel) -> tuple[SessionT, Callable[[], Awaitable[None]]]:

@@ -7,11 +7,12 @@ handshake and sends no stateless request within `limits.requests.first_request_s
 
 import logging
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
 from typing import (
+    TYPE_CHECKING,
     Required,
     TypeAlias,
     TypedDict,
@@ -26,13 +27,11 @@ from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for
 from mcp_trio._protocol.websocket import (
-    checked_token,
-    has_token,
     upgrade_rejection,
     with_token_header,
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
-from mcp_trio._server.http_options import AccessOptions, Verify
+from mcp_trio._server.http_options import AccessOptions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
 from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.channel import Channel
@@ -47,6 +46,9 @@ from mcp_trio._transports.sockets import (
     unix_listener,
 )
 from mcp_trio.limits import Limits
+
+if TYPE_CHECKING:
+    from mcp_trio._auth.resource_server import ProtectedResource, ResourceServer
 
 logger = logging.getLogger("mcp_trio")
 
@@ -145,68 +147,81 @@ class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host_check: The check of `Host` and `Origin`.
         path: The path of the WebSocket endpoint.
-        verify: Returns the name of the user; with None all users are accepted, without a name.
+        protected: Authenticates clients; with None all are accepted, without a name.
     """
 
     host_check: HostCheck
     path: str
-    verify: Verify | None
+    protected: "ProtectedResource | None"
 
     async def admit(self, request: HttpRequest) -> HttpRequest | Rejection:
-        """Return the request with its principal, or the rejection."""
+        """Return the request with its sender, or the rejection."""
         rejection = self.host_check.rejection(request) or upgrade_rejection(request, path=self.path)
         if rejection is not None:
             return rejection
         request = with_token_header(request)
-        return request if self.verify is None else await verified(request, self.verify)
+        if self.protected is None:
+            return request
+        auth = await self.protected.authenticate(request)
+        return auth if isinstance(auth, Rejection) else attrs.evolve(request, auth=auth)
 
 
-async def verified(request: HttpRequest, verify: Verify) -> HttpRequest | Rejection:
-    """Return the request with its principal, or a rejection (401) if there is none."""
-    principal = await verify(request)
-    if principal is None:
-        text = "the request is not authenticated (the server has token= or verify=)"
-        return Rejection(status=401, text=text, headers=[("WWW-Authenticate", "Bearer")])
-    return attrs.evolve(request, principal=principal)
+def protected_resource(
+    auth: "ResourceServer | None",
+    token: str | None,
+    *,
+    path: str,
+    bound: Sequence[tuple[str, int]] = (),
+    is_tls: bool = False,
+    scopes: Callable[[], Iterable[str]] = tuple,
+) -> "ProtectedResource | None":
+    """Return what authenticates the clients of a listener; None if all are accepted.
 
-
-def handshake_check_for(
-    options: WebSocketOptions, bound: Sequence[tuple[str, int]]
-) -> HandshakeCheck:
-    """Return the handshake checks of a server that is bound to these addresses.
-
-    Raises:
-        ValueError: Both `token` and `verify` are given, or one of the options is invalid.
-    """
-    return HandshakeCheck(
-        host_check=host_check_for(
-            bound, hosts=options.get("hosts"), origins=options.get("origins")
-        ),
-        path=options.get("path", "/ws"),
-        verify=verify_of(options.get("token"), options.get("verify")),
-    )
-
-
-def verify_of(token: str | None, verify: Verify | None) -> Verify | None:
-    """Return the function that verifies users, or None if users are not verified.
+    Args:
+        auth: The settings of the server.
+        token: The bearer token that is given in place of them.
+        path: The path of the endpoint.
+        bound: The addresses that are bound; none for an ASGI application.
+        is_tls: Whether the URLs begin with `https`.
+        scopes: Returns the scopes of everything that is registered.
 
     Raises:
-        ValueError: Both `token` and `verify` are given, or the token is invalid.
+        ValueError: Both `auth` and `token` are given; the token is invalid; or the resource has to
+            be given, since its URL is not known.
     """
-    if token is None:
-        return verify
-    if verify is not None:
-        raise ValueError("give either token= or verify=, not both")
-    return verified_by(checked_token(token))
+    if auth is None and token is None:
+        return None
+    from mcp_trio._auth.resource_server import ProtectedResource, ResourceServer
+
+    if auth is None:
+        from mcp_trio._auth.verification import StaticTokens
+
+        assert token is not None
+        auth = ResourceServer(StaticTokens({token: "bearer"}))
+    elif token is not None:
+        raise ValueError("give either token= or Server(auth=…), not both")
+    resources = [auth.resource] if auth.resource is not None else []
+    if not resources:
+        scheme = "https" if is_tls else "http"
+        hosts = dict.fromkeys((name, port) for host, port in bound for name in names_of(host))
+        resources = [f"{scheme}://{netloc(name, port)}{path}" for name, port in hosts]
+    if auth.issuers and not resources:
+        raise ValueError(
+            "the public URL of the server is not known: give"
+            ' Server(auth=ResourceServer(…, resource="https://HOST/mcp"))'
+        )
+    return ProtectedResource(settings=auth, resources=resources, path=path, scopes_supported=scopes)
 
 
-def verified_by(token: str) -> Verify:
-    """Return a function that accepts requests with the token, as one principal, "bearer"."""
-
-    async def verify(request: HttpRequest) -> str | None:
-        return "bearer" if has_token(request, token) else None
-
-    return verify
+def names_of(host: str) -> Sequence[str]:
+    """Return the names in the URLs of a bound address; none for all addresses of a machine."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return (host,)
+    if address.is_unspecified:
+        return ()
+    return (host, *LOOPBACK) if address.is_loopback else (host,)
 
 
 async def serve_websocket(
@@ -226,7 +241,9 @@ async def serve_websocket(
         ValueError: Options contradict each other.
         Exception: The error that the lifespan raised, not in an exception group.
     """
-    async with bound_websocket(options, host=host, port=port) as bound:
+    async with bound_websocket(
+        options, host=host, port=port, auth=server.auth, scopes=server.scopes
+    ) as bound:
 
         async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
             task_status.started(bound.url)
@@ -269,14 +286,32 @@ class BoundWebSocket:
 
 @asynccontextmanager
 async def bound_websocket(
-    options: WebSocketOptions, *, host: str, port: int
+    options: WebSocketOptions,
+    *,
+    host: str,
+    port: int,
+    auth: "ResourceServer | None" = None,
+    scopes: Callable[[], Iterable[str]] = tuple,
 ) -> AsyncGenerator[BoundWebSocket, None]:
     """Bind an address for WebSockets within the block; errors are those of `serve_websocket`."""
     tls = tls_context(options.get("certfile"), options.get("keyfile"))
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
-        handshake_check = handshake_check_for(
-            options, [each.socket.getsockname()[:2] for each in bound]
+        addresses = [each.socket.getsockname()[:2] for each in bound]
+        path = options.get("path", "/ws")
+        handshake_check = HandshakeCheck(
+            host_check=host_check_for(
+                addresses, hosts=options.get("hosts"), origins=options.get("origins")
+            ),
+            path=path,
+            protected=protected_resource(
+                auth,
+                options.get("token"),
+                path=path,
+                bound=[(host, addresses[0][1]), *addresses],
+                is_tls=tls is not None,
+                scopes=scopes,
+            ),
         )
         url = _url("ws" if tls is None else "wss", host, bound, handshake_check.path)
         port = bound[0].socket.getsockname()[1]

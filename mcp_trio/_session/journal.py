@@ -24,7 +24,14 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.records import LIMIT, PATCHED_MARK, MarkBody, ShutBody, value_body
+from mcp_trio._journal.records import (
+    LIMIT,
+    PATCHED_MARK,
+    MarkBody,
+    ShutBody,
+    sender_envelope,
+    value_body,
+)
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._session.lanes import Lane, lane_in
 from mcp_trio.errors import LocalProtocolError
@@ -469,8 +476,8 @@ class Recording(_Live):
             envelope = {"discarded": message.size}
             message = message.prefix
             embed = False
-        elif (principal := getattr(message, "principal", None)) is not None:
-            envelope = {"principal": principal}
+        elif (auth := getattr(message, "auth", None)) is not None:
+            envelope = sender_envelope(auth)
         elif client := getattr(message, "client", 0):
             envelope = {"client": client}
         return self.recorder.record(

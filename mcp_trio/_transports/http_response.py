@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import msgspec
@@ -341,6 +341,7 @@ def _nothing() -> None:
 
 class _ErrorCode(msgspec.Struct):
     code: int = 0
+    data: Any = None
 
 
 class _ResponseError(msgspec.Struct):
@@ -355,6 +356,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         headers: Headers of every response.
         status_of: Returns the HTTP status of a JSON answer with this JSON-RPC error code; without
             it, the status is 200.
+        challenge_of: Returns further headers of a JSON answer whose status is not 200, given the
+            data of its error.
         begin: Called when the events start; returns the id of a first event without a message, or
             None for no such event.
         first_event: The first event if `begin` returns None.
@@ -368,6 +371,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     limits: Limits
     headers: Headers = ()
     status_of: Callable[[int], int] | None = None
+    challenge_of: Callable[[Any], Headers] | None = None
     begin: Callable[[], str | None] = _nothing
     first_event: Event | None = None
     last_id: Callable[[], str] | None = None
@@ -409,15 +413,17 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
             if rejection is None:
                 return _ACCEPTED, self.headers, b""
             return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
-        status = _OK
-        if self.status_of is not None:
+        status, headers = _OK, self.headers
+        if self.status_of is not None and len(frames) == 1:
             error = msgspec.json.decode(frames[0], type=_ResponseError).error
             status = _OK if error is None else self.status_of(error.code)
+            if error is not None and status != _OK and self.challenge_of is not None:
+                headers = [*headers, *self.challenge_of(error.data)]
         if is_stream and status == _OK:
             return self._events(stream)
         stream.take()
         body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
-        return status, [*_JSON_HEADERS, *self.headers], body
+        return status, [*_JSON_HEADERS, *headers], body
 
     def _events(self, stream: ResponseStream) -> CompleteResponse:
         """Return all events as one answer with a known length."""

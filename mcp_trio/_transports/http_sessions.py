@@ -20,6 +20,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import has_line_end
 from mcp_trio._jsonrpc.messages import (
     Batch,
@@ -188,14 +189,12 @@ class SessionChannel(RoutedChannel):
     Attributes:
         has_one_stream: Whether the transport is HTTP+SSE of 2024-11-05, where responses, too, go to
             the stream of the GET, and streams cannot be resumed.
-        principal: The authenticated user of the session; None without authentication.
         events: The store of sent events for clients that reconnect. By default, a `ReplayBuffer`
             is made when the first event is to be kept.
         unasked: The stream of the GET, for messages that belong to no request.
     """
 
     has_one_stream: bool = False
-    principal: str | None = None
     events: EventStore | None = None
     unasked: ResponseStream = attrs.field(init=False)
     _streams: dict[int, ResponseStream] = attrs.field(factory=dict[int, ResponseStream], init=False)
@@ -229,6 +228,7 @@ class SessionChannel(RoutedChannel):
         message: Message | Batch,
         awaited: Sequence[RequestId] = (),
         *,
+        auth: AuthInfo | None = None,
         is_narrow: bool = False,
     ) -> ResponseStream | None:
         """Deliver the body of a POST to the session.
@@ -237,6 +237,7 @@ class SessionChannel(RoutedChannel):
             frame: The encoded message or batch.
             message: The same, decoded.
             awaited: The ids of its requests.
+            auth: The authenticated sender; None without authentication.
             is_narrow: Whether the client accepts JSON only.
 
         Returns:
@@ -263,7 +264,7 @@ class SessionChannel(RoutedChannel):
                 except msgspec.MsgspecError:
                     continue  # the session reports the malformed notification
                 self._settle(cancelled_id)
-        self._inbox.put(DecodedMessage(frame, message, self.principal))
+        self._inbox.put(DecodedMessage(frame, message, auth))
         return stream
 
     def _settle(self, request_id: RequestId) -> None:
@@ -402,7 +403,7 @@ class StatelessChannel(RoutedChannel):
     def deliver(
         self,
         request: Request,
-        principal: str | None = None,
+        auth: AuthInfo | None = None,
         *,
         address: str | None = None,
         is_narrow: bool = False,
@@ -411,20 +412,20 @@ class StatelessChannel(RoutedChannel):
 
         Args:
             request: The request with the client's id.
-            principal: The authenticated user; None without authentication.
-            address: The address of the client, which tells clients without a principal apart.
+            auth: The authenticated sender; None without authentication.
+            address: The address of the client, which tells clients without authentication apart.
             is_narrow: Whether the client accepts JSON only.
         """
-        client = self._number_of(address) if principal is None else 0
+        client = self._number_of(address) if auth is None else 0
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
         frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
         stream = ResponseStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
         slot = self._slots[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
-            self._inbox.put(DecodedMessage(frame, message, principal, client))
+            self._inbox.put(DecodedMessage(frame, message, auth, client))
         else:  # encoding has changed the params' white space: decode the bytes that are recorded
-            self._inbox.put(with_sender(frame, principal, client))
+            self._inbox.put(with_sender(frame, auth, client))
         return slot
 
     def _number_of(self, address: str | None) -> int:

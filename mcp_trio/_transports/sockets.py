@@ -21,6 +21,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
@@ -62,25 +63,25 @@ class SocketChannel(LineChannel):
     Attributes:
         name: The name of the peer for error texts.
         peer: The facts about the peer.
-        principal: At the server's end: the name that `authorize` returned for the client.
+        auth: At the server's end: the client as `authorize` has authenticated it.
         has_begun: Whether the first byte was checked.
     """
 
     ends: SocketEnds
     name: str
     peer: PeerCredentials
-    principal: str | None = None
+    auth: AuthInfo | None = None
     has_begun: bool = True
     _is_leaving: bool = attrs.field(default=False, init=False)
     _left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Return the messages that have arrived, with the client's principal if it has one."""
+        """Return the messages that have arrived, with their sender if it is known."""
         messages = await super().receive()
-        if self.principal is None:
+        if self.auth is None:
             return messages
         return [
-            with_sender(message, self.principal) if isinstance(message, bytes) else message
+            with_sender(message, self.auth) if isinstance(message, bytes) else message
             for message in messages
         ]
 
@@ -209,8 +210,8 @@ def netloc(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-Authorize: TypeAlias = Callable[[PeerCredentials], Awaitable[str | None]]
-"""Returns the principal of a peer, that is a name for the client; None rejects the connection."""
+Authorize: TypeAlias = Callable[[PeerCredentials], Awaitable[AuthInfo | str | None]]
+"""Returns a name for a peer, or more facts about it; None rejects the connection."""
 
 Handle: TypeAlias = Callable[[SocketChannel], Awaitable[None]]
 """Serves a channel, which is closed afterwards."""
@@ -321,7 +322,7 @@ class SocketHost:
 
     Attributes:
         transport: "unix" or "tcp".
-        authorize: Returns the principal of a client; without it all connections are accepted.
+        authorize: Returns a name for a client; without it all connections are accepted.
         handle: Serves a channel.
         limits: The limits of each session, and of the number of connections.
     """
@@ -355,8 +356,9 @@ class SocketHost:
     async def _serve(self, channel: SocketChannel) -> None:
         try:
             if self.authorize is not None:
-                channel.principal = await self.authorize(channel.peer)
-                if channel.principal is None:
+                auth = await self.authorize(channel.peer)
+                channel.auth = AuthInfo(subject=auth) if isinstance(auth, str) else auth
+                if channel.auth is None:
                     text = f"connection rejected by authorize=: {channel.peer}"
                     self.log.report("rejected", text)
                     return

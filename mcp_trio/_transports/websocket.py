@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import attrs
 import trio
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import Oversized, one_line
 from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.http_headers import HttpRequest
@@ -121,14 +122,14 @@ class WebSocketChannel:
 
     Attributes:
         name: The peer in logs and error messages, without secrets.
-        principal: At a server, the authenticated user of the client.
+        auth: At a server, the client as it has been authenticated.
         rejection: The error to raise if the peer has closed with code 1008 (policy violation).
     """
 
     transport: ClassVar[str] = "websocket"
 
     name: str
-    principal: str | None = None
+    auth: AuthInfo | None = None
     rejection: ConnectionLost | None = attrs.field(default=None, init=False)
     _socket: MessageSocket = attrs.field(alias="socket")
     _limits: Limits = attrs.field(alias="limits")
@@ -192,7 +193,7 @@ class WebSocketChannel:
                 received = await self._socket.receive()
                 self._check_open()
                 return [
-                    with_sender(one_line(each), self.principal) if isinstance(each, bytes) else each
+                    with_sender(one_line(each), self.auth) if isinstance(each, bytes) else each
                     for each in received
                 ]
             except SocketEnded as ended:
@@ -285,7 +286,7 @@ class _WebSocketTask:
 
     opening: AbstractAsyncContextManager[MessageSocket]
     name: str
-    principal: str | None
+    auth: AuthInfo | None
     limits: Limits
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     started: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -310,7 +311,7 @@ class _WebSocketTask:
         try:
             async with self.opening as socket:
                 channel = self.channel = WebSocketChannel(
-                    name=self.name, principal=self.principal, socket=socket, limits=self.limits
+                    name=self.name, auth=self.auth, socket=socket, limits=self.limits
                 )
                 self.started.set()
                 try:
@@ -329,7 +330,7 @@ async def start_channel(
     opening: AbstractAsyncContextManager[MessageSocket],
     *,
     name: str,
-    principal: str | None = None,
+    auth: AuthInfo | None = None,
     limits: Limits,
 ) -> WebSocketChannel:
     """Open a WebSocket in a system task, and return the channel over it.
@@ -339,7 +340,7 @@ async def start_channel(
     Raises:
         Exception: Any error of opening the WebSocket.
     """
-    task = _WebSocketTask(opening=opening, name=name, principal=principal, limits=limits)
+    task = _WebSocketTask(opening=opening, name=name, auth=auth, limits=limits)
     trio.lowlevel.spawn_system_task(task.run, context=copy_context())
     try:
         await task.started.wait()
@@ -388,7 +389,7 @@ async def accept_websocket(
 
     Args:
         upgrade: The handshake request.
-        admitted: The same request with its authenticated principal.
+        admitted: The same request with its authenticated sender.
         limits: The limits of the channel.
 
     Raises:
@@ -397,6 +398,6 @@ async def accept_websocket(
     return await start_channel(
         upgrade.opened(chosen_subprotocol(admitted)),
         name=admitted.client or "the client",
-        principal=admitted.principal,
+        auth=admitted.auth,
         limits=limits,
     )

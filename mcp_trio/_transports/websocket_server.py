@@ -88,7 +88,7 @@ async def respond_last(stream: trio.abc.Stream, answer: bytes, limits: Limits) -
 
 
 Admit: TypeAlias = Callable[[HttpRequest], Awaitable[HttpRequest | Rejection]]
-"""Authenticate a request: return it with its principal, or the rejection to answer with."""
+"""Authenticate a request: return it with its sender, or the rejection to answer with."""
 
 Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
 """Serve a channel, which the host closes afterwards."""

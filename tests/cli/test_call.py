@@ -583,10 +583,11 @@ def test_a_command_inherits_the_environment(mcp_trio, tmp_path):
 # SERVER as a URL, and --header.
 
 
-def some_server():
+def some_server(auth=None):
     spec = importlib.util.spec_from_file_location("some_server_over_http", SOME)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.server.auth = auth
     return module.server
 
 
@@ -644,7 +645,7 @@ def door():
 
 @pytest.fixture
 def guarded(serve, door):
-    return serve(some_server(), verify=door.verify)
+    return serve(some_server(door.verify))
 
 
 @pytest.mark.parametrize(

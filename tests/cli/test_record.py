@@ -405,7 +405,7 @@ def test_the_token_is_required_and_not_forwarded_but_headers_are(
     monkeypatch.setenv("KEY", "k")
     output = tmp_path / "all.mcprec.jsonl" if place == "file" else tmp_path
     options = ("--token", "${TOKEN}", "--header", "X-Key: ${KEY}", "--record", output)
-    with serving(Server("there"), path="/far", verify=verify) as url:
+    with serving(Server("there", auth=verify), path="/far") as url:
         given = ("bridge", "http://127.0.0.1:0/near", url, *options)
         shown, name = while_listening(use, *given, number=signal.SIGINT)
     assert (name, shown.exit_code) == ("there", 128 + signal.SIGINT)

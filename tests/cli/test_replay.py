@@ -686,7 +686,9 @@ def test_differences_at_a_url_are_printed_as_a_table(invoke, serve, write):
 
 
 @pytest.mark.parametrize("command", [("replay",), ("mock", "--as", "client")])
-def test_a_url_that_cannot_be_used_is_reported_in_one_line(invoke, serve, unused_http_url, command):
+def test_a_url_that_cannot_be_used_is_reported_in_one_line(
+    invoke, serve, unused_http_url, monkeypatch, command
+):
     name, *options = command
     shown = invoke(name, WEATHER_RECORDING, unused_http_url, *options)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
@@ -695,7 +697,8 @@ def test_a_url_that_cannot_be_used_is_reported_in_one_line(invoke, serve, unused
     async def verify(head):
         return "somebody" if head.header("x-key") == "k" else None
 
-    guarded = serve(weather, verify=verify)
+    monkeypatch.setattr(weather, "auth", verify)
+    guarded = serve(weather)
     shown = invoke(name, WEATHER_RECORDING, guarded, *options)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
     assert shown.stderr.endswith("(--header)\n")

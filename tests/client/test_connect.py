@@ -1276,19 +1276,19 @@ async def test_a_token_is_sent_over_websocket(tmp_path):
 
 
 async def test_a_token_is_sent_over_http():
-    server = Server("web")
+    async def verify(head):
+        return head.header("authorization")
+
+    server = Server("web", auth=verify)
 
     @server.tool
     async def who(*, ctx: Context) -> str:
         return str(ctx.principal)
 
-    async def verify(head):
-        return head.header("authorization")
-
     async with trio.open_nursery() as nursery:
 
         async def serve(task_status=trio.TASK_STATUS_IGNORED):
-            await server.serve_http(port=0, verify=verify, task_status=task_status)
+            await server.serve_http(port=0, task_status=task_status)
 
         url = await nursery.start(serve)
         async with Client(url, token="sesame") as client:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from mcp_trio import ConnectionLost
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import join_lines
 from mcp_trio._jsonrpc.messages import (
     Batch,
@@ -637,9 +638,9 @@ def test_a_lost_request_has_its_id_and_error():
 
 def test_a_decoded_message_equals_its_bytes_and_has_the_message():
     message = Request(7, "ping", None)
-    frame = DecodedMessage(FRAME, message, "anna")
-    assert (frame, frame.message, frame.principal) == (FRAME, message, "anna")
-    assert DecodedMessage(FRAME, message, None).principal is None
+    frame = DecodedMessage(FRAME, message, AuthInfo(subject="anna"))
+    assert (frame, frame.message, frame.auth.principal) == (FRAME, message, "anna")
+    assert DecodedMessage(FRAME, message, None).auth is None
 
 
 @pytest.mark.parametrize("id_", [0, -1, 2**64, "a", "", 'é"\n\\', "7"])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import (
@@ -50,7 +51,9 @@ def head(method="POST", *, principal=None, **fields):
         name.replace("_", "-"): value for name, value in fields.items()
     }
     lines = [(name.encode(), it.encode()) for name, it in fields.items() if it is not None]
-    return HttpRequest.of(method, "/mcp", lines, principal=principal)
+    return HttpRequest.of(
+        method, "/mcp", lines, auth=None if principal is None else AuthInfo(subject=principal)
+    )
 
 
 def judged(at, message, method="POST", **fields):

@@ -958,7 +958,7 @@ async def test_differences_of_a_server_at_a_url_are_reported():
     assert ("changed", "answer to tools/call forecast") in kinds
 
 
-async def test_headers_are_sent_with_each_request(spoken):
+async def test_headers_are_sent_with_each_request(spoken, monkeypatch):
     heard = []
 
     async def verify(head):
@@ -966,7 +966,8 @@ async def test_headers_are_sent_with_each_request(spoken):
         return "somebody"
 
     path = spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1)))
-    async with served(weather, verify=verify) as url:
+    monkeypatch.setattr(weather, "auth", verify)
+    async with served(weather) as url:
         await mock_client(path, url, headers={"X-Key": "k"})
     assert set(heard) == {"k"}
 
@@ -1035,7 +1036,7 @@ async def test_a_lost_final_ping_is_no_difference(spoken, autojump_clock):
     assert trio.current_time() == 0
 
 
-async def test_a_server_that_does_not_take_the_first_request_raises(spoken):
+async def test_a_server_that_does_not_take_the_first_request_raises(spoken, monkeypatch):
     path = spoken(("C", {"id": 1, "method": "initialize", "params": {}}), ("S", result(1)))
     async with served(weather) as url:
         pass
@@ -1045,7 +1046,8 @@ async def test_a_server_that_does_not_take_the_first_request_raises(spoken):
     async def verify(head):
         return None
 
-    async with served(weather, verify=verify) as url:
+    monkeypatch.setattr(weather, "auth", verify)
+    async with served(weather) as url:
         with pytest.raises(ConnectionLost, match="HTTP 401"):
             await run_inputs(path, url)
 

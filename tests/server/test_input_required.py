@@ -21,6 +21,7 @@ from mcp_trio import (
     UrlElicitation,
     types,
 )
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.metadata import UNKNOWN_PEER
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest
@@ -343,13 +344,14 @@ async def test_a_handler_may_ask_by_its_result_and_keep_a_text(plain):
 def test_a_state_is_bound_to_the_authenticated_principal():
     params = types.CallToolParams(name="it")
 
-    def bound(**facts):
-        peer = msgspec.structs.replace(UNKNOWN_PEER, **facts)
+    def bound(principal):
+        auth = None if principal is None else AuthInfo(subject=principal)
+        peer = msgspec.structs.replace(UNKNOWN_PEER, auth=auth)
         request = IncomingRequest(1, METHODS["tools/call"], params, peer=peer)
         return _binding(SimpleNamespace(request=request)).at("shop")
 
-    assert bound(principal="anna") == bound(principal="anna")
-    assert len({bound(principal=name) for name in ("anna", "bert", None)}) == 3
+    assert bound("anna") == bound("anna")
+    assert len({bound(name) for name in ("anna", "bert", None)}) == 3
 
 
 async def test_a_state_without_questions_is_a_round_too(plain):

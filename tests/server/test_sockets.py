@@ -162,7 +162,7 @@ async def test_a_handler_gets_the_principal_of_the_connection(tmp_path):
     async def verify(head):
         return {"Bearer x": "xenia"}.get(head.header("authorization"))
 
-    async with served(harbour(), "websocket", tmp_path, verify=verify) as (url, _scope):
+    async with served(harbour(auth=verify), "websocket", tmp_path) as (url, _scope):
         for protocol_version in (LEGACY, STATELESS):
             channel = await open_websocket_channel(url, token="x")
             async with Client(channel, protocol_versions=[protocol_version]) as client:
@@ -179,11 +179,7 @@ async def test_a_handler_gets_the_principal_of_the_connection(tmp_path):
 
 
 async def test_options_that_contradict_each_other_are_rejected(tmp_path):
-    async def verify(_head):
-        return "anybody"
-
     rejected = [
-        ({"token": "x", "verify": verify}, "either token= or verify="),
         ({"token": ""}, "at least one character"),
         ({"token": "ö"}, "visible ASCII"),
         ({"keyfile": "x"}, "certfile="),
@@ -192,6 +188,12 @@ async def test_options_that_contradict_each_other_are_rejected(tmp_path):
     for options, complaint in rejected:
         with pytest.raises(ValueError, match=complaint):
             await harbour().serve_websocket(port=0, **options)
+
+    async def verify(_head):
+        return "anybody"
+
+    with pytest.raises(ValueError, match=r"either token= or Server\(auth="):
+        await harbour(auth=verify).serve_websocket(port=0, token="x")
 
 
 async def test_the_rejection_of_another_origin_names_the_setting(tmp_path):

@@ -561,8 +561,8 @@ async def test_options_that_contradict_each_other_are_rejected():
     async def verify(_head):
         return "anybody"
 
-    with pytest.raises(ValueError, match="token= or verify="):
-        async with listen_websocket(token="x", verify=verify):
+    with pytest.raises(ValueError, match="token= or"):
+        async with listen_websocket(token="x", auth=verify):
             pass
 
 

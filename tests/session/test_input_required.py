@@ -7,6 +7,7 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest
@@ -869,10 +870,10 @@ def test_a_retry_needs_the_params_and_principal_of_the_first_request(change, is_
     peer = Peer(
         protocol_version=PROTOCOL_VERSIONS["2026-07-28"],
         capabilities=ClientCapabilities(),
-        principal="anna",
+        auth=AuthInfo(subject="anna"),
     )
     if "peer" in change:
-        change = {"peer": msgspec.structs.replace(peer, principal="berit")}
+        change = {"peer": msgspec.structs.replace(peer, auth=AuthInfo(subject="berit"))}
     first = {
         "id": 1,
         "method": METHODS["tools/call"],

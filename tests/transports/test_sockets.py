@@ -195,7 +195,7 @@ async def test_the_credentials_of_a_unix_peer_are_known(unix_site):
     path, arrivals = await unix_site(authorize=authorize)
     channel = await open_unix_channel(path, limits=LIMITS)
     theirs = await arrivals.receive()
-    assert theirs.principal == "me"
+    assert theirs.auth.principal == "me"
     assert seen == [PeerCredentials(pid=os.getpid(), uid=os.getuid(), gid=os.getgid())]
     assert channel.peer.uid == os.getuid()
     await channel.aclose()
@@ -253,7 +253,7 @@ async def test_an_exception_of_authorize_ends_only_its_connection(tcp_site, capl
     assert await channel.receive() == []
     await channel.aclose()
     channel = await open_tcp_channel("127.0.0.1", port, limits=LIMITS)
-    assert (await arrivals.receive()).principal == "friend"
+    assert (await arrivals.receive()).auth.principal == "friend"
     await channel.aclose()
     assert "a connection failed" in caplog.text
 

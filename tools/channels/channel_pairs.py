@@ -326,6 +326,10 @@ class _ChannelApplication:
     protocol_versions: tuple[str, ...]
     limits: Limits = LIMITS
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
+    auth: None = None
+
+    def scopes(self) -> tuple[str, ...]:
+        return ()
 
     def enter_lifespan(self, *_: Any, **__: Any) -> AbstractAsyncContextManager[None]:
         return nullcontext()

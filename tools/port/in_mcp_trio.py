@@ -790,6 +790,14 @@ async def request_ids() -> Facts:
     return {"request_id": request_id, "client_id without authentication": client_id}
 
 
+async def authorization() -> Facts:
+    from mcp_trio.auth import StaticTokens
+
+    tokens = {"secret": "ada"}
+    server = Server("demo", auth=StaticTokens(tokens))
+    return {"is set": server.auth is not None}
+
+
 async def client_info() -> Facts:
     server = Server("demo")
 

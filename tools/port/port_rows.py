@@ -404,7 +404,7 @@ CONTEXT: Final = (
         "http_headers",
         "the headers of the HTTP request",
         "get_http_headers()",
-        "`verify=` gets the headers, and returns the `ctx.principal`",
+        "a function for `Server(auth=)` gets them, and returns the `ctx.auth`",
         absent="get_http_headers",
     ),
     other(
@@ -545,13 +545,12 @@ COMPOSITION: Final = (
         "[described here](serve.md#routes-beside-the-mcp-endpoint); a route needs the same"
         " authentication as the MCP endpoint, unless it is registered with `is_public=True`",
     ),
-    missing(
+    other(
         "authorization",
         "authorization",
         'mcp = FastMCP("demo", auth=StaticTokenVerifier(tokens))',
-        "OAuth is planned; `token=` and `verify=` of `serve_http` check bearer tokens, as"
-        " [described here](serve.md)",
-        absent="Server.auth",
+        'server = Server("demo", auth=StaticTokens(tokens))',
+        "also the URL of an issuer, and scopes of tools: [described here](protect-a-server.md)",
     ),
 )
 

@@ -96,7 +96,7 @@ async def test_the_calls_of_one_client_keep_their_order(open_site, autojump_cloc
 
 
 async def test_clients_with_a_principal_are_told_apart_by_it(open_site, autojump_clock):
-    site = await open_site(harbour(), verify=verify)
+    site = await open_site(harbour(auth=verify))
     slow = call("wait", {"seconds": SLOW_SECONDS})
     for number in range(300):
         site.begin_stateless(slow, client=f"192.0.2.{number % 200}", Authorization="Bearer 1")
@@ -257,8 +257,8 @@ def session_limits(sessions_max):
 async def test_sessions_of_one_client_leave_places_to_the_others(
     open_site, has_principals, autojump_clock
 ):
-    options = {"verify": verify} if has_principals else {}
-    site = await open_site(harbour(**session_limits(2)), **options)
+    options = {"auth": verify} if has_principals else {}
+    site = await open_site(harbour(**session_limits(2), **options))
     flood, other = (
         {"client": FLOOD if has_principals else address, "Authorization": token}
         for address, token in zip((FLOOD, OTHER), TOKENS, strict=True)

@@ -170,7 +170,7 @@ async def test_the_health_endpoint_needs_no_authorization(open_site, autojump_cl
     async def verify(_head):
         return None
 
-    site = await open_site(harbour(), verify=verify)
+    site = await open_site(harbour(auth=verify))
     assert (await site.ask("GET", path="/health")).status == 200
     assert (await site.ask("POST", hello("2025-11-25"))).status == 401
 
@@ -342,7 +342,7 @@ async def test_an_application_closed_during_its_start_ends_its_lifespan(
     assert reported == ["begins", "ends"]
 
 
-# The principal that `verify=` returns, in handlers, states and recordings.
+# The principal that `auth=` gives, in handlers, states and recordings.
 
 
 FORMS = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
@@ -354,8 +354,8 @@ async def verify(head):
     return TOKENS.get(head.header("authorization"))
 
 
-def principal_server():
-    server = Server("harbour")
+def principal_server(auth=None):
+    server = Server("harbour", auth=auth)
 
     @server.tool
     async def who(*, ctx: Context) -> str:
@@ -376,7 +376,7 @@ def principal_server():
 
 @pytest.mark.parametrize("tool", ["who", "who_in_a_thread"])
 async def test_stateless_and_legacy_handlers_get_the_principal(open_site, tool):
-    site = await open_site(principal_server(), verify=verify)
+    site = await open_site(principal_server(verify))
     for token, name in TOKENS.items():
         client = await site.open(Authorization=token)
         assert text((await client.ask(call(tool))).json) == name
@@ -387,7 +387,7 @@ async def test_stateless_and_legacy_handlers_get_the_principal(open_site, tool):
 @pytest.mark.requirement("STATE-07")
 @pytest.mark.parametrize("host", ["native", "hypercorn"])
 async def test_each_request_on_a_connection_is_verified_again(nursery, host):
-    serve = functools.partial(principal_server().serve_http, port=0, server=host, verify=verify)
+    serve = functools.partial(principal_server(verify).serve_http, port=0, server=host)
     url = await nursery.start(serve)
     asked, connections = stateless(call("who")), []
     async with httpx2.AsyncClient() as http:
@@ -409,7 +409,7 @@ async def test_each_request_on_a_connection_is_verified_again(nursery, host):
     nursery.cancel_scope.cancel()
 
 
-async def test_without_verify_there_is_no_principal(open_site, autojump_clock):
+async def test_without_auth_there_is_no_principal(open_site, autojump_clock):
     site = await open_site(principal_server())
     client = await site.open(Authorization=ANNA)
     assert text((await client.ask(call("who"))).json) == "None"
@@ -417,7 +417,7 @@ async def test_without_verify_there_is_no_principal(open_site, autojump_clock):
 
 
 async def test_handlers_over_http_with_sse_get_the_principal(open_site, autojump_clock):
-    site = await open_site(principal_server(), verify=verify)
+    site = await open_site(principal_server(verify))
     stream = site.begin("GET", path="/sse", accept="text/event-stream", Authorization=ANNA)
     path = "/" + (await stream.event()).data.decode()
     for message in (hello("2024-11-05"), call("who")):
@@ -429,7 +429,7 @@ async def test_handlers_over_http_with_sse_get_the_principal(open_site, autojump
 @pytest.mark.requirement("MRTR-19", "MRTR-22", "STATE-09", "TRAP-96")
 @pytest.mark.parametrize("tool", ["suspended", "sealed"])
 async def test_a_state_is_valid_only_for_its_principal(open_site, tool, autojump_clock):
-    site = await open_site(principal_server(), verify=verify)
+    site = await open_site(principal_server(verify))
     asked = await site.ask_stateless(call(tool), meta=FORMS, Authorization=ANNA)
     state = asked.json["result"]["requestState"]
     retry = call(tool, id=2, requestState=state, inputResponses={"q1": TRUE})
@@ -443,7 +443,7 @@ async def test_a_state_is_valid_only_for_its_principal(open_site, tool, autojump
 
 
 async def record(options):
-    async with site_of(principal_server(), record=options, verify=verify) as site:
+    async with site_of(principal_server(verify), record=options) as site:
         for token in TOKENS:
             client = await site.open(Authorization=token)
             await client.ask(call("who"))

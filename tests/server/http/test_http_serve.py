@@ -70,17 +70,19 @@ async def test_stateless_and_legacy_clients_are_served(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_the_listener_runs_the_first_step_of_a_handler_itself(host):
-    server, serving, handling = Server("harbour"), [], []
+    serving, handling = [], []
 
     async def verify(_head):
         serving.append(trio.lowlevel.current_task())
         return "anna"
 
+    server = Server("harbour", auth=verify)
+
     @server.tool
     async def look() -> None:
         handling.append(trio.lowlevel.current_task())
 
-    async with served(server, server=host, verify=verify) as (url, http, _scope):
+    async with served(server, server=host) as (url, http, _scope):
         for _ in range(2):
             await http.post(url, **stateless(call("look")))
     assert (serving == handling) == (host == "native")

@@ -646,7 +646,7 @@ async def test_a_session_of_another_instance_is_misdirected_and_not_ended(
         return head.header("authorization")
 
     stores = HttpStores(sessions=make())
-    here, there = [await open_site(harbour(), stores=stores, verify=verify) for _ in range(2)]
+    here, there = [await open_site(harbour(auth=verify), stores=stores) for _ in range(2)]
     client = await there.open("2025-06-18", {"roots": {}}, Authorization="anna")
     facts = await stores.sessions.find(client.id)
     assert (facts.principal, facts.protocol_version, facts.client.name) == (
@@ -778,7 +778,7 @@ async def test_a_stream_belongs_to_the_principal_that_opened_it(open_site, autoj
     async def verify(head):
         return head.header("authorization")
 
-    site = await open_site(harbour(), verify=verify)
+    site = await open_site(harbour(auth=verify))
     assert (await site.ask("GET", path="/sse")).status == 401
     _stream, path = await opened(site, Authorization="me")
     rejected = await site.ask("POST", call("tide"), path=path, Authorization="you")

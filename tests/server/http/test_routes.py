@@ -264,7 +264,8 @@ async def test_a_route_needs_authentication_unless_it_is_public(open_site, serve
 
     server.route("/private")(whom)
     server.route("/public", is_public=True)(whom)
-    site = await open_site(server, verify=verify)
+    server.auth = verify
+    site = await open_site(server)
     assert (await site.ask("GET", path="/private")).status == 401
     known = await site.ask("GET", path="/private", Authorization="Bearer 1")
     assert known.answer_body == b"anna"

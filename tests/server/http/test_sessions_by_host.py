@@ -30,11 +30,13 @@ def leads(request):
 
 
 async def test_only_the_first_step_of_a_handler_runs_in_the_task_of_the_exchange(open_site, leads):
-    server, answering, handling = Server("harbour"), [], []
+    answering, handling = [], []
 
     async def verify(_head):
         answering.append(trio.lowlevel.current_task())
         return "anna"
+
+    server = Server("harbour", auth=verify)
 
     @server.tool
     async def look(*, waits: bool) -> None:
@@ -42,7 +44,7 @@ async def test_only_the_first_step_of_a_handler_runs_in_the_task_of_the_exchange
         if waits:
             await trio.lowlevel.checkpoint()
 
-    client = await (await open_site(server, verify=verify)).open()
+    client = await (await open_site(server)).open()
     for waits in (False, True, False):
         assert (await client.ask(call("look", {"waits": waits}))).status == 200
         assert (handling[-1] is answering[-1]) == leads
@@ -417,7 +419,7 @@ async def test_a_session_belongs_to_the_principal_that_opened_it(open_site, auto
     async def verify(head):
         return head.header("authorization")
 
-    site = await open_site(harbour(), verify=verify)
+    site = await open_site(harbour(auth=verify))
     client = await site.open(Authorization="me")
     assert (await client.ask(call("tide"))).status == 200
     for who, status in (("you", 404), (None, 401)):

@@ -365,9 +365,9 @@ async def test_a_session_that_cannot_start_closes_its_connection(host, monkeypat
     assert "a WebSocket connection failed" in caplog.text
 
 
-async def test_token_and_verify_together_are_rejected():
+async def test_token_and_auth_together_are_rejected():
     async def verify(_head):
         return "anybody"
 
-    with pytest.raises(ValueError, match="either token= or verify="):
-        await harbour_websockets().serve_http(port=0, token="x", verify=verify)
+    with pytest.raises(ValueError, match=r"either token= or Server\(auth="):
+        await harbour_websockets(auth=verify).serve_http(port=0, token="x")

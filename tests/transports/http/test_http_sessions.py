@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Limits
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.messages import (
     Batch,
     DecodedMessage,
@@ -413,8 +414,8 @@ async def test_a_delivered_request_has_the_same_content_in_one_line():
     made.deliver_to(taken.extend)
     for params in (None, b'{"a":1}', b'{\n  "a": [1,\r\n 2]\n}'):
         raw = None if params is None else msgspec.Raw(params)
-        made.deliver(Request("x", "ping", raw), "anna")
-    assert {frame.principal for frame in taken} == {"anna"}
+        made.deliver(Request("x", "ping", raw), AuthInfo(subject="anna"))
+    assert {frame.auth.principal for frame in taken} == {"anna"}
     assert not any(b"\n" in frame for frame in taken)
     decoder = Decoder(json_depth_max=9)
     said = [decoder.decode(bytes(frame)) for frame in taken]

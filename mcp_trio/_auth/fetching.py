@@ -1,0 +1,174 @@
+"""Requests to authorization servers, with a bound on everything that the other side chooses.
+
+The other side may be slow, broken or hostile: documents and keys are read up to a number of bytes
+and for a number of seconds, redirects are not followed, and bodies are not decompressed.
+"""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._protocol.http_headers import JSON, media_type_of
+from mcp_trio._protocol.security import LOOPBACK
+
+if TYPE_CHECKING:
+    import httpx2
+
+T = TypeVar("T")
+
+_OK: Final = 200
+
+
+class FetchError(Exception):
+    """An authorization server gave no usable response.
+
+    Attributes:
+        url: The URL of the request.
+        status: The HTTP status of the response; None if there was none.
+    """
+
+    def __init__(self, url: str, reason: str, status: int | None = None) -> None:
+        super().__init__(f"{url}: {reason}")
+        self.url = url
+        self.status = status
+
+
+def check_url(url: str) -> None:
+    """Check that a URL is one of an authorization server: https, or http on this machine.
+
+    Raises:
+        ValueError: The URL is another one, has a user name, or has a fragment.
+    """
+    parts = urlsplit(url)  # it raises a ValueError as well
+    host = parts.hostname or ""
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+    if not is_safe or not host:
+        raise ValueError(f"not an https URL, or an http URL of this machine: {url!r}")
+    if "@" in parts.netloc or "#" in url:
+        raise ValueError(f"a user name, or a fragment, is not allowed in {url!r}")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A complete response: its status, its headers by names in lower case, and its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class Fetcher:
+    """A sender of bounded HTTP requests.
+
+    Attributes:
+        bytes_max: The maximum size of a body.
+        seconds_max: The maximum time of a request, from the name lookup to the end of the body.
+        client: The HTTP client, for proxies or certificates of one's own; by default, one that is
+            made for each request, since such requests are rare. It is not closed.
+    """
+
+    bytes_max: int = 256 * 1024
+    seconds_max: float = 10.0
+    client: "httpx2.AsyncClient | None" = None
+
+    async def get_json(self, url: str, kind: type[T]) -> T:
+        """Return a JSON document, decoded to `kind`.
+
+        Raises:
+            FetchError: The URL is not allowed; or there was no response with status 200 whose body
+                is such a document, within the bounds.
+        """
+        return decoded(url, await self.send("GET", url), kind)
+
+    async def send(self, method: str, url: str, **request: Any) -> Fetched:
+        """Send a request, and return the complete response, whatever its status is.
+
+        If this is cancelled, the connection is closed.
+
+        Args:
+            method: The HTTP method.
+            url: An https URL, or an http URL of this machine.
+            request: Further arguments of `httpx2.AsyncClient.request`: `data`, `headers`, `auth`.
+
+        Raises:
+            FetchError: The URL is not allowed; or there was no complete response within the bounds.
+        """
+        from mcp_trio._transports.http_client_requests import default_ssl_context
+
+        try:
+            check_url(url)
+        except ValueError as error:
+            raise FetchError(url, str(error)) from None
+        import httpx2
+
+        try:
+            with trio.fail_after(self.seconds_max):
+                if self.client is not None:
+                    return await self._send(self.client, method, url, request)
+                async with httpx2.AsyncClient(verify=default_ssl_context()) as client:
+                    return await self._send(client, method, url, request)
+        except trio.TooSlowError:
+            raise FetchError(url, f"no response within {self.seconds_max} seconds") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise FetchError(url, str(error) or type(error).__name__) from error
+
+    async def _send(
+        self, client: "httpx2.AsyncClient", method: str, url: str, request: dict[str, Any]
+    ) -> Fetched:
+        headers = {"Accept": JSON, "Accept-Encoding": "identity", **request.pop("headers", {})}
+        async with client.stream(
+            method,
+            url,
+            headers=headers,
+            follow_redirects=False,
+            timeout=self.seconds_max,
+            **request,
+        ) as response:
+            body = bytearray()
+            if response.is_stream_consumed:  # by its transport
+                body += response.content
+            else:
+                async for piece in response.aiter_raw():
+                    if len(body) <= self.bytes_max:
+                        body += piece
+                        if len(body) > self.bytes_max:
+                            # The loop goes on until the closed stream ends by itself: Python warns
+                            # of an async generator that is left earlier.
+                            await response.aclose()
+            if len(body) > self.bytes_max:
+                text = f"the body has more than {self.bytes_max} bytes"
+                raise FetchError(url, text, response.status_code)
+            return Fetched(
+                response.status_code,
+                {name.lower(): value for name, value in response.headers.items()},
+                bytes(body),
+            )
+
+
+def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
+    """Return the JSON document in a response, decoded to `kind`.
+
+    Raises:
+        FetchError: The status is not 200, or the body is not such a document.
+    """
+    if fetched.status != _OK:
+        raise FetchError(url, f"HTTP status {fetched.status}", fetched.status)
+    if media_type_of(fetched.headers.get("content-encoding")) not in {"", "identity"}:
+        raise FetchError(url, "a compressed response, which was not asked for", fetched.status)
+    try:
+        return msgspec.json.decode(fetched.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FetchError(url, f"not a valid document: {error}", fetched.status) from error

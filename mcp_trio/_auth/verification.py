@@ -1,0 +1,410 @@
+"""Verifiers of access tokens: JSON Web Tokens, introspection, and fixed tokens.
+
+A verifier says who the sender of a token is, and what the token grants. That the token is for this
+server, is in time and is sent by the holder of its key, `ResourceServer` checks for all of them.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from urllib.parse import quote
+
+import attrs
+import msgspec
+
+from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded
+from mcp_trio._auth.issuers import (
+    Issuer,
+    JsonWebKeySet,
+    VerifierUnavailableError,
+    public_keys,
+)
+from mcp_trio._jsonrpc.auth_info import AuthInfo
+from mcp_trio._protocol.websocket import checked_token
+
+if TYPE_CHECKING:
+    import httpx2
+    from joserfc.jwk import Key
+    from joserfc.jws import JWSRegistry
+
+ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "Ed25519"),
+)
+"""The algorithms of signatures with a public key; with a shared secret a server could sign too."""
+
+# RFC 9068, section 4, asks for the first; many authorization servers send the second.
+_TOKEN_TYPES: Final = frozenset({"at+jwt", "application/at+jwt"})
+_UNTYPED: Final = frozenset({"jwt", ""})
+
+_HEADER_BYTES_MAX: Final = 8192
+
+
+class InvalidTokenError(Exception):
+    """The token is not valid; the text, which the client receives, says why."""
+
+
+@runtime_checkable
+class TokenVerifier(Protocol):
+    """A verifier of access tokens."""
+
+    async def verify(self, token: str) -> AuthInfo | None:
+        """Return the facts about a valid token; None if the token is unknown.
+
+        `aud` and `cnf` in the claims, and the time of expiry, are checked again afterwards.
+
+        Raises:
+            InvalidTokenError: The token is not valid; the text says why.
+            VerifierUnavailableError: It cannot be verified now.
+        """
+        ...
+
+
+@attrs.define(eq=False, repr=False)
+class TokenCache:
+    """Verified tokens, by a digest with a key that only this object has.
+
+    Attributes:
+        seconds_max: The maximum time for which a token is kept.
+        tokens_max: The maximum number of tokens; the one not used for longest is dropped.
+        now: Returns the Unix time.
+    """
+
+    seconds_max: float
+    tokens_max: int
+    now: Callable[[], float]
+    _key: bytes = attrs.field(factory=lambda: secrets.token_bytes(32), init=False)
+    _kept: OrderedDict[bytes, tuple[float, AuthInfo]] = attrs.field(
+        factory=OrderedDict[bytes, tuple[float, AuthInfo]], init=False
+    )
+
+    def get(self, token: str) -> AuthInfo | None:
+        """Return what was kept for a token; None if nothing was, or not any more."""
+        digest = self._digest(token)
+        found = self._kept.get(digest)
+        if found is None:
+            return None
+        until, auth = found
+        if self.now() >= until:
+            del self._kept[digest]
+            return None
+        self._kept.move_to_end(digest)
+        return auth
+
+    def keep(self, token: str, auth: AuthInfo) -> None:
+        """Keep a verified token until it expires, but not longer than `seconds_max`."""
+        until = self.now() + self.seconds_max
+        if auth.expires_at is not None:
+            until = min(until, auth.expires_at)
+        self._kept[self._digest(token)] = until, auth
+        if len(self._kept) > self.tokens_max:
+            self._kept.popitem(last=False)
+
+    def _digest(self, token: str) -> bytes:
+        return hashlib.blake2b(token.encode(), key=self._key, digest_size=32).digest()
+
+
+# JSON Web Tokens ----------------------------------------------------------------------------------
+
+
+def _check_algorithms(_verifier: object, _field: object, algorithms: Collection[str]) -> None:
+    unknown = sorted(set(algorithms) - set(ALGORITHMS))
+    if unknown or not algorithms:
+        raise ValueError(f"algorithms {unknown}: choose from {', '.join(ALGORITHMS)}")
+
+
+@attrs.define(eq=False, repr=False)
+class JWTVerifier:
+    """A verifier of JSON Web Tokens (RFC 9068) that an authorization server has signed.
+
+    The signature, `iss`, `exp`, `nbf` and `iat` are checked; `aud` and `sub` or a client have to be
+    present. Verified tokens are cached.
+
+    Attributes:
+        issuer: The issuer, as it is in `iss`; its metadata name the URL of its keys.
+        jwks_uri: The URL of the keys, for an issuer without metadata.
+        keys: The keys themselves, as a JSON Web Key Set; then nothing is fetched.
+        algorithms: The accepted algorithms of signatures.
+        requires_token_type: Accept only tokens of the type `at+jwt`, as RFC 9068 demands; many
+            authorization servers do not send it.
+        leeway_seconds: The accepted difference between the clocks of issuer and server.
+        cache_seconds: The time for which a verified token is not verified again.
+        cache_tokens_max: The number of tokens that are cached.
+        http_client: The HTTP client, for proxies or certificates of one's own.
+        now: Returns the Unix time.
+
+    Raises:
+        ValueError: A URL or an algorithm is not allowed.
+    """
+
+    issuer: str
+    jwks_uri: str | None = attrs.field(default=None, kw_only=True)
+    keys: JsonWebKeySet | None = attrs.field(default=None, kw_only=True)
+    algorithms: Collection[str] = attrs.field(
+        default=ALGORITHMS, kw_only=True, validator=_check_algorithms
+    )
+    requires_token_type: bool = attrs.field(default=False, kw_only=True)
+    leeway_seconds: int = attrs.field(default=30, kw_only=True)
+    cache_seconds: float = attrs.field(default=300.0, kw_only=True)
+    cache_tokens_max: int = attrs.field(default=10_000, kw_only=True)
+    http_client: "httpx2.AsyncClient | None" = attrs.field(default=None, kw_only=True)
+    now: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
+    _issuer: Issuer = attrs.field(init=False)
+    _given_keys: "list[Key] | None" = attrs.field(default=None, init=False)
+    _cache: TokenCache = attrs.field(init=False)
+    _registry: "JWSRegistry | None" = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        fetcher = Fetcher(client=self.http_client)
+        self._issuer = Issuer(url=self.issuer, jwks_uri=self.jwks_uri, fetcher=fetcher)
+        self._cache = TokenCache(self.cache_seconds, self.cache_tokens_max, self.now)
+        if self.keys is not None:
+            self._given_keys = public_keys(self.keys)
+            if not self._given_keys:
+                raise ValueError("keys= has no key that can verify a signature")
+
+    async def verify(self, token: str) -> AuthInfo:
+        """Return the facts about a valid token.
+
+        Raises:
+            InvalidTokenError: The token is not valid.
+            VerifierUnavailableError: The keys of the issuer cannot be fetched.
+        """
+        known = self._cache.get(token)
+        if known is not None:
+            return known
+        from joserfc import errors, jws
+
+        registry = self._registry = self._registry or jws_registry(self.algorithms)
+        try:
+            header = jws.extract_compact(token.encode("ascii"), registry=registry).headers()
+            registry.check_header(header)
+            registry.get_alg(header["alg"])
+        except (errors.JoseError, ValueError, KeyError, TypeError) as error:
+            raise InvalidTokenError(
+                "the token is not a JSON Web Token with an allowed algorithm"
+            ) from error
+        kind = header.get("typ", "")
+        accepted = _TOKEN_TYPES if self.requires_token_type else _TOKEN_TYPES | _UNTYPED
+        if not isinstance(kind, str) or kind.lower() not in accepted:
+            raise InvalidTokenError("the token has another type than an access token")
+        key_id = header.get("kid")
+        keys = self._given_keys
+        if keys is None:
+            keys = await self._issuer.keys(key_id if isinstance(key_id, str) else None)
+        auth = auth_of_claims(self._claims(token, keys, registry))
+        self._cache.keep(token, auth)
+        return auth
+
+    def _claims(self, token: str, keys: "Iterable[Key]", registry: "JWSRegistry") -> dict[str, Any]:
+        """Return the claims of a token that one of the keys has signed, and that is in time."""
+        from joserfc import errors, jwt
+
+        rules = jwt.JWTClaimsRegistry(
+            now=int(self.now()),
+            leeway=self.leeway_seconds,
+            iss={"essential": True, "value": self.issuer},
+            aud={"essential": True},
+            exp={"essential": True},
+        )
+        for key in keys:
+            try:
+                claims = jwt.decode(token, key, registry=registry).claims
+            except (errors.JoseError, ValueError, TypeError):
+                continue  # another key, or a key for another algorithm
+            try:
+                rules.validate(claims)
+            except errors.ExpiredTokenError:
+                raise InvalidTokenError("the token has expired") from None
+            except errors.JoseError as error:
+                raise InvalidTokenError(str(error.description or error.error)) from None
+            return claims
+        raise InvalidTokenError("the token is signed by no key of the issuer")
+
+
+def jws_registry(algorithms: Collection[str]) -> "JWSRegistry":
+    """Return the algorithms and the bounds of signed tokens, for joserfc."""
+    from joserfc.jws import JWSRegistry
+
+    # Authorization servers add headers of their own; those in `crit` are rejected in any case.
+    registry = JWSRegistry(algorithms=list(algorithms), strict_check_header=False)
+    registry.max_header_length = _HEADER_BYTES_MAX
+    return registry
+
+
+def auth_of_claims(claims: Mapping[str, Any]) -> AuthInfo:
+    """Return the facts in the claims of a token, or in an introspection response.
+
+    Raises:
+        InvalidTokenError: A claim has a wrong type, or neither a user nor a client is named.
+    """
+    subject = claims.get("sub")
+    # RFC 9068 and RFC 7662 have `client_id`; OpenID Connect has `azp`, Okta has `cid`.
+    client = next((claims[name] for name in ("client_id", "azp", "cid") if claims.get(name)), None)
+    for name, value in (("sub", subject), ("client_id", client)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidTokenError(f"the claim {name} is not a string")
+    if not (subject or client):
+        raise InvalidTokenError("the token has neither a subject nor a client")
+    # RFC 9068 has `scope`, a string; others have `scp`, or a list.
+    scopes: Any = claims.get("scope", claims.get("scp", ""))
+    if isinstance(scopes, str):
+        scopes = scopes.split()
+    try:
+        granted = msgspec.convert(scopes, frozenset[str])
+    except msgspec.ValidationError:
+        raise InvalidTokenError("the claim scope is not a string") from None
+    expires_at = claims.get("exp")
+    if expires_at is not None and not _is_time(expires_at):
+        raise InvalidTokenError("the claim exp is not a time")
+    return AuthInfo(
+        subject=subject,
+        client=client,
+        scopes=granted,
+        claims=dict(claims),
+        expires_at=expires_at,
+    )
+
+
+def _is_time(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and value - value == 0  # not infinite, and a number
+
+
+# Introspection ------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class Introspection:
+    """A verifier that asks the authorization server about each token (RFC 7662).
+
+    Attributes:
+        issuer: The authorization server; its metadata name the endpoint.
+        client_id: The name of this server at the authorization server.
+        client_secret: Its secret there.
+        endpoint: The URL of the endpoint, for an issuer without metadata.
+        auth_method: How the secret is sent, by the names of RFC 8414.
+        requires_audience: Reject tokens about which the response has no `aud`. False accepts each
+            token that the authorization server has issued, for whatever server.
+        cache_seconds: The time for which an active token is not looked up again; a token that is
+            revoked meanwhile is still accepted.
+        cache_tokens_max: The number of tokens that are cached.
+        leeway_seconds: The accepted difference between the clocks of issuer and server.
+        http_client: The HTTP client, for proxies or certificates of one's own.
+        now: Returns the Unix time.
+
+    Raises:
+        ValueError: A URL is not allowed.
+    """
+
+    issuer: str
+    client_id: str = attrs.field(kw_only=True)
+    client_secret: str = attrs.field(kw_only=True)
+    endpoint: str | None = attrs.field(default=None, kw_only=True)
+    auth_method: Literal["client_secret_basic", "client_secret_post"] = attrs.field(
+        default="client_secret_basic",
+        kw_only=True,
+        validator=attrs.validators.in_(("client_secret_basic", "client_secret_post")),
+    )
+    requires_audience: bool = attrs.field(default=True, kw_only=True)
+    cache_seconds: float = attrs.field(default=60.0, kw_only=True)
+    cache_tokens_max: int = attrs.field(default=10_000, kw_only=True)
+    leeway_seconds: int = attrs.field(default=30, kw_only=True)
+    http_client: "httpx2.AsyncClient | None" = attrs.field(default=None, kw_only=True)
+    now: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
+    _fetcher: Fetcher = attrs.field(init=False)
+    _issuer: Issuer = attrs.field(init=False)
+    _cache: TokenCache = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.endpoint is not None:
+            check_url(self.endpoint)
+        self._fetcher = Fetcher(client=self.http_client)
+        self._issuer = Issuer(url=self.issuer, fetcher=self._fetcher)
+        self._cache = TokenCache(self.cache_seconds, self.cache_tokens_max, self.now)
+
+    async def verify(self, token: str) -> AuthInfo | None:
+        """Return the facts about an active token; None if it is not active.
+
+        Raises:
+            InvalidTokenError: The token is not in time, or not for any named server.
+            VerifierUnavailableError: The authorization server is away, or rejects this server.
+        """
+        known = self._cache.get(token)
+        if known is not None:
+            return known
+        members = await self._ask(token)
+        if members.get("active") is not True:
+            return None
+        if "iss" in members and members["iss"] != self.issuer:
+            raise InvalidTokenError("the token is of another issuer")
+        if self.requires_audience and not members.get("aud"):
+            raise InvalidTokenError("the token is for no named server")
+        not_before: Any = members.get("nbf")
+        if _is_time(not_before) and not_before > self.now() + self.leeway_seconds:
+            raise InvalidTokenError("the token is not yet valid")
+        auth = auth_of_claims(members)
+        if auth.expires_at is not None and auth.expires_at + self.leeway_seconds <= self.now():
+            raise InvalidTokenError("the token has expired")
+        self._cache.keep(token, auth)
+        return auth
+
+    async def _ask(self, token: str) -> dict[str, Any]:
+        url = self.endpoint or (await self._issuer.metadata()).introspection_endpoint
+        if url is None:
+            raise VerifierUnavailableError(
+                f"the metadata of {self.issuer} have no introspection_endpoint"
+            )
+        data = {"token": token, "token_type_hint": "access_token"}
+        options: dict[str, Any] = {}
+        if self.auth_method == "client_secret_post":
+            data |= {"client_id": self.client_id, "client_secret": self.client_secret}
+        else:
+            # RFC 6749, section 2.3.1: both are form-encoded first.
+            options["auth"] = (quote(self.client_id, safe=""), quote(self.client_secret, safe=""))
+        try:
+            fetched = await self._fetcher.send("POST", url, data=data, **options)
+            return decoded(url, fetched, dict[str, Any])
+        except FetchError as error:
+            # The error that caused it could quote the request.
+            raise VerifierUnavailableError(str(error)) from None
+
+
+# Fixed tokens -------------------------------------------------------------------------------------
+
+
+class StaticTokens:
+    """A verifier of fixed tokens, for development and for machines that trust one another."""
+
+    def __init__(self, tokens: Mapping[str, AuthInfo | str]) -> None:
+        """Accept these tokens: `StaticTokens({"a-token": AuthInfo(subject="alice")})`.
+
+        Args:
+            tokens: For each token its `AuthInfo`, or the name of the user alone. They are not kept.
+
+        Raises:
+            ValueError: A token is empty, or has other characters than visible ASCII.
+        """
+        self._key = secrets.token_bytes(32)
+        self._known = [
+            (
+                self._digest(checked_token(token)),
+                AuthInfo(subject=auth) if isinstance(auth, str) else auth,
+            )
+            for token, auth in tokens.items()
+        ]
+
+    async def verify(self, token: str) -> AuthInfo | None:
+        """Return what was given for a token; the time that it takes says nothing about tokens."""
+        digest, found = self._digest(token), None
+        for each, auth in self._known:
+            if hmac.compare_digest(each, digest):
+                found = auth
+        return found
+
+    def _digest(self, token: str) -> bytes:
+        return hashlib.blake2b(token.encode(), key=self._key).digest()

@@ -1,0 +1,406 @@
+"""Verifiers of tokens: which tokens are accepted, and what is fetched for that."""
+
+import base64
+import gc
+import hmac
+import json
+
+import httpx2
+import pytest
+import trio
+from joserfc import jwk
+
+from mcp_trio.auth import (
+    AuthInfo,
+    Introspection,
+    InvalidTokenError,
+    JWTVerifier,
+    StaticTokens,
+    VerifierUnavailableError,
+)
+from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer
+
+
+def now():
+    return NOW
+
+
+def verifier_for(issuer, **options):
+    options = {"http_client": issuer.client, "now": now, **options}
+    return JWTVerifier(ISSUER, **options)
+
+
+@pytest.fixture
+def verifier(issuer):
+    return verifier_for(issuer)
+
+
+@pytest.mark.requirement("AUTHX-03", "AUTH-09")
+async def test_a_signed_token_gives_the_facts_about_its_sender(issuer, verifier):
+    auth = await verifier.verify(issuer.token(email="anna@example.org"))
+    assert (auth.subject, auth.client, auth.scopes) == ("anna", "buoy", {"notes:read"})
+    assert auth.expires_at == NOW + 600
+    assert auth.claims["email"] == "anna@example.org"
+    assert auth.principal == "anna"
+    assert issuer.requests == [f"{ISSUER}/.well-known/oauth-authorization-server", f"{ISSUER}/keys"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "scopes", "client"),
+    [
+        ({"scope": "a b"}, {"a", "b"}, "buoy"),
+        ({"scope": None}, set(), "buoy"),
+        ({"scope": ["a", "b"]}, {"a", "b"}, "buoy"),
+        ({"scope": None, "scp": "a"}, {"a"}, "buoy"),
+        ({"client_id": None, "azp": "okapi"}, {"notes:read"}, "okapi"),
+    ],
+)
+async def test_the_claims_of_other_authorization_servers_are_known(
+    issuer, verifier, claims, scopes, client
+):
+    auth = await verifier.verify(issuer.token(**claims))
+    assert (auth.scopes, auth.client) == (scopes, client)
+
+
+def encoded(data):
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def unsigned(issuer):
+    _, payload, _ = issuer.token().split(".")
+    header = encoded(json.dumps({"alg": "none"}).encode())
+    return f"{header}.{payload}."
+
+
+def signed_with_the_public_key(issuer):
+    """Key confusion: the public key as the shared secret of HS256."""
+    _, payload, _ = issuer.token().split(".")
+    header = {"alg": "HS256", "typ": "at+jwt", "kid": "1"}
+    signed = f"{encoded(json.dumps(header).encode())}.{payload}"
+    pem = issuer.keys["1"].as_pem(private=False)
+    return f"{signed}.{encoded(hmac.digest(pem, signed.encode(), 'sha256'))}"
+
+
+def with_its_own_key(issuer):
+    return issuer.token(key=jwk.ECKey.generate_key("P-256"))
+
+
+def changed(issuer):
+    header, payload, signature = issuer.token().split(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    claims["sub"] = "root"
+    return f"{header}.{encoded(json.dumps(claims).encode())}.{signature}"
+
+
+# The rows of the table in docs/how-to/protect-a-server.md.
+ATTACKS = {
+    "another issuer": (lambda it: it.token(iss="https://evil.example"), "iss"),
+    "the issuer with a slash": (lambda it: it.token(iss=f"{ISSUER}/"), "iss"),
+    "no issuer": (lambda it: it.token(iss=None), "iss"),
+    "a key of one's own": (with_its_own_key, "signed by no key"),
+    "changed claims": (changed, "signed by no key"),
+    "no signature": (unsigned, "allowed algorithm"),
+    "the public key as a shared secret": (signed_with_the_public_key, "allowed algorithm"),
+    "an expired token": (lambda it: it.token(exp=NOW - 31), "expired"),
+    "a token without an expiry": (lambda it: it.token(exp=None), "exp"),
+    "a token that is not valid yet": (lambda it: it.token(nbf=NOW + 31), "not yet valid"),
+    "a token from the future": (lambda it: it.token(iat=NOW + 31), "future"),
+    "no audience": (lambda it: it.token(aud=None), "aud"),
+    "an ID token": (lambda it: it.token(typ="id+jwt"), "another type"),
+    "a DPoP proof": (lambda it: it.token(typ="dpop+jwt"), "another type"),
+    "nobody's token": (lambda it: it.token(sub=None, client_id=None), "neither"),
+    "no JSON Web Token": (lambda _: "abc", "JSON Web Token"),
+    "a token of one MiB": (lambda _: "a.b." + "c" * 2**20, "JSON Web Token"),
+    "a subject that is a number": (lambda it: it.token(sub=7), "sub"),
+    "scopes that are a number": (lambda it: it.token(scope=7), "scope"),
+}
+
+
+@pytest.mark.requirement("AUTH-06", "AUTH-09", "AUTHX-03", "TRAP-120")
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_an_attack_is_rejected(issuer, verifier, attack):
+    make, reason = ATTACKS[attack]
+    with pytest.raises(InvalidTokenError, match=reason):
+        await verifier.verify(make(issuer))
+
+
+@pytest.mark.parametrize("typ", ["at+jwt", "application/at+jwt", "JWT", None])
+async def test_the_types_of_access_tokens(issuer, verifier, typ):
+    assert (await verifier.verify(issuer.token(typ=typ))).subject == "anna"
+    strict = verifier_for(issuer, requires_token_type=True)
+    if typ in {"JWT", None}:
+        with pytest.raises(InvalidTokenError, match="another type"):
+            await strict.verify(issuer.token(typ=typ))
+    else:
+        assert (await strict.verify(issuer.token(typ=typ))).subject == "anna"
+
+
+async def test_a_verified_token_is_cached_until_it_expires(issuer):
+    time = [NOW]
+    verifier = verifier_for(issuer, now=lambda: time[0], leeway_seconds=0)
+    token = issuer.token(exp=NOW + 60)
+    auth = await verifier.verify(token)
+    assert await verifier.verify(token) is auth
+    time[0] += 60
+    with pytest.raises(InvalidTokenError, match="expired"):
+        await verifier.verify(token)
+
+
+async def test_a_removed_key_is_trusted_no_longer_than_tokens_are_cached(issuer, autojump_clock):
+    time = [NOW]
+    verifier = verifier_for(issuer, now=lambda: time[0], cache_seconds=300)
+    token = issuer.token(exp=NOW + 86_400)
+    auth = await verifier.verify(token)
+    issuer.keys = {"2": jwk.ECKey.generate_key("P-256", {"kid": "2"})}
+    await trio.sleep(600)  # the keys are fetched again
+    time[0] += 299
+    assert await verifier.verify(token) is auth
+    time[0] += 1
+    with pytest.raises(InvalidTokenError, match="signed by no key"):
+        await verifier.verify(token)
+
+
+# Keys.
+
+
+async def test_a_new_key_is_fetched_once_per_interval(issuer, verifier, autojump_clock):
+    await verifier.verify(issuer.token())
+    await trio.sleep(31)
+    issuer.keys["2"] = jwk.ECKey.generate_key("P-256", {"kid": "2"})
+    fetched = len(issuer.requests)
+    assert (await verifier.verify(issuer.token("2"))).subject == "anna"
+    assert len(issuer.requests) == fetched + 1
+    stranger = jwk.ECKey.generate_key("P-256")
+    for number in range(100):  # unknown keys cause no further requests
+        with pytest.raises(InvalidTokenError, match="signed by no key"):
+            await verifier.verify(issuer.token(f"x{number}", key=stranger))
+    assert len(issuer.requests) == fetched + 1
+    await trio.sleep(31)
+    with pytest.raises(InvalidTokenError, match="signed by no key"):
+        await verifier.verify(issuer.token("x", key=stranger))
+    assert len(issuer.requests) == fetched + 2
+
+
+async def test_concurrent_requests_fetch_the_keys_once(issuer, verifier, autojump_clock):
+    async def slowly(_):
+        await trio.sleep(1)
+        return httpx2.Response(200, json=issuer.key_set)
+
+    issuer.answers["/keys"] = slowly
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(verifier.verify, issuer.token(jti=str(number)))
+    assert issuer.requests.count(f"{ISSUER}/keys") == 1
+
+
+async def test_an_issuer_that_is_away_is_not_a_wrong_token(issuer, verifier, autojump_clock):
+    issuer.is_away()
+    for _ in range(3):
+        with pytest.raises(VerifierUnavailableError, match="connection refused"):
+            await verifier.verify(issuer.token())
+    assert len(issuer.requests) == 1  # it is not asked with each request
+    issuer.answers.clear()
+    await trio.sleep(30)
+    assert (await verifier.verify(issuer.token())).subject == "anna"
+
+
+async def test_known_keys_are_used_while_the_issuer_is_away(issuer, verifier, autojump_clock):
+    await verifier.verify(issuer.token())
+    issuer.is_away()
+    await trio.sleep(3600)
+    assert (await verifier.verify(issuer.token(jti="2"))).subject == "anna"
+    stranger = jwk.ECKey.generate_key("P-256")
+    for _ in range(2):  # whether it has this key now is not known
+        with pytest.raises(VerifierUnavailableError):
+            await verifier.verify(issuer.token("9", key=stranger))
+    await trio.sleep(86_400)
+    with pytest.raises(VerifierUnavailableError):
+        await verifier.verify(issuer.token(jti="3"))
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "reason"),
+    [
+        (
+            "/.well-known/oauth-authorization-server",
+            {"issuer": "https://evil.example"},
+            "not 'https://issuer",
+        ),
+        ("/.well-known/oauth-authorization-server", {"issuer": ISSUER}, "no jwks_uri"),
+        (
+            "/.well-known/oauth-authorization-server",
+            {"issuer": ISSUER, "jwks_uri": "http://10.0.0.1/keys"},
+            "not an https URL",
+        ),
+        ("/keys", {"keys": "all"}, "not a valid document"),
+    ],
+)
+@pytest.mark.requirement("TRAP-120")
+async def test_documents_that_cannot_be_trusted_are_not_used(
+    issuer, verifier, path, answer, reason
+):
+    issuer.answers[path] = httpx2.Response(200, json=answer)
+    with pytest.raises(VerifierUnavailableError, match=reason):
+        await verifier.verify(issuer.token())
+
+
+async def test_keys_that_cannot_verify_are_left_out(issuer, verifier):
+    secret = jwk.OctKey.generate_key(256, {"kid": "1"})
+    junk = [{"kty": "new"}, {"kty": "RSA"}, {}, secret.as_dict(private=True)]
+    other = jwk.ECKey.generate_key("P-256", {"kid": "e"})
+    encryption = other.as_dict(private=False) | {"use": "enc"}
+    keys = {"keys": [*junk, encryption, *issuer.key_set["keys"]]}
+    issuer.answers["/keys"] = httpx2.Response(200, json=keys)
+    assert (await verifier.verify(issuer.token())).subject == "anna"
+    assert (await verifier.verify(issuer.token(None))).subject == "anna"  # without a key id
+    with pytest.raises(InvalidTokenError, match="signed by no key"):
+        await verifier.verify(issuer.token("e", key=other))
+
+
+async def test_given_keys_are_not_fetched(issuer):
+    verifier = verifier_for(issuer, keys=issuer.key_set)
+    assert (await verifier.verify(issuer.token())).subject == "anna"
+    assert issuer.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"algorithms": ["HS256"]}, "HS256"),
+        ({"algorithms": ["none"]}, "none"),
+        ({"algorithms": []}, "choose from"),
+        ({"jwks_uri": "http://issuer.example/keys"}, "not an https URL"),
+        ({"keys": {"keys": []}}, "no key"),
+    ],
+)
+def test_settings_that_would_accept_anything_are_rejected(options, problem):
+    with pytest.raises(ValueError, match=problem):
+        JWTVerifier(ISSUER, **options)
+
+
+# Introspection.
+
+
+def introspection_for(issuer, **options):
+    options = {
+        "client_id": "the server",
+        "client_secret": "s:1",
+        "http_client": issuer.client,
+        "now": now,
+        **options,
+    }
+    return Introspection(ISSUER, **options)
+
+
+ACTIVE = {
+    "active": True,
+    "sub": "anna",
+    "client_id": "buoy",
+    "scope": "a b",
+    "aud": [RESOURCE],
+    "exp": NOW + 600,
+}
+
+
+async def test_a_token_is_looked_up_once_while_it_is_cached(issuer):
+    issuer.introspected["opaque"] = ACTIVE
+    time = [NOW]
+    verifier = introspection_for(issuer, now=lambda: time[0])
+    auth = await verifier.verify("opaque")
+    assert (auth.subject, auth.client, auth.scopes) == ("anna", "buoy", {"a", "b"})
+    assert await verifier.verify("opaque") is auth
+    form, authorization = issuer.forms[0]
+    assert form == {"token": "opaque", "token_type_hint": "access_token"}
+    scheme, _, encoded = authorization.partition(" ")
+    assert (scheme, base64.b64decode(encoded)) == ("Basic", b"the%20server:s%3A1")
+    issuer.introspected.clear()  # it is revoked
+    time[0] += 60
+    assert await verifier.verify("opaque") is None
+    assert len(issuer.forms) == 2
+
+
+async def test_the_secret_may_be_sent_in_the_form(issuer):
+    issuer.introspected["opaque"] = ACTIVE
+    verifier = introspection_for(issuer, auth_method="client_secret_post")
+    await verifier.verify("opaque")
+    form, authorization = issuer.forms[0]
+    assert (form["client_id"], form["client_secret"], authorization) == ("the server", "s:1", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"iss": "https://evil.example"}, "another issuer"),
+        ({"aud": None}, "no named server"),
+        ({"nbf": NOW + 31}, "not yet valid"),
+        ({"exp": NOW - 31}, "expired"),
+        ({"exp": "soon"}, "exp"),
+        ({"exp": True}, "exp"),
+    ],
+)
+async def test_an_active_token_may_be_rejected(issuer, change, reason):
+    issuer.introspected["opaque"] = ACTIVE | change
+    with pytest.raises(InvalidTokenError, match=reason):
+        await introspection_for(issuer).verify("opaque")
+
+
+@pytest.mark.parametrize("active", ["true", 1, None])
+async def test_only_true_is_active(issuer, active):
+    issuer.introspected["opaque"] = ACTIVE | {"active": active}
+    assert await introspection_for(issuer).verify("opaque") is None
+
+
+async def test_a_server_that_the_issuer_rejects_is_not_a_wrong_token(issuer):
+    issuer.answers["/introspect"] = httpx2.Response(401)
+    with pytest.raises(VerifierUnavailableError, match="HTTP status 401"):
+        await introspection_for(issuer).verify("opaque")
+
+
+# Fixed tokens, and secrets.
+
+
+async def test_fixed_tokens():
+    verifier = StaticTokens({"one": "anna", "two": AuthInfo(subject="bert", scopes={"a"})})
+    assert await verifier.verify("one") == AuthInfo(subject="anna")
+    assert (await verifier.verify("two")).scopes == {"a"}
+    for wrong in ("", "on", "onee", "three"):
+        assert await verifier.verify(wrong) is None
+    with pytest.raises(ValueError, match="at least one character"):
+        StaticTokens({"": "anna"})
+
+
+def test_the_facts_about_a_sender_are_json():
+    with pytest.raises(TypeError, match=r"write \{'a b'\}"):
+        AuthInfo(scopes="a b")
+    with pytest.raises(TypeError):
+        AuthInfo(claims={"key": object()})
+
+
+async def test_no_verifier_keeps_a_token_or_shows_a_secret(issuer):
+    token = issuer.token()
+    issuer.introspected[token] = ACTIVE
+    verifiers = [
+        verifier_for(issuer),
+        introspection_for(issuer, client_secret="hush-hush"),
+        StaticTokens({token: "anna"}),
+    ]
+    for verifier in verifiers:
+        assert await verifier.verify(token) is not None
+        assert not {"hush-hush", token} & set(repr(verifier).split())
+    issuer.introspected.clear()
+    issuer.forms.clear()
+    digest_only = [each for each in gc.get_objects() if isinstance(each, dict) and token in each]
+    assert digest_only == []
+
+
+async def test_an_error_does_not_quote_the_token(issuer, caplog):
+    issuer.is_away()
+    for verifier in (
+        verifier_for(issuer),
+        introspection_for(issuer, endpoint=f"{ISSUER}/introspect"),
+    ):
+        token = Issuer().token()
+        with pytest.raises(VerifierUnavailableError) as caught:
+            await verifier.verify(token)
+        assert token not in str(caught.value)
+    assert token not in caplog.text

@@ -1,0 +1,613 @@
+"""A server whose clients need tokens: challenges, metadata, access rules, recordings."""
+
+import json
+
+import httpx2
+import pytest
+import trio
+import trio.testing
+
+from mcp_trio import Client, Context, RequestError, Server
+from mcp_trio._auth.challenges import parse_challenges
+from mcp_trio.auth import (
+    AccessDenied,
+    AuthInfo,
+    InvalidTokenError,
+    JWTVerifier,
+    ResourceServer,
+    StaticTokens,
+    VerifierUnavailableError,
+)
+from mcp_trio.errors import FORBIDDEN, ReplayDivergence
+from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, replay
+from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer
+from tests.server.http.conftest import call, hello, request, site_of, text
+
+LEGACY, STATELESS = "2025-11-25", "2026-07-28"
+METADATA = "/.well-known/oauth-protected-resource"
+INCLUDED = {"notes:admin": {"notes:write"}, "notes:write": {"notes:read"}}
+
+
+def notes(auth, **options):
+    """A server with tools that need scopes."""
+    server = Server("notes", auth=auth, **options)
+
+    @server.tool
+    async def whoami(*, ctx: Context) -> str:
+        assert ctx.auth is not None
+        return f"{ctx.auth.subject} by {ctx.auth.client}: {' '.join(sorted(ctx.auth.scopes))}"
+
+    @server.tool(scopes={"notes:write"})
+    async def write() -> str:
+        return "written"
+
+    @server.tool(scopes={"notes:read", "notes:write"})
+    def tidy() -> str:
+        return "tidied"
+
+    @server.tool(
+        access=lambda ctx: ctx.auth is not None and ctx.auth.claims.get("group") == "staff"
+    )
+    async def audit() -> str:
+        return "audited"
+
+    async def is_even(ctx: Context) -> bool:
+        return await ctx.effect(int, "2") % 2 == 0
+
+    @server.tool(access=is_even)
+    async def even() -> str:
+        return "even"
+
+    @server.tool
+    async def delete(name: str) -> str:
+        if name == "root":
+            raise AccessDenied("only administrators delete the root", scopes={"notes:admin"})
+        return f"deleted {name}"
+
+    @server.resource("notes://all", scopes={"notes:read"})
+    async def every() -> str:
+        return "everything"
+
+    @server.resource("notes://{name}", scopes={"notes:read"})
+    async def one(name: str) -> str:
+        return name
+
+    @server.prompt(scopes={"notes:read"})
+    async def summary(name: str) -> str:
+        return f"Sum up {name}."
+
+    @server.completion("summary", "name")
+    async def names(prefix: str) -> list[str]:
+        return ["a"]
+
+    return server
+
+
+def protected(issuer, **options):
+    verifier = JWTVerifier(ISSUER, http_client=issuer.client, now=lambda: NOW)
+    options = {"resource": RESOURCE, "scopes": {"mcp"}, "now": lambda: NOW, **options}
+    return ResourceServer(verifier, **options)
+
+
+def bearer(issuer, *scopes, **claims):
+    claims = {"scope": " ".join(("mcp", *scopes)), **claims}
+    return {"Authorization": f"Bearer {issuer.token(**claims)}"}
+
+
+@pytest.fixture
+def issuer():
+    return Issuer()
+
+
+@pytest.fixture
+async def site(open_site, issuer):
+    return await open_site(notes(protected(issuer)), hosts=["*"])
+
+
+def challenge_of(answer):
+    (challenge,) = parse_challenges([answer.headers["www-authenticate"]])
+    return challenge
+
+
+ANSWERS = {"stateless": STATELESS, "in a session": LEGACY}
+
+
+@pytest.fixture(params=ANSWERS)
+def ask(site, request):
+    """Ask with a token, as a stateless client, or in a session."""
+    if request.param == "stateless":
+        return site.ask_stateless
+    sessions = []
+
+    async def ask(message, **headers):
+        if not sessions:
+            sessions.append(await site.open(**headers))
+        return await sessions[0].ask(message, **headers)
+
+    return ask
+
+
+# Authentication.
+
+
+@pytest.mark.requirement("AUTH-06", "AUTH-15", "AUTH-16", "AUTH-19", "TRAP-123")
+async def test_a_request_without_a_token_is_challenged(site):
+    for message in (hello(LEGACY), None):
+        answer = await site.ask("GET" if message is None else "POST", message)
+        assert answer.status == 401
+        assert challenge_of(answer).parameters == {
+            "scope": "mcp",
+            "resource_metadata": f"https://server.example{METADATA}/mcp",
+        }
+
+
+async def test_an_invalid_token_is_challenged_with_the_reason(site, issuer):
+    answer = await site.ask("POST", hello(LEGACY), **bearer(issuer, exp=NOW - 60))
+    assert answer.status == 401
+    challenge = challenge_of(answer)
+    assert challenge.error == "invalid_token"
+    assert challenge.parameters["error_description"] == "the token has expired"
+    assert "expired" in answer.json["error"]["message"]
+
+
+@pytest.mark.requirement("AUTH-10", "TRAP-127")
+@pytest.mark.parametrize(
+    ("audience", "is_accepted"),
+    [
+        (RESOURCE, True),
+        (f"{RESOURCE}/", True),
+        (["https://other.example", RESOURCE], True),
+        ("https://other.example/mcp", False),
+        ("https://server.example/other", False),
+        (f"{RESOURCE}2", False),
+        (["https://other.example"], False),
+    ],
+)
+async def test_only_tokens_for_this_server_are_accepted(site, issuer, audience, is_accepted):
+    answer = await site.ask_stateless(call("whoami"), **bearer(issuer, aud=audience))
+    assert answer.status == (200 if is_accepted else 401)
+    if not is_accepted:
+        assert challenge_of(answer).parameters["error_description"] == (
+            "the token is for another server"
+        )
+
+
+@pytest.mark.requirement("AUTH-06")
+@pytest.mark.parametrize(
+    ("headers", "path", "status"),
+    [
+        ({"Authorization": "Basic abc"}, "/mcp", 401),
+        ({"Authorization": "Bearer"}, "/mcp", 401),
+        ({"Authorization": "Bearer a b"}, "/mcp", 401),
+        ({}, "/mcp?access_token=abc", 400),
+        ({}, "/mcp?access%5Ftoken=abc", 401),
+    ],
+)
+async def test_other_credentials_are_rejected(site, headers, path, status):
+    assert (await site.ask("POST", hello(LEGACY), path=path, **headers)).status == status
+
+
+async def test_a_token_in_the_query_is_rejected_beside_a_valid_one(site, issuer):
+    answer = await site.ask(
+        "POST", hello(LEGACY), path="/mcp?x=1&access_token=abc", **bearer(issuer)
+    )
+    assert (answer.status, challenge_of(answer).error) == (400, "invalid_request")
+    assert "abc" not in answer.answer_body.decode()
+
+
+async def test_an_issuer_that_is_away_is_503_and_not_401(site, issuer, caplog):
+    issuer.is_away()
+    token = bearer(issuer)
+    answer = await site.ask("POST", hello(LEGACY), **token)
+    assert answer.status == 503
+    assert "www-authenticate" not in answer.headers
+    assert answer.headers["retry-after"] == "1"
+    assert token["Authorization"].split()[1] not in caplog.text
+
+
+@pytest.mark.requirement("AUTH-09", "TRAP-122")
+async def test_each_request_of_a_session_is_verified(site, issuer):
+    client = await site.open(**bearer(issuer))
+    assert (await client.ask(call("whoami"))).status == 200
+    for headers in (bearer(issuer, exp=NOW - 60), {"Authorization": None}):
+        for method, message in (("POST", call("whoami")), ("GET", None), ("DELETE", None)):
+            assert (await client.ask(message, method=method, **headers)).status == 401
+
+
+@pytest.mark.requirement("TRAP-126")
+async def test_a_session_does_not_accept_another_users_token(site, issuer):
+    client = await site.open(**bearer(issuer))
+    assert (await client.ask(call("whoami"), **bearer(issuer, sub="bert"))).status == 404
+
+
+async def test_each_request_of_a_session_has_the_facts_of_its_own_token(site, issuer):
+    client = await site.open(**bearer(issuer))
+    answer = await client.ask(call("whoami"), **bearer(issuer, "x", client_id="other"))
+    assert text(answer.json) == "anna by other: mcp x"
+    assert text((await client.ask(call("whoami"))).json) == "anna by buoy: mcp"
+
+
+@pytest.mark.requirement("AUTH-06", "AUTH-63", "AUTH-65")
+async def test_a_scope_that_every_request_needs(site, issuer):
+    answer = await site.ask("POST", hello(LEGACY), **bearer(issuer, scope="notes:read"))
+    assert answer.status == 403
+    assert (challenge_of(answer).error, challenge_of(answer).scopes) == (
+        "insufficient_scope",
+        ("mcp",),
+    )
+
+
+# Metadata.
+
+
+@pytest.mark.requirement("AUTH-13", "AUTH-16", "AUTH-71")
+@pytest.mark.parametrize("path", [f"{METADATA}/mcp", METADATA])
+async def test_the_metadata_need_no_token(site, path):
+    answer = await site.ask("GET", path=path)
+    assert answer.status == 200
+    assert answer.json == {
+        "resource": RESOURCE,
+        "authorization_servers": [ISSUER],
+        "scopes_supported": ["mcp", "notes:read", "notes:write"],
+        "bearer_methods_supported": ["header"],
+    }
+    assert (await site.ask("POST", {}, path=path)).status == 405
+
+
+async def test_one_url_is_enough(nursery):
+    """The issuer alone: the resource is the URL that is bound, by each name of the machine."""
+    url = await nursery.start(
+        lambda task_status: notes(ISSUER).serve_http(port=0, task_status=task_status)
+    )
+    async with httpx2.AsyncClient() as http:
+        answer = await http.post(url, json=hello(LEGACY))
+        assert answer.status_code == 401
+        (challenge,) = parse_challenges([answer.headers["www-authenticate"]])
+        metadata = (await http.get(challenge.resource_metadata)).json()
+        assert metadata["resource"] == url
+        assert metadata["authorization_servers"] == [ISSUER]
+        local = url.replace("127.0.0.1", "localhost")
+        metadata = await http.get(local.replace("/mcp", f"{METADATA}/mcp"))
+        assert metadata.json()["resource"] == local
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_mounted_application_serves_its_metadata_below_its_prefix(open_site, issuer):
+    resource = "https://server.example/api/mcp"
+    site = await open_site(notes(protected(issuer, resource=resource)))
+    answer = await site.ask("POST", hello(LEGACY))
+    url = challenge_of(answer).resource_metadata
+    assert url == f"https://server.example/api{METADATA}/mcp"
+
+
+@pytest.mark.parametrize("setting", [ISSUER, JWTVerifier(ISSUER)])
+async def test_an_unknown_public_url_is_an_error(setting):
+    with pytest.raises(ValueError, match="public URL"):
+        await notes(setting).asgi()._running()
+    with pytest.raises(ValueError, match="public URL"):
+        await notes(setting).serve_http(host="0.0.0.0", port=0)
+
+
+async def test_tokens_without_an_issuer_have_no_metadata(open_site):
+    site = await open_site(notes(StaticTokens({"t": "anna"})))
+    answer = await site.ask("POST", hello(LEGACY))
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert (await site.ask("GET", path=METADATA)).status == 404
+
+
+# Access.
+
+
+async def names_in(ask, method, member, **headers):
+    answer = await ask(request(method), **headers)
+    return [each["name"] for each in answer.json["result"][member]]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "claims", "tools", "others"),
+    [
+        ((), {}, ["whoami", "even", "delete"], False),
+        (("notes:read",), {}, ["whoami", "even", "delete"], True),
+        (("notes:write",), {}, ["whoami", "write", "even", "delete"], False),
+        (
+            ("notes:read", "notes:write"),
+            {"group": "staff"},
+            ["whoami", "write", "tidy", "audit", "even", "delete"],
+            True,
+        ),
+    ],
+)
+async def test_lists_have_only_what_the_caller_may_use(ask, issuer, scopes, claims, tools, others):
+    token = bearer(issuer, *scopes, **claims)
+    assert await names_in(ask, "tools/list", "tools", **token) == tools
+    assert await names_in(ask, "resources/list", "resources", **token) == ["every"] * others
+    templates = await names_in(ask, "resources/templates/list", "resourceTemplates", **token)
+    assert templates == ["one"] * others
+    assert await names_in(ask, "prompts/list", "prompts", **token) == ["summary"] * others
+    assert await names_in(ask, "tools/list", "tools", **token) == tools  # now from the cache
+
+
+DENIED = {
+    "a tool": (call("write"), ("mcp", "notes:write")),
+    "a tool with two scopes": (call("tidy"), ("mcp", "notes:read", "notes:write")),
+    "a resource": (request("resources/read", {"uri": "notes://all"}), ("mcp", "notes:read")),
+    "a template": (request("resources/read", {"uri": "notes://x"}), ("mcp", "notes:read")),
+    "a prompt": (
+        request("prompts/get", {"name": "summary", "arguments": {"name": "x"}}),
+        ("mcp", "notes:read"),
+    ),
+    "a completion": (
+        request(
+            "completion/complete",
+            {
+                "ref": {"type": "ref/prompt", "name": "summary"},
+                "argument": {"name": "name", "value": ""},
+            },
+        ),
+        ("mcp", "notes:read"),
+    ),
+    "an error of the handler": (call("delete", {"name": "root"}), ("mcp", "notes:admin")),
+}
+
+
+@pytest.mark.requirement("AUTH-06", "AUTH-63", "AUTH-64", "AUTH-65", "TRAP-123")
+@pytest.mark.parametrize("accept", ["application/json, text/event-stream", "text/event-stream"])
+@pytest.mark.parametrize("case", DENIED)
+async def test_a_call_without_a_scope_gets_403_with_all_scopes(ask, issuer, case, accept):
+    message, scopes = DENIED[case]
+    await ask(request("tools/list"), **bearer(issuer))  # opens the session
+    answer = await ask(message, accept=accept, **bearer(issuer))
+    assert answer.status == 403
+    challenge = challenge_of(answer)
+    assert (challenge.error, challenge.scopes) == ("insufficient_scope", scopes)
+    assert challenge.resource_metadata == f"https://server.example{METADATA}/mcp"
+    error = answer.json["error"]
+    assert error["code"] == FORBIDDEN
+    assert error["data"] == {
+        "error": "insufficient_scope",
+        "scope": " ".join(scope for scope in scopes if scope != "mcp"),
+    }
+    # With the scopes of the challenge the same request succeeds.
+    if case != "an error of the handler":
+        granted = await ask(message, accept=accept, **bearer(issuer, *challenge.scopes))
+        assert granted.status == 200
+
+
+async def test_a_condition_that_no_scope_fulfils_has_no_challenge(ask, issuer):
+    answer = await ask(call("audit"), **bearer(issuer))
+    assert answer.status == 403
+    assert "www-authenticate" not in answer.headers
+    assert answer.json["error"]["data"] == {"error": "access_denied"}
+    granted = await ask(call("audit"), **bearer(issuer, group="staff"))
+    assert text(granted.json) == "audited"
+
+
+@pytest.mark.requirement("AUTH-66")
+async def test_a_scope_may_include_others(open_site, issuer):
+    site = await open_site(notes(protected(issuer, includes=INCLUDED.get)), hosts=["*"])
+    for scopes, status in ((["notes:read"], 403), (["notes:write"], 200), (["notes:admin"], 200)):
+        answer = await site.ask_stateless(call("tidy"), **bearer(issuer, *scopes))
+        assert answer.status == status
+
+
+async def test_a_resource_without_a_scope_cannot_be_subscribed_to(site, issuer):
+    client = await site.open(**bearer(issuer))
+    subscribe = request("resources/subscribe", {"uri": "notes://all"})
+    assert (await client.ask(subscribe)).status == 403
+    assert (await client.ask(subscribe, **bearer(issuer, "notes:read"))).status == 200
+
+
+def test_rules_that_cannot_be_meant_are_rejected():
+    server = Server("rules")
+    with pytest.raises(TypeError, match=r"write \{'a'\}"):
+        server.tool(scopes="a")(lambda: None)
+    with pytest.raises(ValueError, match="not a valid scope"):
+        server.tool(scopes={"a b"})(lambda: None)
+    with pytest.raises(TypeError, match="function of the context"):
+        server.tool(access=True)(lambda: None)
+    for wrong in (7, object(), print):
+        with pytest.raises(TypeError, match="auth= takes"):
+            Server("rules", auth=wrong)
+    with pytest.raises(ValueError, match="offline_access"):
+        ResourceServer(ISSUER, scopes={"offline_access"})
+    for wrong in ("server.example/mcp", "https://server.example/#x"):
+        with pytest.raises(ValueError, match="resource="):
+            ResourceServer(ISSUER, resource=wrong)
+
+
+async def test_a_server_whose_scopes_nobody_can_have_is_not_served():
+    with pytest.raises(ValueError, match=r"notes:read, notes:write.*Server\(auth="):
+        await notes(None).serve_http(port=0)
+
+
+# Other transports.
+
+
+async def test_without_credentials_a_client_has_the_local_rights():
+    local = AuthInfo(subject="me", scopes={"notes:read"})
+    tokens = StaticTokens({"t": "anna"})
+    async with Client(notes(ResourceServer(tokens, local=local))) as client:
+        assert [each.name for each in (await client.list_tools())] == ["whoami", "even", "delete"]
+        assert text_of(await client.call_tool("whoami")) == "me by None: notes:read"
+        with pytest.raises(RequestError, match="lacks a scope") as caught:
+            await client.call_tool("write")
+        assert (caught.value.code, caught.value.data["scope"]) == (FORBIDDEN, "notes:write")
+    async with Client(notes(tokens)) as client:
+        with pytest.raises(RequestError, match="lacks a scope"):
+            await client.read_resource("notes://all")
+
+
+def text_of(result):
+    return result.content[0].text
+
+
+TOKENS = {
+    "reader": AuthInfo(subject="anna", scopes={"notes:read"}),
+    "writer": AuthInfo(subject="anna", scopes={"notes:read", "notes:write"}),
+}
+
+
+@pytest.mark.parametrize("way", ["serve_websocket", "serve_http"])
+async def test_a_websocket_has_the_rights_of_its_token(nursery, way):
+    server = notes(StaticTokens(TOKENS))
+    url = await nursery.start(
+        lambda task_status: getattr(server, way)(port=0, task_status=task_status)
+    )
+    url = url.replace("http:", "ws:").replace("/mcp", "/ws")
+    async with Client(url, token="reader") as client:
+        assert "write" not in [each.name for each in await client.list_tools()]
+        with pytest.raises(RequestError, match="lacks a scope"):
+            await client.call_tool("write")
+    async with Client(url, token="writer") as client:
+        assert text_of(await client.call_tool("write")) == "written"
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("AUTH-04")
+async def test_the_sse_transport_has_the_rights_of_its_token(site, issuer):
+    assert (await site.ask("GET", path="/sse")).status == 401
+    stream = site.begin("GET", path="/sse", accept="text/event-stream", **bearer(issuer))
+    path = "/" + (await stream.event()).data.decode()
+    assert (await site.ask("POST", hello("2024-11-05"), path=path)).status == 401
+    for message in (hello("2024-11-05"), call("write")):
+        assert (await site.ask("POST", message, path=path, **bearer(issuer))).status == 202
+    await stream.message()
+    assert (await stream.message())["error"]["code"] == FORBIDDEN
+
+
+# Verifiers of users.
+
+
+async def test_a_class_with_one_method_is_enough(open_site):
+    class Verifier:
+        async def verify(self, token):
+            if token == "away":
+                raise VerifierUnavailableError("the database is away")
+            if token == "old":
+                raise InvalidTokenError("it is old")
+            expires_at = NOW - 1 if token == "expired" else None
+            return None if token == "bad" else AuthInfo(subject=token, expires_at=expires_at)
+
+    site = await open_site(notes(ResourceServer(Verifier(), now=lambda: NOW)))
+    for token, status in (
+        ("anna", 200),
+        ("bad", 401),
+        ("old", 401),
+        ("away", 503),
+        ("expired", 401),
+    ):
+        answer = await site.ask_stateless(call("whoami"), Authorization=f"Bearer {token}")
+        assert answer.status == status
+
+
+async def test_a_function_of_the_request_is_enough(open_site):
+    async def from_gateway(request):
+        return request.header("x-user")
+
+    site = await open_site(notes(from_gateway))
+    answer = await site.ask_stateless(call("whoami"), X_User="anna")
+    assert text(answer.json) == "anna by None: "
+    assert (await site.ask_stateless(call("whoami"))).status == 401
+
+
+# Recordings.
+
+
+async def recorded(auth, options, requests):
+    async with site_of(notes(auth), record=options, hosts=["*"]) as site:
+        for message, token in requests:
+            await site.ask_stateless(message, Authorization=f"Bearer {token}")
+        client = await site.open(Authorization=f"Bearer {requests[0][1]}")
+        for message, token in requests:
+            await client.ask(message, Authorization=f"Bearer {token}")
+        site.runtime.close()
+        await site.runtime.ended.wait()
+
+
+def record(auth, options, requests):
+    trio.run(recorded, auth, options, requests, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.fixture
+def requests(issuer):
+    writer = issuer.token(scope="mcp notes:read notes:write", email="anna@example.org")
+    reader = issuer.token(scope="mcp notes:read")
+    return [
+        (call("whoami"), writer),
+        (call("write"), writer),
+        (call("write"), reader),
+        (call("even"), reader),
+        (request("tools/list"), reader),
+        (request("tools/list"), writer),
+    ]
+
+
+@pytest.mark.requirement("AUTH-42")
+def test_a_replay_gives_the_same_rights_and_no_token_is_recorded(tmp_path, issuer, requests):
+    record(protected(issuer), tmp_path, requests)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 2
+    for file in files:
+        # The issuer is not asked in a replay.
+        report = replay(file, notes(protected(Issuer("https://gone.example"))))
+        assert report.is_complete, report
+        assert report.requests >= len(requests)
+        content = file.read_text()
+        for _, token in requests:
+            for part in token.split("."):
+                assert part not in content
+        envelopes = [json.loads(line).get("x") for line in content.splitlines()]
+        facts = [each["sender"] for each in envelopes if each and "sender" in each]
+        assert facts[0]["subject"] == "anna"
+        assert facts[0]["client"] == "buoy"
+        assert facts[0]["scopes"] == ["mcp", "notes:read", "notes:write"]
+        assert content.count('"access allowed"') == 2
+        assert content.count('"access denied"') == 1
+
+
+def test_a_changed_rule_is_a_divergence_at_the_request(tmp_path, issuer, requests):
+    record(protected(issuer), tmp_path, requests)
+
+    def everyone_writes(scope):
+        return {"notes:read": ["notes:write"]}.get(scope)
+
+    for file in tmp_path.iterdir():
+        changed = notes(protected(issuer, includes=everyone_writes))
+        with pytest.raises(ReplayDivergence) as caught:
+            replay(file, changed)
+        assert 'tools/call "write"' in str(caught.value)
+        assert '"access denied" became "access allowed"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "redaction",
+    [
+        Redaction(keys=[*DEFAULT_SECRET_NAMES, "email"]),
+        Redaction(paths={"envelope": ["$.sender.claims.email"]}),
+    ],
+)
+def test_claims_can_be_redacted(tmp_path, issuer, requests, redaction):
+    record(protected(issuer), RecordOptions(tmp_path, redaction=redaction), requests)
+    for file in tmp_path.iterdir():
+        content = file.read_text()
+        assert "anna@example.org" not in content
+        assert '"email"' in content
+        assert '"scopes":["mcp","notes:read"]' in content
+        assert replay(file, notes(protected(issuer))).is_complete
+
+
+async def test_many_different_rights_do_not_fill_the_memory(open_site, monkeypatch):
+    monkeypatch.setattr("mcp_trio._server.registry._PAGES_MAX", 3)
+    server = Server(
+        "many",
+        auth=StaticTokens(
+            {str(number): AuthInfo(subject="anna", scopes={str(number)}) for number in range(10)}
+        ),
+    )
+    for number in range(10):
+        server.tool(name=f"t{number}", scopes={str(number)})(lambda: None)
+    site = await open_site(server)
+    for number in range(10):
+        answer = await site.ask_stateless(request("tools/list"), Authorization=f"Bearer {number}")
+        assert [each["name"] for each in answer.json["result"]["tools"]] == [f"t{number}"]
+    assert len(server._registry._pages) == 3
