@@ -5,6 +5,7 @@ from ._auth.credentials import OAuth as OAuth
 from ._auth.credentials import TokenExchange as TokenExchange
 from ._auth.credentials import WorkloadIdentity as WorkloadIdentity
 from ._auth.credentials import open_browser as open_browser
+from ._auth.dpop import DPoP as DPoP
 from ._auth.http_auth import http_auth as http_auth
 from ._auth.issuers import JsonWebKeySet as JsonWebKeySet
 from ._auth.issuers import VerifierUnavailableError as VerifierUnavailableError

@@ -21,12 +21,22 @@ import msgspec
 
 from mcp_trio._auth.challenges import (
     BEARER,
+    DPOP,
     INSUFFICIENT_SCOPE,
+    INVALID_DPOP_PROOF,
     INVALID_REQUEST,
     INVALID_TOKEN,
+    USE_DPOP_NONCE,
     WWW_AUTHENTICATE,
     checked_scopes,
     format_challenge,
+)
+from mcp_trio._auth.dpop import (
+    DPOP_HEADER,
+    NONCE_HEADER,
+    DPoP,
+    InvalidProofError,
+    NonceNeededError,
 )
 from mcp_trio._auth.issuers import VerifierUnavailableError
 from mcp_trio._auth.metadata import PROTECTED_RESOURCE, ProtectedResourceMetadata
@@ -100,6 +110,7 @@ class ResourceServer:
             that tools, resources and prompts need.
         includes: Returns the scopes that a granted scope includes, for hierarchies:
             `{"notes:write": {"notes:read"}}.get`; None for none.
+        dpop: The settings for tokens that are bound to a key (RFC 9449), which are always checked.
         local: The facts about clients of transports without credentials: stdio, sockets without
             `authorize=`, and channels. Without it such a client may use only what needs no scopes.
         name: The name of the server in the metadata.
@@ -122,6 +133,7 @@ class ResourceServer:
         default=None, kw_only=True, converter=attrs.converters.optional(_checked_scopes)
     )
     includes: Callable[[str], Iterable[str] | None] | None = attrs.field(default=None, kw_only=True)
+    dpop: DPoP = attrs.field(factory=DPoP, kw_only=True)
     local: AuthInfo | None = attrs.field(default=None, kw_only=True)
     name: str | None = attrs.field(default=None, kw_only=True)
     documentation_url: str | None = attrs.field(default=None, kw_only=True)
@@ -226,6 +238,8 @@ class ProtectedResource:
             authorization_servers=settings.issuers or None,
             scopes_supported=[*supported] or None,
             bearer_methods_supported=["header"],
+            dpop_signing_alg_values_supported=[*settings.dpop.algorithms],
+            dpop_bound_access_tokens_required=settings.dpop.is_required or None,
             resource_name=settings.name,
             resource_documentation=settings.documentation_url,
         )
@@ -235,14 +249,19 @@ class ProtectedResource:
         """Return the URL of the endpoint for the host that a request names."""
         host = request.headers.get("host", "").lower()
         of_host = (each for each in self.resources if urlsplit(each).netloc == host)
-        return next(of_host, self.resources[0])
+        return next(of_host, self.resources[0] if self.resources else f"http://{host}{self.path}")
 
     def _metadata_url(self, request: HttpRequest) -> str:
-        parts = urlsplit(self._resource(request))
         # The prefix of a mounted application stays in front, so that the application itself gets
         # the request; RFC 9728, section 5.1, allows any URL in a challenge.
+        origin, prefix = self._origin_and_prefix(request)
+        return f"{origin}{prefix}{self.metadata_paths[0]}"
+
+    def _origin_and_prefix(self, request: HttpRequest) -> tuple[str, str]:
+        """Return the origin of the server, and the prefix of a mounted application."""
+        parts = urlsplit(self._resource(request))
         prefix = parts.path.removesuffix(self.path) if parts.path.endswith(self.path) else ""
-        return f"{parts.scheme}://{parts.netloc}{prefix}{self.metadata_paths[0]}"
+        return f"{parts.scheme}://{parts.netloc}", prefix
 
     # Challenges.
 
@@ -260,7 +279,11 @@ class ProtectedResource:
         error: str | None,
         description: str | None,
         scopes: Iterable[str] = (),
+        *,
+        scheme: str | None = None,
     ) -> tuple[str, str]:
+        if scheme is None:
+            scheme = DPOP if self.settings.dpop.is_required else BEARER
         needed = sorted({*self.settings.scopes, *scopes})
         parameters = {
             "error": error,
@@ -269,7 +292,9 @@ class ProtectedResource:
             "resource_metadata": self._metadata_url(request) if self.has_metadata else None,
         }
         given = {name: value for name, value in parameters.items() if value is not None}
-        return WWW_AUTHENTICATE, format_challenge(BEARER, given)
+        if scheme == DPOP:
+            given["algs"] = " ".join(self.settings.dpop.algorithms)
+        return WWW_AUTHENTICATE, format_challenge(scheme, given)
 
     def _unauthenticated(
         self, request: HttpRequest, description: str | None = None
@@ -321,7 +346,10 @@ class ProtectedResource:
         settings = self.settings
         auth: AuthInfo | None
         if isinstance(settings.verifier, TokenVerifier):
-            auth = await settings.verifier.verify(self._token(request))
+            scheme, token = self._credentials(request)
+            auth = await settings.verifier.verify(token)
+            if auth is not None:
+                self._check_binding(request, auth, scheme, token)
         else:
             found = await settings.verifier(request)
             auth = AuthInfo(subject=found) if isinstance(found, str) else found
@@ -341,8 +369,8 @@ class ProtectedResource:
             raise _RejectedError(rejection)
         return auth
 
-    def _token(self, request: HttpRequest) -> str:
-        """Return the token of a request.
+    def _credentials(self, request: HttpRequest) -> tuple[str, str]:
+        """Return the scheme, in lower case, and the token of a request.
 
         Raises:
             _RejectedError: There is none, or there are several.
@@ -353,9 +381,59 @@ class ProtectedResource:
         if "authorization" in request.repeated:
             raise self._malformed(request, "the header Authorization must be sent once")
         credentials = _CREDENTIALS.fullmatch(sent)
-        if credentials is None or credentials[1].lower() != BEARER.lower():
+        scheme = "" if credentials is None else credentials[1].lower()
+        if credentials is None or scheme not in {BEARER.lower(), DPOP.lower()}:
             raise self._unauthenticated(request)
-        return credentials[2]
+        return scheme, credentials[2]
+
+    def _check_binding(self, request: HttpRequest, auth: AuthInfo, scheme: str, token: str) -> None:
+        """Check that the sender of a token has the key to which it is bound, if it is bound.
+
+        Raises:
+            InvalidTokenError: The token is bound in another way, or is not bound.
+            _RejectedError: The proof is missing, invalid or lacks a nonce.
+        """
+        dpop = self.settings.dpop
+        confirmation = auth.claims.get("cnf")
+        if confirmation is None:
+            if dpop.is_required or scheme == DPOP.lower():
+                raise InvalidTokenError("the token is not bound to a key")
+            return
+        try:
+            bound = msgspec.convert(confirmation, dict[str, str])
+        except msgspec.ValidationError:
+            bound = {}
+        if bound.keys() != {"jkt"}:
+            raise InvalidTokenError("the token is bound to what this server cannot check")
+        if scheme != DPOP.lower():
+            raise InvalidTokenError("the token is bound to a key, and needs a proof of it")
+        proof = request.header(DPOP_HEADER)
+        if proof is None or DPOP_HEADER.lower() in request.repeated:
+            text = "the header DPoP must be sent once"
+            raise self._unproven(request, INVALID_DPOP_PROOF, text)
+        try:
+            dpop.check(
+                proof,
+                method=request.method,
+                url=self._url(request),
+                token=token,
+                thumbprint=bound["jkt"],
+            )
+        except InvalidProofError as error:
+            raise self._unproven(request, INVALID_DPOP_PROOF, str(error)) from None
+        except NonceNeededError:
+            raise self._unproven(request, USE_DPOP_NONCE, "the proof needs a nonce") from None
+
+    def _url(self, request: HttpRequest) -> str:
+        """Return the public URL of a request, without its query."""
+        origin, prefix = self._origin_and_prefix(request)
+        return f"{origin}{prefix}{request.path}"
+
+    def _unproven(self, request: HttpRequest, error: str, text: str) -> _RejectedError:
+        headers = [self._challenge(request, error, text, scheme=DPOP)]
+        if self.settings.dpop.uses_nonces:
+            headers.append((NONCE_HEADER, self.settings.dpop.nonce()))
+        return _RejectedError(Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers))
 
     def _check(self, auth: AuthInfo) -> None:
         """Check what holds for the tokens of all verifiers.

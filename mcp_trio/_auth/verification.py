@@ -111,7 +111,12 @@ class TokenCache:
 # JSON Web Tokens ----------------------------------------------------------------------------------
 
 
-def _check_algorithms(_verifier: object, _field: object, algorithms: Collection[str]) -> None:
+def check_algorithms(_verifier: object, _field: object, algorithms: Collection[str]) -> None:
+    """Check a setting for algorithms, as a validator of attrs.
+
+    Raises:
+        ValueError: There is none, or one that is not allowed.
+    """
     unknown = sorted(set(algorithms) - set(ALGORITHMS))
     if unknown or not algorithms:
         raise ValueError(f"algorithms {unknown}: choose from {', '.join(ALGORITHMS)}")
@@ -145,7 +150,7 @@ class JWTVerifier:
     jwks_uri: str | None = attrs.field(default=None, kw_only=True)
     keys: JsonWebKeySet | None = attrs.field(default=None, kw_only=True)
     algorithms: Collection[str] = attrs.field(
-        default=ALGORITHMS, kw_only=True, validator=_check_algorithms
+        default=ALGORITHMS, kw_only=True, validator=check_algorithms
     )
     requires_token_type: bool = attrs.field(default=False, kw_only=True)
     leeway_seconds: int = attrs.field(default=30, kw_only=True)

@@ -33,7 +33,7 @@ _DEFAULT_PORTS: Final = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]+")
 _SHOWN_CHARS_MAX: Final = 100
 
-_EXPOSED: Final = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate"
+_EXPOSED: Final = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce"
 _METHODS: Final = "GET, POST, DELETE"
 _PREFLIGHT_SECONDS: Final = "600"
 

@@ -156,7 +156,7 @@ class CloseCode(IntEnum):
     NO_STATUS_RECEIVED = 1005  # never sent: the peer closed without a code
     ABNORMAL_CLOSURE = 1006  # never sent: the connection ended without a close frame
     INVALID_PAYLOAD = 1007  # the peer sent text that is not UTF-8
-    POLICY_VIOLATION = 1008  # never sent: clients are rejected before the upgrade
+    POLICY_VIOLATION = 1008  # the token has expired; others are rejected before the upgrade
     MESSAGE_TOO_BIG = 1009  # too many fragments; a message with too many bytes gets an error
     INTERNAL_ERROR = 1011  # an error in this package, or a peer that does not respond
     SERVICE_RESTART = 1012  # never sent

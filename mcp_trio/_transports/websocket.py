@@ -8,6 +8,8 @@ handshake request that both the native listener and ASGI implement.
 """
 
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
@@ -123,6 +125,8 @@ class WebSocketChannel:
     Attributes:
         name: The peer in logs and error messages, without secrets.
         auth: At a server, the client as it has been authenticated.
+        expires_at: The time, of Trio's clock, at which the client's token expires. The WebSocket is
+            then closed with code 1008 (policy violation).
         rejection: The error to raise if the peer has closed with code 1008 (policy violation).
     """
 
@@ -130,6 +134,7 @@ class WebSocketChannel:
 
     name: str
     auth: AuthInfo | None = None
+    expires_at: float = math.inf
     rejection: ConnectionLost | None = attrs.field(default=None, init=False)
     _socket: MessageSocket = attrs.field(alias="socket")
     _limits: Limits = attrs.field(alias="limits")
@@ -227,8 +232,12 @@ class WebSocketChannel:
         with self._task_scope:
             limits = self._limits
             while True:
-                await trio.sleep(limits.websocket.ping_interval_seconds)
+                ping_at = trio.current_time() + limits.websocket.ping_interval_seconds
+                await trio.sleep_until(min(ping_at, self.expires_at))
                 asked_at = trio.current_time()
+                if asked_at >= self.expires_at:
+                    self.fail(ConnectionLost("the token has expired"), CloseCode.POLICY_VIOLATION)
+                    break
                 try:
                     with trio.move_on_after(limits.websocket.pong_seconds) as timeout:
                         await self._socket.ping()
@@ -287,6 +296,7 @@ class _WebSocketTask:
     opening: AbstractAsyncContextManager[MessageSocket]
     name: str
     auth: AuthInfo | None
+    expires_at: float
     limits: Limits
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     started: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -311,7 +321,11 @@ class _WebSocketTask:
         try:
             async with self.opening as socket:
                 channel = self.channel = WebSocketChannel(
-                    name=self.name, auth=self.auth, socket=socket, limits=self.limits
+                    name=self.name,
+                    auth=self.auth,
+                    expires_at=self.expires_at,
+                    socket=socket,
+                    limits=self.limits,
                 )
                 self.started.set()
                 try:
@@ -331,6 +345,7 @@ async def start_channel(
     *,
     name: str,
     auth: AuthInfo | None = None,
+    expires_at: float = math.inf,
     limits: Limits,
 ) -> WebSocketChannel:
     """Open a WebSocket in a system task, and return the channel over it.
@@ -340,7 +355,9 @@ async def start_channel(
     Raises:
         Exception: Any error of opening the WebSocket.
     """
-    task = _WebSocketTask(opening=opening, name=name, auth=auth, limits=limits)
+    task = _WebSocketTask(
+        opening=opening, name=name, auth=auth, expires_at=expires_at, limits=limits
+    )
     trio.lowlevel.spawn_system_task(task.run, context=copy_context())
     try:
         await task.started.wait()
@@ -395,9 +412,13 @@ async def accept_websocket(
     Raises:
         trio.BrokenResourceError: The client has disconnected.
     """
+    expires_at = math.inf
+    if admitted.auth is not None and admitted.auth.expires_at is not None:
+        expires_at = trio.current_time() + admitted.auth.expires_at - time.time()
     return await start_channel(
         upgrade.opened(chosen_subprotocol(admitted)),
         name=admitted.client or "the client",
         auth=admitted.auth,
+        expires_at=expires_at,
         limits=limits,
     )

@@ -1,5 +1,9 @@
 """An authorization server that signs tokens, and answers requests for its documents."""
 
+import base64
+import hashlib
+import secrets
+
 import httpx2
 import pytest
 from joserfc import jwk, jwt
@@ -77,6 +81,23 @@ class Issuer:
 
         paths = ("/.well-known/oauth-authorization-server", "/keys", "/introspect")
         self.answers |= dict.fromkeys(paths, fail)
+
+
+def proof_of(key, *, token="abc", typ="dpop+jwt", algorithm="ES256", public=None, **claims):
+    """A proof of the key; claims that are None are left out."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(token.encode()).digest()).decode()
+    claims = {
+        "jti": secrets.token_hex(),
+        "htm": "POST",
+        "htu": RESOURCE,
+        "iat": NOW,
+        "ath": digest.rstrip("="),
+        **claims,
+    }
+    claims = {name: value for name, value in claims.items() if value is not None}
+    public = key.as_dict(private=False) if public is None else public
+    header = {"alg": algorithm, "typ": typ, "jwk": public}
+    return jwt.encode(header, claims, key, algorithms=[algorithm], default_type=None)
 
 
 @pytest.fixture

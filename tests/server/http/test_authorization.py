@@ -1,26 +1,31 @@
 """A server whose clients need tokens: challenges, metadata, access rules, recordings."""
 
 import json
+import time
 
 import httpx2
 import pytest
 import trio
 import trio.testing
+from joserfc import jwk
 
 from mcp_trio import Client, Context, RequestError, Server
 from mcp_trio._auth.challenges import parse_challenges
+from mcp_trio._auth.verification import ALGORITHMS
 from mcp_trio.auth import (
     AccessDenied,
     AuthInfo,
+    DPoP,
     InvalidTokenError,
     JWTVerifier,
     ResourceServer,
     StaticTokens,
     VerifierUnavailableError,
 )
-from mcp_trio.errors import FORBIDDEN, ReplayDivergence
+from mcp_trio.errors import FORBIDDEN, ConnectionLost, ReplayDivergence
 from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, replay
-from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer
+from mcp_trio.transports import open_websocket_channel
+from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
 from tests.server.http.conftest import call, hello, request, site_of, text
 
 LEGACY, STATELESS = "2025-11-25", "2026-07-28"
@@ -85,7 +90,13 @@ def notes(auth, **options):
 
 def protected(issuer, **options):
     verifier = JWTVerifier(ISSUER, http_client=issuer.client, now=lambda: NOW)
-    options = {"resource": RESOURCE, "scopes": {"mcp"}, "now": lambda: NOW, **options}
+    options = {
+        "resource": RESOURCE,
+        "scopes": {"mcp"},
+        "now": lambda: NOW,
+        "dpop": DPoP(now=lambda: NOW),
+        **options,
+    }
     return ResourceServer(verifier, **options)
 
 
@@ -250,6 +261,7 @@ async def test_the_metadata_need_no_token(site, path):
         "authorization_servers": [ISSUER],
         "scopes_supported": ["mcp", "notes:read", "notes:write"],
         "bearer_methods_supported": ["header"],
+        "dpop_signing_alg_values_supported": [*ALGORITHMS],
     }
     assert (await site.ask("POST", {}, path=path)).status == 405
 
@@ -293,6 +305,58 @@ async def test_tokens_without_an_issuer_have_no_metadata(open_site):
     answer = await site.ask("POST", hello(LEGACY))
     assert answer.headers["www-authenticate"] == "Bearer"
     assert (await site.ask("GET", path=METADATA)).status == 404
+
+
+# Tokens that are bound to a key.
+
+
+def bound(issuer, key, **claims):
+    return issuer.token(scope="mcp", cnf={"jkt": key.thumbprint()}, **claims)
+
+
+def with_proof(token, key, scheme="DPoP", **claims):
+    url = claims.pop("url", RESOURCE)
+    return {
+        "Authorization": f"{scheme} {token}",
+        "DPoP": proof_of(key, token=token, htu=url, **claims),
+    }
+
+
+async def test_a_bound_token_needs_a_proof_with_each_request(site, issuer):
+    key = jwk.ECKey.generate_key("P-256")
+    token = bound(issuer, key)
+    headers = with_proof(token, key)
+    answer = await site.ask_stateless(call("whoami"), **headers)
+    assert text(answer.json) == "anna by buoy: mcp"
+    for wrong, error in (
+        (headers, "invalid_dpop_proof"),  # again
+        ({"Authorization": f"DPoP {token}"}, "invalid_dpop_proof"),
+        ({"Authorization": f"Bearer {token}"}, "invalid_token"),
+        (with_proof(token, key, "Bearer"), "invalid_token"),
+        (with_proof(token, jwk.ECKey.generate_key("P-256")), "invalid_dpop_proof"),
+        (with_proof(issuer.token(scope="mcp"), key), "invalid_token"),
+        (with_proof(token, key, url="https://server.example/other"), "invalid_dpop_proof"),
+        (bearer(issuer, cnf={"x5t#S256": "x"}), "invalid_token"),
+    ):
+        answer = await site.ask_stateless(call("whoami"), **wrong)
+        assert (answer.status, challenge_of(answer).error) == (401, error)
+
+
+async def test_a_proof_may_need_a_nonce(open_site, issuer):
+    settings = protected(issuer, dpop=DPoP(is_required=True, uses_nonces=True, now=lambda: NOW))
+    site = await open_site(notes(settings), hosts=["*"])
+    key = jwk.ECKey.generate_key("P-256")
+    token = bound(issuer, key)
+    answer = await site.ask_stateless(call("whoami"), **with_proof(token, key))
+    challenge = challenge_of(answer)
+    assert (challenge.scheme, challenge.error) == ("DPoP", "use_dpop_nonce")
+    nonce = answer.headers["dpop-nonce"]
+    answer = await site.ask_stateless(call("whoami"), **with_proof(token, key, nonce=nonce))
+    assert answer.status == 200
+    unbound = await site.ask_stateless(call("whoami"), **bearer(issuer))
+    assert (unbound.status, challenge_of(unbound).scheme) == (401, "DPoP")
+    metadata = (await site.ask("GET", path=METADATA)).json
+    assert metadata["dpop_bound_access_tokens_required"] is True
 
 
 # Access.
@@ -460,6 +524,24 @@ async def test_a_websocket_has_the_rights_of_its_token(nursery, way):
             await client.call_tool("write")
     async with Client(url, token="writer") as client:
         assert text_of(await client.call_tool("write")) == "written"
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.real_time
+async def test_a_websocket_is_closed_when_its_token_expires(nursery):
+    auth = AuthInfo(subject="anna", expires_at=time.time() + 0.3)
+    server = notes(StaticTokens({"t": auth}))
+    url = await nursery.start(
+        lambda task_status: server.serve_websocket(port=0, task_status=task_status)
+    )
+    channel = await open_websocket_channel(url, token="t")
+    await channel.send([json.dumps(hello(LEGACY)).encode()])
+    assert len(await channel.receive()) == 1
+    with pytest.raises(ConnectionLost, match="expired"):
+        await channel.receive()
+    assert channel.rejection is not None  # by code 1008: it is not dialed again
+    assert time.time() >= auth.expires_at
+    await channel.aclose()
     nursery.cancel_scope.cancel()
 
 

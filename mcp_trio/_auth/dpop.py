@@ -1,0 +1,169 @@
+"""DPoP: tokens that are bound to a key, and the proofs that the client has the key (RFC 9449).
+
+A stolen token is of no use without the key. Each request has a proof of its own: a JSON Web Token
+that the client signs, with the method and URL of the request and a digest of the token.
+
+https://www.rfc-editor.org/rfc/rfc9449
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import attrs
+
+from mcp_trio._auth.verification import ALGORITHMS, check_algorithms, jws_registry
+
+if TYPE_CHECKING:
+    from joserfc.jws import JWSRegistry
+
+DPOP_HEADER: Final = "DPoP"
+NONCE_HEADER: Final = "DPoP-Nonce"
+
+_PROOF_TYPE: Final = "dpop+jwt"
+_ID_CHARS_MAX: Final = 256
+_TIME_BYTES: Final = 8
+_MAC_BYTES: Final = 16
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class InvalidProofError(Exception):
+    """The proof is not valid; the text, which the client receives, says why."""
+
+
+class NonceNeededError(Exception):
+    """The proof has no valid nonce: the client is sent one, and repeats the request."""
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class DPoP:
+    """The settings for tokens that are bound to a key, and the proofs that were used.
+
+    Attributes:
+        is_required: Accept only tokens that are bound to a key.
+        uses_nonces: Demand that each proof has a recent nonce of this server, so that proofs cannot
+            be made in advance.
+        algorithms: The accepted algorithms of proofs.
+        seconds_max: The greatest age of a proof or a nonce, and difference between the clocks.
+        proofs_max: The number of used proofs that are remembered; the oldest are forgotten first.
+        nonce_key: The key of nonces, the same for all processes that serve together; by default a
+            random one.
+        now: Returns the Unix time.
+
+    Raises:
+        ValueError: An algorithm is not allowed.
+    """
+
+    is_required: bool = False
+    uses_nonces: bool = False
+    algorithms: Collection[str] = attrs.field(default=ALGORITHMS, validator=check_algorithms)
+    seconds_max: float = 60.0
+    proofs_max: int = 100_000
+    nonce_key: bytes = attrs.field(factory=lambda: secrets.token_bytes(32))
+    now: Callable[[], float] = time.time
+    _used: OrderedDict[bytes, float] = attrs.field(factory=OrderedDict[bytes, float], init=False)
+    _registry: "JWSRegistry | None" = attrs.field(default=None, init=False)
+
+    def check(self, proof: str, *, method: str, url: str, token: str, thumbprint: str) -> None:
+        """Check the proof of a request, and remember it as used.
+
+        Args:
+            proof: The value of the header `DPoP`.
+            method: The method of the request.
+            url: The URL of the request, without its query.
+            token: The access token of the request.
+            thumbprint: The thumbprint of the key to which the token is bound.
+
+        Raises:
+            InvalidProofError: The proof is not valid, or was used before.
+            NonceNeededError: The proof lacks a valid nonce.
+        """
+        from joserfc import errors, jwk, jws, jwt
+
+        registry = self._registry = self._registry or jws_registry(self.algorithms)
+        try:
+            header = jws.extract_compact(proof.encode("ascii"), registry=registry).headers()
+            if header.get("typ") != _PROOF_TYPE:
+                raise InvalidProofError("the proof has another type than dpop+jwt")
+            given = dict(header["jwk"])
+            if given.get("kty") == "oct":
+                raise InvalidProofError("the proof has no public key")
+            key: Any = jwk.import_key(given)
+            if key.is_private:
+                raise InvalidProofError("the proof has no public key")
+            claims = jwt.decode(proof, key, registry=registry).claims
+        except (errors.JoseError, ValueError, TypeError, KeyError, Warning) as error:
+            raise InvalidProofError("the proof is not signed by the key that it has") from error
+        if not hmac.compare_digest(key.thumbprint(), thumbprint):
+            raise InvalidProofError("the token is bound to another key")
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+        issued_at, proof_id = claims.get("iat"), claims.get("jti")
+        now = self.now()
+        if claims.get("htm") != method:
+            raise InvalidProofError("the proof is for another method")
+        if not isinstance(claims.get("htu"), str) or _normal(claims["htu"]) != _normal(url):
+            raise InvalidProofError("the proof is for another URL")
+        if claims.get("ath") != _base64(digest):
+            raise InvalidProofError("the proof is for another token")
+        if not isinstance(issued_at, int | float) or not abs(now - issued_at) <= self.seconds_max:
+            raise InvalidProofError("the proof is too old, or from the future")
+        if not isinstance(proof_id, str) or not 0 < len(proof_id) <= _ID_CHARS_MAX:
+            raise InvalidProofError("the proof has no jti")
+        if self.uses_nonces and not self._is_nonce(claims.get("nonce")):
+            raise NonceNeededError
+        self._use(hashlib.sha256(f"{thumbprint} {proof_id}".encode()).digest(), now)
+
+    def _use(self, used: bytes, now: float) -> None:
+        """Remember a proof for as long as it could be accepted.
+
+        Raises:
+            InvalidProofError: It was used before.
+        """
+        while self._used:
+            oldest = next(iter(self._used))
+            if self._used[oldest] > now and len(self._used) < self.proofs_max:
+                break
+            del self._used[oldest]
+        if used in self._used:
+            raise InvalidProofError("the proof was used before")
+        self._used[used] = now + 2 * self.seconds_max
+
+    def nonce(self) -> str:
+        """Return a nonce, which is valid for `seconds_max`."""
+        made_at = int(self.now()).to_bytes(_TIME_BYTES, "big")
+        return _base64(made_at + self._mac(made_at))
+
+    def _is_nonce(self, nonce: Any) -> bool:
+        try:
+            data = base64.b64decode(f"{nonce}{'=' * (-len(nonce) % 4)}", b"-_", validate=True)
+        except (ValueError, TypeError):
+            return False
+        made_at, mac = data[:_TIME_BYTES], data[_TIME_BYTES:]
+        age = self.now() - int.from_bytes(made_at, "big")
+        return hmac.compare_digest(mac, self._mac(made_at)) and age <= self.seconds_max
+
+    def _mac(self, data: bytes) -> bytes:
+        return hmac.digest(self.nonce_key, data, "sha256")[:_MAC_BYTES]
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _normal(url: str) -> tuple[str, str, int | None, str]:
+    """Return the parts of a URL that have to be equal, without its query.
+
+    https://www.rfc-editor.org/rfc/rfc9449#section-4.3
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:
+        return ("", "", None, "")
+    return (parts.scheme, parts.hostname or "", port, parts.path or "/")
