@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from http import HTTPStatus
 from inspect import iscoroutinefunction
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
@@ -206,6 +206,8 @@ class ProtectedResource:
     scopes_supported: Callable[[], Iterable[str]] = tuple
     _audiences: frozenset[str] = attrs.field(init=False)
     _leeway_seconds: float = attrs.field(init=False)
+    # None if the verifier is a function of the request.
+    _verify_token: Callable[[str], Awaitable[AuthInfo | None]] | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         accepted = {*self.resources, *self.settings.audiences}
@@ -214,6 +216,8 @@ class ProtectedResource:
         object.__setattr__(self, "_audiences", frozenset(accepted))
         leeway = getattr(self.settings.verifier, "leeway_seconds", 0)
         object.__setattr__(self, "_leeway_seconds", leeway)
+        verify = getattr(self.settings.verifier, "verify", None)
+        object.__setattr__(self, "_verify_token", verify)
 
     # The metadata.
 
@@ -345,13 +349,13 @@ class ProtectedResource:
             raise self._malformed(request, text)
         settings = self.settings
         auth: AuthInfo | None
-        if isinstance(settings.verifier, TokenVerifier):
+        if self._verify_token is not None:
             scheme, token = self._credentials(request)
-            auth = await settings.verifier.verify(token)
+            auth = await self._verify_token(token)
             if auth is not None:
                 self._check_binding(request, auth, scheme, token)
         else:
-            found = await settings.verifier(request)
+            found = await cast("VerifyRequest", settings.verifier)(request)
             auth = AuthInfo(subject=found) if isinstance(found, str) else found
         if auth is None:
             if "authorization" not in request.headers:

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import quote
 
 import attrs
@@ -48,7 +48,6 @@ class InvalidTokenError(Exception):
     """The token is not valid; the text, which the client receives, says why."""
 
 
-@runtime_checkable
 class TokenVerifier(Protocol):
     """A verifier of access tokens."""
 

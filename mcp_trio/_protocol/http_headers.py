@@ -85,6 +85,19 @@ class HttpRequest:
             self.auth,
         )
 
+    def with_auth(self, auth: AuthInfo) -> "HttpRequest":
+        """Return a copy with the sender as it has been authenticated."""
+        return HttpRequest(
+            self.method,
+            self.path,
+            self.query,
+            self.headers,
+            self.repeated,
+            self.scheme,
+            self.client,
+            auth,
+        )
+
     def header(self, name: str) -> str | None:
         """Return the value of a header, whose name is in any case; None if it is absent."""
         return self.headers.get(name.lower())

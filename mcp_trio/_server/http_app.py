@@ -847,7 +847,7 @@ async def _authenticated(
     auth = await protected.authenticate(pending.request)
     if isinstance(auth, Rejection):
         raise RejectedError(auth)
-    pending.request = attrs.evolve(pending.request, auth=auth)
+    pending.request = pending.request.with_auth(auth)
     await route(pending)
 
 

@@ -228,7 +228,7 @@ _CACHED_MAX: Final = 1_000
 
 @attrs.define(eq=False)
 class CacheResults:
-    """A middleware that keeps the results of tools for a time, for each principal.
+    """A middleware that keeps the results of tools for a time, for each client and its rights.
 
     A result that was found is recorded, so that a replay of one session repeats it.
 
@@ -247,7 +247,9 @@ class CacheResults:
         if context is None or request.method != "tools/call" or request.name not in self.tools:
             return await call_next(request)
         # Before 2026-07-28 a result wraps values that are not objects.
-        parts = [context.principal, context.protocol_version, request.name, request.arguments]
+        # What a client may do can depend on all facts about it, and not on its name alone.
+        auth = None if context.auth is None else context.auth.members()
+        parts = [auth, context.protocol_version, request.name, request.arguments]
         key = msgspec.json.encode(parts, order="sorted")
         found = await context.effect(self._find, key.decode())
         if found is not None:

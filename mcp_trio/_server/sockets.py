@@ -163,7 +163,7 @@ class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
         if self.protected is None:
             return request
         auth = await self.protected.authenticate(request)
-        return auth if isinstance(auth, Rejection) else attrs.evolve(request, auth=auth)
+        return auth if isinstance(auth, Rejection) else request.with_auth(auth)
 
 
 def protected_resource(

@@ -23,6 +23,7 @@ from mcp_trio.auth import (
     VerifierUnavailableError,
 )
 from mcp_trio.errors import FORBIDDEN, ConnectionLost, ReplayDivergence
+from mcp_trio.middleware import CacheResults
 from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, replay
 from mcp_trio.transports import open_websocket_channel
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
@@ -693,3 +694,13 @@ async def test_many_different_rights_do_not_fill_the_memory(open_site, monkeypat
         answer = await site.ask_stateless(request("tools/list"), Authorization=f"Bearer {number}")
         assert [each["name"] for each in answer.json["result"]["tools"]] == [f"t{number}"]
     assert len(server._registry._pages) == 3
+
+
+async def test_a_kept_result_is_for_the_same_rights_only(open_site, issuer):
+    server = notes(protected(issuer))
+    server.middleware(CacheResults({"write", "whoami"}, seconds=60))
+    site = await open_site(server, hosts=["*"])
+    for _ in range(2):
+        granted = await site.ask_stateless(call("write"), **bearer(issuer, "notes:write"))
+        assert text(granted.json) == "written"
+    assert (await site.ask_stateless(call("write"), **bearer(issuer))).status == 403
