@@ -704,3 +704,46 @@ async def test_a_kept_result_is_for_the_same_rights_only(open_site, issuer):
         granted = await site.ask_stateless(call("write"), **bearer(issuer, "notes:write"))
         assert text(granted.json) == "written"
     assert (await site.ask_stateless(call("write"), **bearer(issuer))).status == 403
+
+
+# Mounted servers, and what sessions hide.
+
+
+@pytest.mark.parametrize("has_middleware", [False, True], ids=["", "middleware"])
+async def test_the_rules_of_a_mounted_server_hold(open_site, issuer, has_middleware):
+    inner, outer = notes(None), Server("outer", auth=protected(issuer))
+    if has_middleware:
+
+        @inner.middleware
+        async def pass_on(request, call_next):
+            return await call_next(request)
+
+    outer.mount(inner, prefix="in")
+    site = await open_site(outer, hosts=["*"])
+    reader, writer = bearer(issuer), bearer(issuer, "notes:write")
+    for headers, is_shown in ((reader, False), (writer, True)):
+        listed = await site.ask_stateless(request("tools/list"), **headers)
+        names = [each["name"] for each in listed.json["result"]["tools"]]
+        assert ("in_write" in names) is is_shown
+        assert "in_whoami" in names
+    denied = await site.ask_stateless(call("in_write"), **reader)
+    assert (denied.status, challenge_of(denied).scopes) == (403, ("mcp", "notes:write"))
+    assert text((await site.ask_stateless(call("in_write"), **writer)).json) == "written"
+    for uri in ("notes://in/all", "notes://in/x"):
+        read = request("resources/read", {"uri": uri})
+        assert (await site.ask_stateless(read, **reader)).status == 403
+        assert (await site.ask_stateless(read, **bearer(issuer, "notes:read"))).status == 200
+    metadata = (await site.ask("GET", path=METADATA)).json
+    assert metadata["scopes_supported"] == ["mcp", "notes:read", "notes:write"]
+    unprotected = Server("outer")
+    unprotected.mount(inner, prefix="in")
+    with pytest.raises(ValueError, match=r"Server\(auth="):
+        await unprotected.serve_http(port=0)
+
+
+async def test_a_hidden_tool_stays_hidden_from_those_who_may_use_it(open_site, issuer):
+    server = notes(protected(issuer))
+    server.disable("write")
+    site = await open_site(server, hosts=["*"])
+    listed = await site.ask_stateless(request("tools/list"), **bearer(issuer, "notes:write"))
+    assert "write" not in [each["name"] for each in listed.json["result"]["tools"]]
