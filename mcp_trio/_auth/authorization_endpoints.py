@@ -26,7 +26,15 @@ import attrs
 import msgspec
 
 from mcp_trio._auth.authorization_storage import AuthorizationStorage
-from mcp_trio._auth.consent_page import HttpResponse, consent_page, error_page, place_of
+from mcp_trio._auth.consent_page import (
+    HttpResponse,
+    consent_page,
+    cookie_of,
+    error_page,
+    place_of,
+    set_cookie,
+)
+from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
 from mcp_trio._auth.metadata import (
     AUTHORIZATION_SERVER,
     OPENID_CONFIGURATION,
@@ -59,6 +67,9 @@ GRANT_ID: Final = "grant_id"
 
 PENDING_SECONDS: Final = 600.0
 CODE_SECONDS: Final = 60.0
+
+# The cookie that binds the consent page to a browser.
+_COOKIE: Final = "mcp-authorization"
 
 _PARAMETERS_MAX: Final = 50
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -201,16 +212,6 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         except UnicodeDecodeError:
             raise OAuthError("invalid_request", "the body is not UTF-8") from None
 
-    def cookie(self, name: str) -> str | None:
-        """Return the value of a cookie; None if there is none, or more than one."""
-        found = [
-            value
-            for part in self.request.headers.get("cookie", "").split(";")
-            for key, _, value in [part.strip().partition("=")]
-            if key == name
-        ]
-        return found[0] if len(found) == 1 else None
-
 
 def _parameters(text: str) -> dict[str, str]:
     """Return the parameters; RFC 6749, section 3.1: an empty one counts as absent."""
@@ -283,17 +284,6 @@ class Endpoints:
     refresh_token_seconds: float
     consent_seconds: float
 
-    @property
-    def is_secure(self) -> bool:
-        """Whether the server is reached by https."""
-        return self.issuer.startswith("https:")
-
-    @property
-    def cookie_name(self) -> str:
-        """The name of the cookie that binds the consent page to a browser."""
-        # No other host and no page without TLS can set a cookie with this prefix.
-        return "__Host-mcp-authorization" if self.is_secure else "mcp-authorization"
-
     async def respond(self, request: HttpRequest, body: bytes, *, now: float) -> HttpResponse:
         """Return the response to a request for one of the paths in `ENDPOINTS`.
 
@@ -310,7 +300,7 @@ class Endpoints:
         try:
             return await endpoint(self, Call(request, body, now))
         except OAuthError as error:
-            if request.path == AUTHORIZE:
+            if request.path in PAGES:
                 return error_page(error.description, status=_PAGE_STATUSES.get(error.code, 400))
             return error_response(error, request)
 
@@ -471,18 +461,11 @@ class Endpoints:
         self, client: OAuthClient, asked: AuthorizationRequest, call: Call
     ) -> HttpResponse:
         """Return the consent page, whose form is accepted from this browser only."""
-        cookie = call.cookie(self.cookie_name)
-        if cookie is None or not _VERIFIER.fullmatch(cookie):
-            cookie = self.random()
+        cookie = cookie_of(call.request, _COOKIE, self.issuer) or self.random()
         request_id = self.random()
         asked = msgspec.structs.replace(asked, cookie_digest=digest_of(cookie))
         key = digest_of(request_id)
         await self._add(key, asked, now=call.now, seconds=PENDING_SECONDS)
-        attributes = "; Secure" if self.is_secure else ""
-        set_cookie = (
-            f"{self.cookie_name}={cookie}; Path=/; HttpOnly; SameSite=Lax{attributes};"
-            f" Max-Age={PENDING_SECONDS:.0f}"
-        )
         return consent_page(
             client,
             server_name=self.name,
@@ -494,7 +477,7 @@ class Endpoints:
             action=f"{self.issuer}{AUTHORIZE}",
             request_id=request_id,
             is_development=self.is_development,
-            headers=[("Set-Cookie", set_cookie)],
+            headers=[set_cookie(_COOKIE, cookie, self.issuer, PENDING_SECONDS)],
         )
 
     async def decide(self, call: Call) -> HttpResponse:
@@ -505,7 +488,7 @@ class Endpoints:
         form = call.form()
         key = digest_of(form.get("request", ""))
         found = await self._get(AuthorizationRequest, key, call.now)
-        cookie = call.cookie(self.cookie_name) or ""
+        cookie = cookie_of(call.request, _COOKIE, self.issuer) or ""
         if found is None or not hmac.compare_digest(found[0].cookie_digest, digest_of(cookie)):
             text = "This page has expired, or belongs to another browser. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
@@ -777,6 +760,12 @@ class Endpoints:
             await self.end_grant(grant_id, now=call.now)
         return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
 
+    async def callback(self, call: Call) -> HttpResponse:
+        """Answer the redirect of the identity provider with which a user logs in."""
+        if not isinstance(self.login, IdentityProvider):
+            return HttpResponse(HTTPStatus.NOT_FOUND)
+        return await self.login.finish(call.request, call.query())
+
     async def metadata(self, _call: Call) -> HttpResponse:
         """Return the metadata of the authorization server (RFC 8414)."""
         document = AuthorizationServerMetadata(
@@ -810,11 +799,15 @@ ENDPOINTS: Final[Mapping[str, Mapping[str, _Endpoint]]] = {
     TOKEN: {"POST": Endpoints.token},
     REGISTER: {"POST": Endpoints.register},
     REVOKE: {"POST": Endpoints.revoke},
+    CALLBACK: {"GET": Endpoints.callback},
     JWKS: {"GET": Endpoints.public_keys},
     AUTHORIZATION_SERVER: {"GET": Endpoints.metadata},
     OPENID_CONFIGURATION: {"GET": Endpoints.metadata},
 }
 """By path below the issuer, and by method."""
+
+PAGES: Final = frozenset({AUTHORIZE, CALLBACK})
+"""The paths that a user sees, whose errors are pages."""
 
 _GRANTS: Final[Mapping[str, Callable[..., Awaitable[HttpResponse]]]] = {
     "authorization_code": Endpoints.redeem_code,

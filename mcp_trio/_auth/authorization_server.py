@@ -22,6 +22,7 @@ from mcp_trio._auth.authorization_endpoints import (
     ENDPOINTS,
     GRANT_ID,
     JWKS,
+    PAGES,
     REGISTER,
     REVOKE,
     TOKEN,
@@ -35,6 +36,7 @@ from mcp_trio._auth.authorization_storage import AuthorizationStorage, SqliteSto
 from mcp_trio._auth.challenges import checked_scopes
 from mcp_trio._auth.client_documents import ClientDocuments
 from mcp_trio._auth.consent_page import HttpResponse, error_page
+from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import OAuthClient
 from mcp_trio._auth.rate_limits import Rate, TokenBuckets, network_of
@@ -50,6 +52,7 @@ BODY_BYTES_MAX: Final = 64 * 1024
 # By path: the requests of one address; and those for one client, whatever their addresses.
 RATES: Final[Mapping[str, Rate]] = {
     AUTHORIZE: Rate(60, 30),
+    CALLBACK: Rate(60, 30),
     TOKEN: Rate(120, 60),
     REGISTER: Rate(10, 20),
     REVOKE: Rate(60, 30),
@@ -117,7 +120,7 @@ class AuthorizationServer:
     Attributes:
         login: An async function that gets the request and returns the name of the user, or an
             `HttpResponse`, such as a redirect to a login page that returns to the URL of the
-            request, or None; for development, `DevelopmentLogin()`.
+            request, or None; an `IdentityProvider`; for development, `DevelopmentLogin()`.
         issuer: The public URL of the server, such as "https://tools.example". By default the URL
             that is bound, which is for one machine alone.
         storage: The path of a SQLite file, which is created, or an `AuthorizationStorage`. By
@@ -193,6 +196,8 @@ class AuthorizationServer:
                 f"DevelopmentLogin lets everyone in, and {issuer} is not on this machine: give"
                 " another login="
             )
+        if isinstance(self.login, IdentityProvider):
+            self.login.bind(issuer, self.storage, self.random, self.now)
         own = self.scopes or {}
         self._endpoints = Endpoints(
             issuer=issuer,
@@ -231,7 +236,12 @@ class AuthorizationServer:
     @property
     def methods(self) -> Mapping[str, Collection[str]]:
         """The HTTP methods of the endpoints, by path."""
-        return {path: [*methods] for path, methods in ENDPOINTS.items()}
+        has_callback = isinstance(self.login, IdentityProvider)
+        return {
+            path: [*methods]
+            for path, methods in ENDPOINTS.items()
+            if path != CALLBACK or has_callback
+        }
 
     async def respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response to a request for one of the paths.
@@ -248,7 +258,7 @@ class AuthorizationServer:
         text = f"too many requests: try again in {seconds} s"
         retry = ("Retry-After", str(seconds))
         status = HTTPStatus.TOO_MANY_REQUESTS
-        if request.path == AUTHORIZE:
+        if request.path in PAGES:
             return error_page(text, status=status, headers=[retry])
         response = error_response(OAuthError("temporarily_unavailable", text), request)
         return HttpResponse(status, [*response.headers, retry], response.body)

@@ -20,6 +20,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._auth.bounded_http import send_bounded
 from mcp_trio._auth.oauth_clients import InvalidClientError, OAuthClient, client_of_document
 from mcp_trio._auth.rate_limits import Rate, TokenBuckets
 from mcp_trio._auth.urls import Address, closeness_of_address, literal_address
@@ -133,14 +134,32 @@ class ClientDocuments:
 
     async def _get(self, url: str) -> Any:
         address = await self._address_of(url)
-        if self.http is not None:
-            return await self._get_from(self.http, url, address)
-        import httpx2
-
-        from mcp_trio._transports.http_client_requests import default_ssl_context
-
-        async with httpx2.AsyncClient(verify=default_ssl_context()) as http:
-            return await self._get_from(http, url, address)
+        parts = urlsplit(url)
+        netloc = f"[{address}]" if ":" in address else address
+        if parts.port is not None:
+            netloc += f":{parts.port}"
+        # The certificate has to be one for the name, although the address is connected to.
+        status, headers, body = await send_bounded(
+            self.http,
+            "GET",
+            parts._replace(netloc=netloc).geturl(),
+            bytes_max=BYTES_MAX,
+            headers={"Host": parts.netloc},
+            extensions={"sni_hostname": parts.hostname},
+            timeout=SECONDS_MAX,
+        )
+        if body is None:
+            raise InvalidClientError(
+                f"the client's metadata document has more than {BYTES_MAX} bytes"
+            )
+        if status != HTTPStatus.OK:
+            raise InvalidClientError(f"the client's metadata document has the HTTP status {status}")
+        if not _is_json(media_type_of(headers.get("content-type"))):
+            raise InvalidClientError("the client's metadata document is not sent as JSON")
+        try:
+            return msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise InvalidClientError("the client's metadata document is not JSON") from None
 
     async def _address_of(self, url: str) -> str:
         """Return an address of the host of a URL.
@@ -163,49 +182,6 @@ class ClientDocuments:
                     " not public"
                 )
         return found[0]
-
-    async def _get_from(self, http: "httpx2.AsyncClient", url: str, address: str) -> Any:
-        import httpx2
-
-        parts = urlsplit(url)
-        netloc = f"[{address}]" if ":" in address else address
-        if parts.port is not None:
-            netloc += f":{parts.port}"
-        # The certificate has to be one for the name, although the address is connected to.
-        async with http.stream(
-            "GET",
-            parts._replace(netloc=netloc).geturl(),
-            headers={"Host": parts.netloc, "Accept": JSON, "Accept-Encoding": "identity"},
-            extensions={"sni_hostname": parts.hostname},
-            follow_redirects=False,
-            timeout=SECONDS_MAX,
-        ) as response:
-            body = bytearray()
-            try:
-                async for piece in response.aiter_raw():
-                    if len(body) <= BYTES_MAX:
-                        body += piece
-                        if len(body) > BYTES_MAX:
-                            # The loop goes on until the closed stream ends by itself: Python warns
-                            # of an async generator that is left earlier.
-                            await response.aclose()
-            except httpx2.TransportError:
-                if len(body) <= BYTES_MAX:
-                    raise
-        if len(body) > BYTES_MAX:
-            raise InvalidClientError(
-                f"the client's metadata document has more than {BYTES_MAX} bytes"
-            )
-        if response.status_code != HTTPStatus.OK:
-            raise InvalidClientError(
-                f"the client's metadata document has the HTTP status {response.status_code}"
-            )
-        if not _is_json(media_type_of(response.headers.get("content-type"))):
-            raise InvalidClientError("the client's metadata document is not sent as JSON")
-        try:
-            return msgspec.json.decode(bytes(body))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise InvalidClientError("the client's metadata document is not JSON") from None
 
 
 def _is_json(media_type: str) -> bool:

@@ -1,4 +1,4 @@
-"""The pages of an authorization server: the consent page, and the page for errors.
+"""The pages of an authorization server: the consent page, and the page for errors; its cookies.
 
 They are plain HTML without scripts. No other page can frame them, and every text from outside is
 escaped.
@@ -6,6 +6,7 @@ escaped.
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from http import HTTPStatus
@@ -15,7 +16,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mcp_trio._auth.oauth_clients import OAuthClient, is_loopback_redirect
-from mcp_trio._protocol.http_headers import Headers
+from mcp_trio._protocol.http_headers import Headers, HttpRequest
+
+# 256 random bits in Base64URL.
+_COOKIE_VALUE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
@@ -110,6 +114,29 @@ def error_page(
         url, place = back
         body += f'\n<p><a href="{escape(url)}" rel="noreferrer">Return to {escape(place)}</a></p>'
     return page("Access cannot be allowed", body, status=status, headers=headers)
+
+
+def _cookie_name(name: str, issuer: str) -> str:
+    # No other host, and no page without TLS, can set a cookie with this prefix.
+    return f"__Host-{name}" if issuer.startswith("https:") else name
+
+
+def cookie_of(request: HttpRequest, name: str, issuer: str) -> str | None:
+    """Return the value of one of our cookies; None if it is absent, repeated or malformed."""
+    found = [
+        value
+        for part in request.headers.get("cookie", "").split(";")
+        for key, _, value in [part.strip().partition("=")]
+        if key == _cookie_name(name, issuer)
+    ]
+    return found[0] if len(found) == 1 and _COOKIE_VALUE.fullmatch(found[0]) else None
+
+
+def set_cookie(name: str, value: str, issuer: str, seconds: float) -> tuple[str, str]:
+    """Return the header that sets a cookie, which only this server gets, and no script reads."""
+    secure = "; Secure" if issuer.startswith("https:") else ""
+    attributes = f"Path=/; HttpOnly; SameSite=Lax{secure}; Max-Age={seconds:.0f}"
+    return "Set-Cookie", f"{_cookie_name(name, issuer)}={value}; {attributes}"
 
 
 def place_of(redirect_uri: str) -> str:
