@@ -1,3 +1,8 @@
+from ._auth.authorization_server import AuthorizationServer as AuthorizationServer
+from ._auth.authorization_server import DevelopmentLogin as DevelopmentLogin
+from ._auth.authorization_storage import AuthorizationStorage as AuthorizationStorage
+from ._auth.authorization_storage import SqliteStorage as SqliteStorage
+from ._auth.consent_page import HttpResponse as HttpResponse
 from ._auth.credentials import Bearer as Bearer
 from ._auth.credentials import ClientCredentials as ClientCredentials
 from ._auth.credentials import EnterpriseManaged as EnterpriseManaged
@@ -7,8 +12,12 @@ from ._auth.credentials import WorkloadIdentity as WorkloadIdentity
 from ._auth.credentials import open_browser as open_browser
 from ._auth.dpop import DPoP as DPoP
 from ._auth.http_auth import http_auth as http_auth
+from ._auth.identity_provider import IdentityProvider as IdentityProvider
 from ._auth.issuers import JsonWebKeySet as JsonWebKeySet
 from ._auth.issuers import VerifierUnavailableError as VerifierUnavailableError
+from ._auth.oauth_clients import OAuthClient as OAuthClient
+from ._auth.oauth_clients import trusted_client as trusted_client
+from ._auth.rate_limits import Rate as Rate
 from ._auth.resource_server import ResourceServer as ResourceServer
 from ._auth.token_store import FileTokenStore as FileTokenStore
 from ._auth.token_store import KeyringTokenStore as KeyringTokenStore

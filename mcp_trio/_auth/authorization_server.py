@@ -40,6 +40,8 @@ from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import OAuthClient
 from mcp_trio._auth.rate_limits import Rate, TokenBuckets, network_of
+from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims
+from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import LOOPBACK
 
@@ -169,8 +171,10 @@ class AuthorizationServer:
     _key: "Key | None" = attrs.field(default=None, init=False)
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
     _documents: ClientDocuments = attrs.field(init=False)
+    _has_given_issuer: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._has_given_issuer = self.issuer is not None
         self._documents = ClientDocuments(http=self.http_client)
 
     def bind(
@@ -189,7 +193,7 @@ class AuthorizationServer:
         Raises:
             ValueError: `DevelopmentLogin` is not for an issuer that other machines can reach.
         """
-        issuer = self.issuer or issuer
+        issuer = self.issuer = (self.issuer if self._has_given_issuer else None) or issuer
         is_development = isinstance(self.login, DevelopmentLogin)
         if is_development and urlsplit(issuer).hostname not in LOOPBACK:
             raise ValueError(
@@ -313,32 +317,33 @@ class AuthorizationServer:
             return None
         return decoded.claims
 
-    async def claims(self, token: str) -> Mapping[str, Any]:
-        """Return the claims of a valid access token of this server.
+    async def verify(self, token: str) -> AuthInfo:
+        """Return the facts about a valid access token; this makes the object a `TokenVerifier`.
 
         Raises:
-            ValueError: The token is not valid: it is another's, has expired, is for another
-                resource, or its grant has ended.
+            InvalidTokenError: The token is not one of this server, has expired, or is revoked.
         """
         from joserfc import errors
         from joserfc.jwt import JWTClaimsRegistry
 
-        claims, endpoints = await self._claims_in(token), self.endpoints
+        claims = await self._claims_in(token)
         if claims is None:
-            raise ValueError("the token is signed by no key of this server")
+            raise InvalidTokenError("the token is signed by no key of this server")
         rules = JWTClaimsRegistry(
             now=int(self.now()),
-            iss={"essential": True, "value": endpoints.issuer},
-            aud={"essential": True, "values": list(endpoints.resources)},
+            iss={"essential": True, "value": self.endpoints.issuer},
+            aud={"essential": True},
             exp={"essential": True},
         )
         try:
             rules.validate(dict(claims))
+        except errors.ExpiredTokenError:
+            raise InvalidTokenError("the token has expired") from None
         except errors.JoseError as error:
-            raise ValueError(str(error)) from None
-        if await endpoints.grant(str(claims.get(GRANT_ID)), now=self.now()) is None:
-            raise ValueError("the token is revoked")
-        return claims
+            raise InvalidTokenError(str(error.description or error.error)) from None
+        if await self.endpoints.grant(str(claims.get(GRANT_ID)), now=self.now()) is None:
+            raise InvalidTokenError("the token is revoked")
+        return auth_of_claims(claims)
 
 
 def _client_id_in(request: HttpRequest, body: bytes) -> str | None:

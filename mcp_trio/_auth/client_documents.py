@@ -20,7 +20,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._auth.bounded_http import send_bounded
+from mcp_trio._auth.fetching import Fetcher, FetchError
 from mcp_trio._auth.oauth_clients import InvalidClientError, OAuthClient, client_of_document
 from mcp_trio._auth.rate_limits import Rate, TokenBuckets
 from mcp_trio._auth.urls import Address, closeness_of_address, literal_address
@@ -120,16 +120,16 @@ class ClientDocuments:
         host = urlsplit(url).hostname or ""
         if self._buckets.take(host, _RATE_PER_HOST, now):
             raise InvalidClientError(f"too many metadata documents of {host} were asked for")
-        import httpx2
-
         try:
             with trio.fail_after(SECONDS_MAX):
                 async with self._turn:
                     return await self._get(url)
         except trio.TooSlowError:
             text = f"no answer within {SECONDS_MAX:g} s"
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            text = str(error) or type(error).__name__
+        except FetchError as error:
+            text = error.reason
+        except OSError as error:
+            text = str(error)
         raise InvalidClientError(f"the client's metadata document cannot be fetched: {text}")
 
     async def _get(self, url: str) -> Any:
@@ -139,25 +139,20 @@ class ClientDocuments:
         if parts.port is not None:
             netloc += f":{parts.port}"
         # The certificate has to be one for the name, although the address is connected to.
-        status, headers, body = await send_bounded(
-            self.http,
+        fetched = await Fetcher(bytes_max=BYTES_MAX, client=self.http).send(
             "GET",
             parts._replace(netloc=netloc).geturl(),
-            bytes_max=BYTES_MAX,
             headers={"Host": parts.netloc},
             extensions={"sni_hostname": parts.hostname},
-            timeout=SECONDS_MAX,
         )
-        if body is None:
+        if fetched.status != HTTPStatus.OK:
             raise InvalidClientError(
-                f"the client's metadata document has more than {BYTES_MAX} bytes"
+                f"the client's metadata document has the HTTP status {fetched.status}"
             )
-        if status != HTTPStatus.OK:
-            raise InvalidClientError(f"the client's metadata document has the HTTP status {status}")
-        if not _is_json(media_type_of(headers.get("content-type"))):
+        if not _is_json(media_type_of(fetched.headers.get("content-type"))):
             raise InvalidClientError("the client's metadata document is not sent as JSON")
         try:
-            return msgspec.json.decode(body)
+            return msgspec.json.decode(fetched.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise InvalidClientError("the client's metadata document is not JSON") from None
 

@@ -29,12 +29,14 @@ class FetchError(Exception):
 
     Attributes:
         url: The URL of the request.
+        reason: The reason, without the URL.
         status: The HTTP status of the response; None if there was none.
     """
 
     def __init__(self, url: str, reason: str, status: int | None = None) -> None:
         super().__init__(f"{url}: {reason}")
         self.url = url
+        self.reason = reason
         self.status = status
 
 
@@ -128,6 +130,8 @@ class Fetcher:
     async def _send(
         self, client: "httpx2.AsyncClient", method: str, url: str, request: dict[str, Any]
     ) -> Fetched:
+        import httpx2
+
         headers = {"Accept": JSON, "Accept-Encoding": "identity", **request.pop("headers", {})}
         async with client.stream(
             method,
@@ -141,13 +145,17 @@ class Fetcher:
             if response.is_stream_consumed:  # by its transport
                 body += response.content
             else:
-                async for piece in response.aiter_raw():
+                try:
+                    async for piece in response.aiter_raw():
+                        if len(body) <= self.bytes_max:
+                            body += piece
+                            if len(body) > self.bytes_max:
+                                # The loop goes on until the closed stream ends by itself: Python
+                                # warns of an async generator that is left earlier.
+                                await response.aclose()
+                except httpx2.TransportError:
                     if len(body) <= self.bytes_max:
-                        body += piece
-                        if len(body) > self.bytes_max:
-                            # The loop goes on until the closed stream ends by itself: Python warns
-                            # of an async generator that is left earlier.
-                            await response.aclose()
+                        raise
             if len(body) > self.bytes_max:
                 text = f"the body has more than {self.bytes_max} bytes"
                 raise FetchError(url, text, response.status_code)

@@ -15,27 +15,25 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import attrs
 import msgspec
-import trio
 
 from mcp_trio._auth.authorization_storage import AuthorizationStorage
-from mcp_trio._auth.bounded_http import send_bounded
 from mcp_trio._auth.consent_page import HttpResponse, cookie_of, error_page, set_cookie
-from mcp_trio._auth.metadata import AuthorizationServerMetadata, authorization_server_urls
+from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded
+from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
+from mcp_trio._auth.metadata import AuthorizationServerMetadata
 from mcp_trio._auth.oauth_clients import digest_of
-from mcp_trio._auth.urls import is_loopback_host
 from mcp_trio._protocol.http_headers import HttpRequest
 
 if TYPE_CHECKING:
     import httpx2
+    from joserfc.jwk import Key
 
 logger = logging.getLogger("mcp_trio")
-
-T = TypeVar("T")
 
 CALLBACK: Final = "/callback"
 
@@ -48,9 +46,6 @@ _SESSION: Final = "session"
 _LOGIN: Final = "login"
 
 _LOGIN_SECONDS: Final = 600.0
-_FRESH_SECONDS: Final = 600.0
-_SECONDS_MAX: Final = 10.0
-_BYTES_MAX: Final = 256 * 1024
 _LEEWAY_SECONDS: Final = 60
 
 
@@ -69,10 +64,6 @@ class _PendingLogin(msgspec.Struct, frozen=True, kw_only=True):
 
 class _TokenResponse(msgspec.Struct, frozen=True):
     id_token: str
-
-
-class _KeySet(msgspec.Struct, frozen=True):
-    keys: list[dict[str, Any]]
 
 
 def _subject_in(claims: Mapping[str, Any]) -> str | None:
@@ -111,11 +102,10 @@ class IdentityProvider:
     _storage: AuthorizationStorage = attrs.field(default=None, init=False)
     _random: Callable[[], str] = attrs.field(default=None, init=False)
     _now: Callable[[], float] = attrs.field(default=None, init=False)
-    _metadata: AuthorizationServerMetadata | None = attrs.field(default=None, init=False)
-    _metadata_at: float = attrs.field(default=0.0, init=False)
+    _provider: Issuer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        _check_url(self.issuer)
+        self._provider = Issuer(url=self.issuer, fetcher=Fetcher(client=self.http_client))
 
     def bind(
         self,
@@ -156,7 +146,7 @@ class IdentityProvider:
             return error_page(text, status=HTTPStatus.BAD_GATEWAY)
 
     async def _begin(self, request: HttpRequest) -> HttpResponse:
-        metadata = await self._provider()
+        metadata = await self._metadata()
         cookie = cookie_of(request, _LOGIN_COOKIE, self._own_issuer) or self._random()
         state, nonce, verifier = self._random(), self._random(), self._random()
         pending = _PendingLogin(
@@ -202,7 +192,7 @@ class IdentityProvider:
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         if not await self._storage.swap(_LOGIN, key, stored, None, now=now):
             return error_page("This login was finished before. Start again.")
-        metadata = await self._provider()
+        metadata = await self._metadata()
         # RFC 9207: the response could be that of another provider.
         is_named = metadata.authorization_response_iss_parameter_supported
         if parameters.get("iss", None if is_named else self.issuer) != self.issuer:
@@ -235,34 +225,19 @@ class IdentityProvider:
 
     # Requests to the provider.
 
-    async def _provider(self) -> AuthorizationServerMetadata:
-        """Return the metadata of the provider.
+    async def _metadata(self) -> AuthorizationServerMetadata:
+        """Return the metadata of the provider, which has all endpoints of a login.
 
         Raises:
             ProviderError: They cannot be fetched, are of another issuer, or lack an endpoint.
         """
-        known = self._metadata
-        if known is not None and trio.current_time() < self._metadata_at + _FRESH_SECONDS:
-            return known
-        failure: ProviderError | None = None
-        for url in authorization_server_urls(self.issuer):
-            try:
-                metadata = await self._send("GET", url, AuthorizationServerMetadata)
-            except ProviderError as error:
-                failure = failure or error
-                continue
-            if metadata.issuer != self.issuer:
-                raise ProviderError(f"{url} has the metadata of the issuer {metadata.issuer!r}")
-            urls = metadata.authorization_endpoint, metadata.token_endpoint, metadata.jwks_uri
-            for each in urls:
-                try:
-                    _check_url(each or "")
-                except ValueError as error:
-                    raise ProviderError(f"an endpoint in {url} is not usable: {error}") from None
-            self._metadata, self._metadata_at = metadata, trio.current_time()
-            return metadata
-        assert failure is not None
-        raise failure
+        try:
+            metadata = await self._provider.metadata()
+            for url in (metadata.authorization_endpoint, metadata.token_endpoint):
+                check_url(url or "")
+        except (VerifierUnavailableError, ValueError) as error:
+            raise ProviderError(f"its metadata are not usable: {error}") from None
+        return metadata
 
     async def _claims(
         self, metadata: AuthorizationServerMetadata, pending: _PendingLogin, code: str
@@ -287,18 +262,24 @@ class IdentityProvider:
         else:
             form |= {"client_id": self.client_id, "client_secret": self.client_secret}
         assert metadata.token_endpoint is not None
-        assert metadata.jwks_uri is not None
-        answer = await self._send(
-            "POST", metadata.token_endpoint, _TokenResponse, data=form, **request
-        )
-        keys = await self._send("GET", metadata.jwks_uri, _KeySet)
-        return self._verified(answer.id_token, keys.keys, pending.nonce)
+        fetcher, url = self._provider.fetcher, metadata.token_endpoint
+        try:
+            fetched = await fetcher.send("POST", url, data=form, **request)
+            id_token = decoded(url, fetched, _TokenResponse).id_token
+            return self._verified(id_token, await self._provider.keys(None), pending.nonce)
+        except (FetchError, VerifierUnavailableError) as error:
+            # The error that caused it could quote the request.
+            raise ProviderError(str(error)) from None
 
-    def _verified(self, id_token: str, keys: list[dict[str, Any]], nonce: str) -> Mapping[str, Any]:
+    def _verified(self, id_token: str, keys: "list[Key]", nonce: str) -> Mapping[str, Any]:
+        """Return the claims of an ID token.
+
+        Raises:
+            ProviderError: It is not valid, or not for this login.
+        """
         from joserfc import errors, jwt
-        from joserfc.jwk import JWKRegistry, KeySet
+        from joserfc.jwk import KeySet
 
-        known = [JWKRegistry.import_key(key) for key in keys if key.get("kty") in _KEY_TYPES]
         rules = jwt.JWTClaimsRegistry(
             now=int(self._now()),
             leeway=_LEEWAY_SECONDS,
@@ -309,52 +290,10 @@ class IdentityProvider:
             nonce={"essential": True, "value": nonce},
         )
         try:
-            claims = jwt.decode(id_token, KeySet(known), algorithms=list(_ALGORITHMS)).claims
+            claims = jwt.decode(id_token, KeySet(keys), algorithms=list(_ALGORITHMS)).claims
             rules.validate(claims)
         except (errors.JoseError, ValueError, TypeError, KeyError) as error:
             raise ProviderError(f"the ID token is not valid: {error}") from error
         if claims.get("azp", self.client_id) != self.client_id:
             raise ProviderError("the ID token is for another client")
         return claims
-
-    async def _send(self, method: str, url: str, kind: type[T], **request: Any) -> T:
-        """Return the JSON document in the response to a request.
-
-        Raises:
-            ProviderError: There is no such response within the bounds. The text has no secret.
-        """
-        import httpx2
-
-        try:
-            with trio.fail_after(_SECONDS_MAX):
-                status, _, body = await send_bounded(
-                    self.http_client, method, url, bytes_max=_BYTES_MAX, **request
-                )
-        except trio.TooSlowError:
-            raise ProviderError(f"{url}: no answer within {_SECONDS_MAX:g} s") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ProviderError(f"{url}: {str(error) or type(error).__name__}") from None
-        if status != HTTPStatus.OK or body is None:
-            text = "too many bytes" if body is None else f"HTTP status {status}"
-            raise ProviderError(f"{url}: {text}")
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ProviderError(f"{url}: not a valid document: {error}") from None
-
-
-_KEY_TYPES: Final = frozenset({"RSA", "EC", "OKP"})
-
-
-def _check_url(url: str) -> None:
-    """Check that a URL is https, or http on this machine.
-
-    Raises:
-        ValueError: It is not.
-    """
-    parts = urlsplit(url)
-    is_safe = parts.scheme == "https" or (
-        parts.scheme == "http" and is_loopback_host(parts.hostname or "")
-    )
-    if not is_safe or not parts.hostname:
-        raise ValueError(f"not an https URL, or an http URL of this machine: {url!r}")

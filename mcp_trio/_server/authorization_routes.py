@@ -1,26 +1,55 @@
 """The endpoints of an authorization server as HTTP routes beside the MCP endpoint."""
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from mcp_trio._auth.authorization_server import BODY_BYTES_MAX, AuthorizationServer
 from mcp_trio._protocol.http_headers import HttpRequest
-from mcp_trio._server.routes import Request, Response, Routes
+
+if TYPE_CHECKING:
+    from mcp_trio._auth.authorization_server import AuthorizationServer
+    from mcp_trio._auth.resource_server import ProtectedResource, ResourceServer
+    from mcp_trio._server.routes import Request, Response
+    from mcp_trio._server.sessions import ServerSessions
 
 
-def add_authorization_routes(routes: Routes, authorization: AuthorizationServer) -> None:
-    """Add the routes of an authorization server, for requests without credentials.
+def add_authorization_routes(sessions: "ServerSessions", auth: "ResourceServer") -> None:
+    """Add the routes of the authorization server, if there is one; they need no credentials."""
+    from mcp_trio._auth.authorization_server import AuthorizationServer
+
+    authorization = auth.verifier
+    if isinstance(authorization, AuthorizationServer):
+        for path, methods in authorization.methods.items():
+            handler = partial(_respond, authorization)
+            sessions.routes.add(path, methods, handler, is_public=True)
+
+
+def bind_authorization_server(
+    protected: "ProtectedResource", *, scopes: Callable[[], Iterable[str]]
+) -> None:
+    """Set the issuer and the resources of the authorization server, if there is one.
+
+    Args:
+        protected: The MCP endpoint at its URLs, which are known now.
+        scopes: Returns the scopes of everything that is registered.
 
     Raises:
-        ValueError: One of its paths has a route already.
+        ValueError: Its login is not for a server that other machines can reach.
     """
-    for path, methods in authorization.methods.items():
-        routes.check_path(path)
-        routes.add(path, methods, partial(_respond, authorization), is_public=True)
+    from mcp_trio._auth.authorization_server import AuthorizationServer
+
+    authorization, resources = protected.settings.verifier, protected.resources
+    if isinstance(authorization, AuthorizationServer):
+        issuer = resources[0].removesuffix("/").removesuffix(protected.path).rstrip("/")
+        authorization.bind(issuer, resources, scopes)
 
 
-async def _respond(authorization: AuthorizationServer, request: Request) -> Response:
+async def _respond(authorization: "AuthorizationServer", request: "Request") -> "Response":
+    from mcp_trio._auth.authorization_server import BODY_BYTES_MAX
+    from mcp_trio._server.routes import Response
+
     length = request.headers.get("content-length", "0")
     is_large = length.isdecimal() and int(length) > BODY_BYTES_MAX
     body = b"" if is_large else await request.body()

@@ -39,6 +39,7 @@ from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
+from mcp_trio._server.authorization_routes import bind_authorization_server
 from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
@@ -316,6 +317,8 @@ def app_of(
         is_tls=address is not None and address.certfile is not None,
         scopes=server.scopes,
     )
+    if protected is not None:
+        bind_authorization_server(protected, scopes=server.scopes)
     handshake_check = HandshakeCheck(
         host_check=host_check, path=options.get("ws_path", "/ws"), protected=protected
     )

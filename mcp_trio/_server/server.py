@@ -204,7 +204,8 @@ class Server:
             default a random key that only this object has.
         states: A store that lets each sealed state be used once; without it, states can be reused.
         auth: How clients over HTTP and WebSocket are authenticated: the URL of the issuer of their
-            tokens; a verifier of tokens or all settings, from `mcp_trio.auth`; or an async function
+            tokens; an `AuthorizationServer`, which is served beside the MCP endpoint; a verifier of
+            tokens or all settings, from `mcp_trio.auth`; or an async function
             that returns the `AuthInfo` or the name of the user for a request, given its headers.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
             host start it in an environment that has them.
@@ -258,6 +259,10 @@ class Server:
         self._sessions = ServerSessions(self, self._registry, self._change_notifier)
         for name, handler in self.methods.items():
             self.method(name)(handler)
+        if self.auth is not None:
+            from mcp_trio._server.authorization_routes import add_authorization_routes
+
+            add_authorization_routes(self._sessions, self.auth)
 
     @classmethod
     def from_openapi(

@@ -16,9 +16,7 @@ import httpx2
 import trio
 
 from mcp_trio import Server
-from mcp_trio._auth.authorization_server import AuthorizationServer, DevelopmentLogin
-from mcp_trio._auth.oauth_clients import trusted_client
-from mcp_trio._server.authorization_routes import add_authorization_routes
+from mcp_trio.auth import AuthorizationServer, DevelopmentLogin, trusted_client
 
 SCENARIOS: Final = ("authorization-server-metadata-endpoint", "authorization-code-grant")
 CLIENT_ID: Final = "conformance"
@@ -35,17 +33,14 @@ async def run_suite(command: Sequence[str], folder: Path) -> str:
     Raises:
         trio.TooSlowError: The suite does not end.
     """
-    authorization = AuthorizationServer(
-        login=DevelopmentLogin(), clients=[trusted_client(CLIENT_ID, [CALLBACK])]
-    )
-    server = Server("conformance")
+    clients = [trusted_client(CLIENT_ID, [CALLBACK])]
+    auth = AuthorizationServer(login=DevelopmentLogin(), clients=clients)
+    server = Server("conformance", auth=auth)
     output: list[str] = []
-    add_authorization_routes(server._sessions.routes, authorization)  # noqa: SLF001
     with trio.fail_after(RUN_SECONDS):
         async with trio.open_nursery() as nursery:
             url = await nursery.start(partial(server.serve_http, port=0))
             issuer = url.removesuffix("/mcp")
-            authorization.bind(issuer, [url])
             target = ["--url", issuer, "--resource", url, "--client-id", CLIENT_ID]
             options = ["--port", f"{_free_port()}", "-o", f"{folder}"]
             run = partial(trio.run_process, stdout=-1, check=False)
