@@ -1,9 +1,10 @@
-"""Test tools: mock servers, scripted peers, faulty connections, simulations, channel checks."""
+"""Test tools: mock servers, scripted peers, faulty connections, simulations, checks, logins."""
 
 from mcp_trio._replay.live import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server
 from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio._testing.faults import Fault, Faults, FaultyChannel, channel_pair
+from mcp_trio._testing.logins import allow_access
 from mcp_trio._testing.peers import WirePeer
 from mcp_trio._testing.simulation import (
     SimulatedRequest,
@@ -24,6 +25,7 @@ __all__ = [
     "SimulatedSession",
     "SimulationReport",
     "WirePeer",
+    "allow_access",
     "channel_pair",
     "check_channel",
     "check_channel_for",

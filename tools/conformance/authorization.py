@@ -8,7 +8,6 @@ import re
 import socket
 from collections.abc import Sequence
 from functools import partial
-from html import unescape
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ import trio
 
 from mcp_trio import Server
 from mcp_trio.auth import AuthorizationServer, DevelopmentLogin, trusted_client
+from mcp_trio.testing import allow_access
 
 SCENARIOS: Final = ("authorization-server-metadata-endpoint", "authorization-code-grant")
 CLIENT_ID: Final = "conformance"
@@ -24,7 +24,6 @@ CALLBACK: Final = "http://127.0.0.1/callback"  # with any port
 RUN_SECONDS: Final = 60.0
 
 _URL: Final = re.compile(r"https?://\S+/authorize\?\S+")
-_FORM: Final = re.compile(r'<form method="post" action="([^"]*)"><input[^>]* value="([^"]*)">')
 
 
 async def run_suite(command: Sequence[str], folder: Path) -> str:
@@ -48,25 +47,15 @@ async def run_suite(command: Sequence[str], folder: Path) -> str:
             async for piece in process.stdout:
                 output.append(piece.decode())
                 for found in _URL.findall(output[-1]):
-                    nursery.start_soon(allow_access, found)
+                    nursery.start_soon(act_as_user, found)
             nursery.cancel_scope.cancel()
     return "".join(output)
 
 
-async def allow_access(url: str) -> None:
-    """Open the consent page, allow the access, and follow the redirect to the suite.
-
-    Raises:
-        ValueError: There is no consent page.
-    """
+async def act_as_user(url: str) -> None:
+    """Allow the access on the consent page, and follow the redirect to the suite."""
     async with httpx2.AsyncClient() as browser:
-        page = await browser.get(url)
-        found = _FORM.search(page.text)
-        if found is None:
-            raise ValueError(f"no consent page: {page.status_code} {page.text}")
-        action, request_id = map(unescape, found.groups())
-        form = {"request": request_id, "decision": "allow"}
-        await browser.post(action, data=form, follow_redirects=True)
+        await browser.get(await allow_access(url))
 
 
 def _free_port() -> int:

@@ -4,7 +4,6 @@ import functools
 import json
 import re
 import time
-from html import unescape
 
 import httpx2
 import pytest
@@ -19,22 +18,8 @@ from mcp_trio.auth import (
     OAuth,
     OAuthClient,
 )
+from mcp_trio.testing import allow_access
 from tests.auth.authorizing import Clock
-
-
-async def allow(url):
-    """Open the consent page, allow access, and return where the browser is sent."""
-    async with httpx2.AsyncClient() as browser:
-        page = await browser.get(url)
-        assert page.status_code == 200, page.text
-        action = unescape(re.search(r'action="([^"]*)"', page.text)[1])
-        request_id = re.search(r'name="request" value="([^"]*)"', page.text)[1]
-        form = {"request": request_id, "decision": "allow"}
-        decided = await browser.post(
-            action, data=form, headers={"Origin": action.rpartition("/")[0]}
-        )
-        assert decided.status_code == 303, decided.text
-        return decided.headers["location"]
 
 
 def notes(**settings):
@@ -56,7 +41,7 @@ def notes(**settings):
 async def test_a_client_logs_in_and_uses_the_server(nursery, host):
     url = await nursery.start(functools.partial(notes().serve_http, port=0, server=host))
     store = MemoryTokenStore()
-    async with Client(url, auth=OAuth(on_authorize=allow, store=store)) as client:
+    async with Client(url, auth=OAuth(on_authorize=allow_access, store=store)) as client:
         assert (await client.call_tool("whoami")).data == "ada: notes:write"
         assert (await client.call_tool("write")).data == "written"
     async with Client(url, auth=OAuth(store=store, interactive=False)) as client:
@@ -135,4 +120,11 @@ def test_a_server_that_other_machines_reach_needs_another_login():
 
 def test_a_path_of_the_authorization_server_is_taken():
     with pytest.raises(ValueError, match="has a handler of POST already"):
-        notes().route("/token", methods=["POST"])(allow)
+        notes().route("/token", methods=["POST"])(allow_access)
+
+
+async def test_a_user_without_a_consent_page_is_an_error(nursery):
+    url = await nursery.start(functools.partial(notes().serve_http, port=0))
+    with pytest.raises(ValueError, match="no consent page, but status 400"):
+        await allow_access(url.replace("/mcp", "/authorize"))
+    nursery.cancel_scope.cancel()
