@@ -71,14 +71,18 @@ else:
         """Lock a file until it is closed; return False if another process has locked it.
 
         A file system without locks, such as some network file systems, gives a lock to all.
+
+        Raises:
+            OSError: Locking failed for another reason.
         """
         mode = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
             fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError:
-            pass
+        except OSError as error:
+            if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:
+                raise
         return True
 
     def is_running(pid: int) -> bool:

@@ -4,11 +4,9 @@ A store holds a document for each server (its token) and for each authorization 
 that was registered there). Several processes may use it at once. One of them holds the lock of a
 server while it gets a token; the others wait, and then read that token.
 
-The locks are flock(2) on a file for each server. The system ends a lock with its process.
+A lock is a lock of the system on a file for each server. The system ends it with its process.
 """
 
-import errno
-import fcntl
 import hashlib
 import importlib
 import os
@@ -26,6 +24,7 @@ import msgspec
 import trio
 
 from mcp_trio._auth.client_flow import ClientInformation, TokenSet
+from mcp_trio._system import NO_FOLLOW, try_lock
 from mcp_trio.errors import ConfigError
 
 _P = ParamSpec("_P")
@@ -112,7 +111,6 @@ class _File(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OWNER_FILE: Final = 0o600
 _OWNER_FOLDER: Final = 0o700
-_FLAGS: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def state_folder() -> Path:
@@ -129,7 +127,8 @@ def state_folder() -> Path:
 class FileTokenStore:
     """A store of files that only their owner can read, by default in the user's state directory.
 
-    Files that other users can read or write are not used: then reading raises `ConfigError`.
+    Files that other users can read or write are not used: then reading raises `ConfigError`. On
+    Windows, the rights of the folder protect them.
 
     Args:
         folder: The folder; by default `$XDG_STATE_HOME/mcp-trio/auth`. It is created when needed.
@@ -152,20 +151,23 @@ class FileTokenStore:
 
     def _read(self, path: Path) -> _File | None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | _FLAGS)
+            descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if found.st_uid != os.getuid():
-                raise ConfigError(f"{path}: belongs to another user; remove it, and log in again")
-            if found.st_mode & _OTHERS:
-                raise ConfigError(
-                    f"{path}: other users can read or write these tokens; remove the file and log"
-                    " in again, or run chmod 600 if nobody has done so"
-                )
+            if sys.platform != "win32":
+                found = os.fstat(descriptor)
+                if found.st_uid != os.getuid():
+                    raise ConfigError(
+                        f"{path}: belongs to another user; remove it, and log in again"
+                    )
+                if found.st_mode & _OTHERS:
+                    raise ConfigError(
+                        f"{path}: other users can read or write these tokens; remove the file and"
+                        " log in again, or run chmod 600 if nobody has done so"
+                    )
             data = file.read()
         try:
             return msgspec.json.decode(data, type=_File)
@@ -183,7 +185,7 @@ class FileTokenStore:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         content = msgspec.json.encode(_File(name, msgspec.Raw(document)))
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW
             with os.fdopen(os.open(draft, flags, _OWNER_FILE), "wb") as file:
                 file.write(content)
                 file.flush()
@@ -223,16 +225,15 @@ class FileTokenStore:
         """
         self._make_folder()
         path = self._path("token", name).with_suffix(".lock")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, _OWNER_FILE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, _OWNER_FILE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            is_ours = try_lock(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if not is_ours:
             os.close(descriptor)
             return None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                os.close(descriptor)
-                raise
 
         def release() -> None:
             os.close(descriptor)
