@@ -553,7 +553,7 @@ class _Sender:
             transport: Any = _ClientTransport(self.client)
             return await EffectTransport(transport).handle_async_request(request)
         except (library.HTTPError, library.InvalidURL) as error:
-            raise ToolError(f"the API could not be asked: {type(error).__name__}") from error
+            raise ToolError(f"the request to the API failed: {type(error).__name__}") from error
 
 
 def _phrase(status: int) -> str:
@@ -609,7 +609,7 @@ class _Tool:
         try:
             value = msgspec.json.decode(response.content)
             errors = output.validation_errors(response.content)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             errors, value = [f"it is not JSON: {error}"], None
         if not errors:
             return value

@@ -638,7 +638,7 @@ async def test_an_api_that_does_not_answer_is_an_error_of_the_tool(library):
     async with Client(server, raise_tool_errors=False) as mine:
         result = await mine.call_tool("ships_list")
     assert result.is_error
-    assert result.content[0].text == "the API could not be asked: ConnectError"
+    assert result.content[0].text == "the request to the API failed: ConnectError"
 
 
 @pytest.mark.parametrize("kind", ["plain", "with an EffectTransport", "none"])
