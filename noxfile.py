@@ -176,6 +176,7 @@ def interop(session: nox.Session) -> None:
     session.run("python", "tools/interop/protocol_versions.py")
     session.run("python", "tools/interop/websocket_framing.py")
     session.run("python", "tools/interop/inspector.py")
+    session.run("python", "tools/interop/login.py")
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocks.py")
 

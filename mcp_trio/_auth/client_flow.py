@@ -846,8 +846,7 @@ class ClientFlow:
             "token_endpoint_auth_method": self._method_to_register(),
             "application_type": "native" if is_loopback_host(host) else "web",
         }
-        if self._scopes:
-            document["scope"] = " ".join(self._scopes)
+        # No `scope`: it would be the limit of what the client can ask for later.
         if self._requires_dpop:
             document["dpop_bound_access_tokens"] = True
         return SendRequest(

@@ -674,6 +674,8 @@ def test_more_scopes_need_a_login_and_not_a_refresh():
     tokens = conversation.run(challenged(INSUFFICIENT, 403))
     assert conversation.form()["grant_type"] == "authorization_code"
     assert scopes_of(conversation) == ["files", "admin"]
+    # Scopes of a registration would be the limit of what the client can ask for later.
+    assert "scope" not in conversation.registration()
     assert tokens.requested_scopes == ["files", "admin"]
 
 
