@@ -165,8 +165,8 @@ class FileTokenStore:
                     )
                 if found.st_mode & _OTHERS:
                     raise ConfigError(
-                        f"{path}: other users can read or write these tokens; remove the file and"
-                        " log in again, or run chmod 600 if nobody has done so"
+                        f"{path}: other users can read or write these tokens; remove the file, and"
+                        " log in again"
                     )
             data = file.read()
         try:
