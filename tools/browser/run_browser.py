@@ -2,9 +2,10 @@
 
 Headless Chromium shows a page from an allowed origin, the server's own origin, another one, an
 opaque one, or a rebound name. The page calls a tool over WebSocket, Streamable HTTP or HTTP+SSE, at
-a legacy or a stateless version, with its own client or an SDK, and shows the answer. Prints
-a table of the outcomes; the exit status is 1 if one is not as expected. The npm packages that drive
-the browser are pinned, and installed at the first run; Chromium is the system's.
+a legacy or a stateless version, with its own client or an SDK, and shows the answer. A user logs in
+on the consent page of our authorization server, which another page cannot frame. Prints a table of
+the outcomes; the exit status is 1 if one is not as expected. The npm packages that drive the
+browser are pinned, and installed at the first run; Chromium is the system's.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from browser_cases import (  # noqa: E402
     Outcome,
     attempts,
 )
+from browser_consent import consent_problems  # noqa: E402
 from browser_servers import (  # noqa: E402
     PAGE,
     SANDBOXED,
@@ -139,8 +141,13 @@ def _name_of(number: int, attempt: Attempt, host: str) -> str:
     return "-".join(words).replace(" ", "-")
 
 
-async def run_visits(folder: Path, chromium: str, pictures: Path | None) -> list[Outcome]:
-    """Serve everything in this process, and let a browser make all visits."""
+async def run_visits(
+    folder: Path, chromium: str, pictures: Path | None, problems: list[str]
+) -> list[Outcome]:
+    """Serve everything in this process; let a browser make all visits, and a user log in.
+
+    The problems of the login are added to `problems`.
+    """
     greeted: set[str] = set()
     bundle(DRIVER, folder)
     with pages_of(folder) as allowed, pages_of(folder) as other, trio.fail_after(SECONDS_MAX):
@@ -159,6 +166,8 @@ async def run_visits(folder: Path, chromium: str, pictures: Path | None) -> list
                     "visits": [visit.order() for visit in visits],
                 }
             )
+            picture = None if pictures is None else pictures / "consent.png"
+            problems += await consent_problems(DRIVER, chromium, allowed + PAGE, picture)
             nursery.cancel_scope.cancel()
     return [
         Outcome(
@@ -185,8 +194,8 @@ async def drive_browser(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, A
     return {each["name"]: each for each in page_report}
 
 
-def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
-    """Install what is missing, and run all visits."""
+def hold(folder: Path, pictures: Path | None, problems: list[str]) -> list[Outcome]:
+    """Install what is missing, and run all visits and the login."""
     chromium = shutil.which(CHROMIUM)
     if chromium is None:
         raise SystemExit(f"{CHROMIUM} is not installed: `apt-get install {CHROMIUM}`")
@@ -195,7 +204,7 @@ def hold(folder: Path, pictures: Path | None) -> list[Outcome]:
         pictures.mkdir(parents=True, exist_ok=True)
     subprocess.run([chromium, "--version"], check=True, stderr=subprocess.DEVNULL)
     try:
-        return trio.run(run_visits, folder, chromium, pictures)
+        return trio.run(run_visits, folder, chromium, pictures, problems)
     except trio.TooSlowError:
         raise SystemExit(f"the browser was not done after {SECONDS_MAX:g} s") from None
 
@@ -222,13 +231,14 @@ def _cell(outcome: Outcome) -> str:
     return cell if is_right else wrong(cell)
 
 
-def report(outcomes: Sequence[Outcome], seconds: float) -> bool:
+def report(outcomes: Sequence[Outcome], seconds: float, *, problems: Sequence[str]) -> bool:
     """Print the table and the problems; return whether there are no problems."""
-    found = [f"{each.name}: {problem}" for each in outcomes for problem in each.problems()]
+    found = [f"login: {problem}" for problem in problems]
+    found += [f"{each.name}: {problem}" for each in outcomes for problem in each.problems()]
     show(table_of(outcomes))
     for word, meaning in (*PAGES.items(), *SETTINGS.items()):
         print(f"{word}: {meaning}")
-    return show(None, found, f"{len(outcomes)} visits, {{}}, {seconds:.0f} s")
+    return show(None, found, f"{len(outcomes)} visits, a login, {{}}, {seconds:.0f} s")
 
 
 def main(arguments: list[str]) -> int:
@@ -236,7 +246,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--screenshots", metavar="FOLDER", type=Path, help="take a screenshot of every page"
     )
-    return run_command(partial(hold, pictures=parser.parse_args(arguments).screenshots), report)
+    problems: list[str] = []
+    return run_command(
+        partial(hold, pictures=parser.parse_args(arguments).screenshots, problems=problems),
+        partial(report, problems=problems),
+    )
 
 
 if __name__ == "__main__":
