@@ -380,8 +380,11 @@ def print_keys() -> None:
 def keys_from_terminal() -> Generator[int | None]:
     """Within this context, the terminal passes each key on at once; give its descriptor.
 
-    None: stdin is no terminal, or another program reads from it.
+    None: stdin is no terminal, or another program reads from it, or this is Windows.
     """
+    if sys.platform == "win32":
+        yield None
+        return
     if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
         yield None
         return
@@ -462,7 +465,10 @@ async def run_inspector(url: str, limits: Limits = DEFAULT_LIMITS) -> None:
 
 # All of it, until it ends.
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a closed terminal
+if sys.platform == "win32":
+    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+else:
+    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a closed terminal
 
 
 async def serve_versions(
