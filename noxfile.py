@@ -179,6 +179,7 @@ def interop(session: nox.Session) -> None:
     session.run("python", "tools/interop/login.py")
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocks.py")
+    session.run("python", "tools/interop/composed.py")
 
 
 @nox.session(default=False)

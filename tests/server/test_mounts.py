@@ -111,6 +111,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.requirement("TOOL-02")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 async def test_a_server_offers_what_a_mounted_server_has(protocol_version):
     server = hub((weather(), "w"))
@@ -247,6 +248,7 @@ def test_only_the_mounted_server_removes_what_it_has():
 # Changes.
 
 
+@pytest.mark.requirement("TOOL-35")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 async def test_clients_are_notified_of_what_changes_at_a_mounted_server(protocol_version):
     inner, changes = weather(), []

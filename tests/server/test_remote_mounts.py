@@ -365,6 +365,7 @@ async def test_uris_that_only_the_mounted_server_can_read_get_the_prefix():
 # Notifications.
 
 
+@pytest.mark.requirement("TOOL-35")
 @all_versions
 async def test_changes_of_a_mounted_server_reach_the_client_of_the_session(outer, inner):
     other = weather()
@@ -462,6 +463,7 @@ async def test_a_completed_url_elicitation_is_reported_to_the_client():
     assert len(completed) == 1
 
 
+@pytest.mark.requirement("MRTR-01")
 @pytest.mark.parametrize("inner", PROTOCOL_VERSIONS)
 async def test_each_stateless_client_is_asked_for_its_own_request_only(nursery, inner):
     other, waiting = Server("asking"), []
@@ -525,6 +527,63 @@ async def test_the_progress_of_a_client_that_is_asked_reaches_the_mounted_server
     async with Client(server, protocol_versions=[outer], sampling=sample) as client:
         assert (await client.call_tool("w_ask")).data == "hi"
     assert progress == (["thinking"] if {outer, inner} == {LEGACY} else [])
+
+
+@pytest.mark.parametrize("outer", PROTOCOL_VERSIONS)
+async def test_what_arrives_while_the_client_is_asked_is_forwarded_at_once(outer):
+    other = Server("asking")
+
+    @other.tool
+    async def ask(ctx: Context) -> list[str]:
+        answers = []
+
+        async def one(name):
+            answers.append((await ctx.elicit(name, str)).data)
+
+        async with trio.open_nursery() as nursery:
+            for name in ("a", "b"):
+                nursery.start_soon(one, name)
+            await trio.testing.wait_all_tasks_blocked()
+            await ctx.info("waiting")
+        return sorted(answers)
+
+    logged, begun = trio.Event(), []
+
+    async def answer(params):
+        begun.append(params.message)
+        if outer == LEGACY:  # A stateless client gets no messages between two rounds.
+            await logged.wait()
+        return params.message.upper()
+
+    options = {"elicitation": answer, "log": lambda _params: logged.set()}
+    server = hub((remote(other, LEGACY), "w"))
+    async with Client(server, protocol_versions=[outer], **options) as client:
+        with trio.fail_after(5):
+            assert (await client.call_tool("w_ask")).data == ["A", "B"]
+    assert sorted(begun) == ["a", "b"]
+
+
+@pytest.mark.requirement("CANC-01")
+async def test_a_question_that_the_mounted_server_cancels_is_cancelled_at_the_client():
+    other, cancelled = Server("asking"), trio.Event()
+
+    @other.tool
+    async def ask(ctx: Context) -> str:
+        with trio.move_on_after(0.01):
+            await ctx.elicit("sure?", bool)
+        await cancelled.wait()
+        return "late"
+
+    async def wait(_params):
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    options = {"elicitation": wait, "protocol_versions": [LEGACY]}
+    async with Client(hub((remote(other, LEGACY), "w")), **options) as client:
+        with trio.fail_after(5):
+            assert (await client.call_tool("w_ask")).data == "late"
 
 
 # Recordings.
