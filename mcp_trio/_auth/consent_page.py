@@ -185,7 +185,7 @@ def consent_page(
     elif host:
         origin = f"described by {host}"
     else:
-        origin = "registered by itself; nobody has checked its name"
+        origin = "registered by itself, with a name that is not verified"
     granted = "".join(
         f"<li>{escape(scope)}{': ' + escape(text) if (text := scope_texts.get(scope)) else ''}</li>"
         for scope in scopes

@@ -33,6 +33,7 @@ def site():
 # The flow -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("AUTH-76")
 async def test_a_client_gets_tokens_that_the_published_keys_verify(site):
     client_id = await site.client_id()
     page = await site.authorize(client_id, scope="read tool other")
@@ -66,6 +67,7 @@ async def test_a_client_gets_tokens_that_the_published_keys_verify(site):
     }
 
 
+@pytest.mark.requirement("AUTH-26", "AUTH-74", "AUTH-75")
 async def test_the_metadata_name_endpoints_and_features(site):
     reply = await site.send("GET", "/.well-known/oauth-authorization-server")
     assert reply.status == 200
@@ -453,6 +455,7 @@ async def test_the_login_for_development_is_for_this_machine_and_asks_each_time(
         ("https://app.example/cb", None),
     ],
 )
+@pytest.mark.requirement("AUTH-27", "AUTH-73")
 async def test_another_redirect_uri_is_shown_as_an_error_and_not_followed(site, registered, sent):
     client_id = await site.client_id(redirect_uris=[registered])
     reply = await site.authorize(client_id, redirect_uri=sent)
@@ -509,6 +512,7 @@ async def test_a_code_that_is_used_twice_ends_its_grant(site):
     assert reply.problem == (400, "invalid_grant")
 
 
+@pytest.mark.requirement("AUTH-73")
 async def test_a_code_is_for_one_client_verifier_address_and_minute(site):
     client_id, other = await site.client_id(), await site.client_id()
     code = await site.code(client_id)
@@ -528,6 +532,7 @@ async def test_a_code_is_for_one_client_verifier_address_and_minute(site):
     assert (await site.redeem(client_id, late)).problem == (400, "invalid_grant")
 
 
+@pytest.mark.requirement("AUTH-73")
 async def test_a_refresh_token_that_is_used_twice_ends_its_grant(site):
     client_id = await site.client_id()
     first = await site.tokens(client_id)
@@ -666,6 +671,7 @@ async def test_one_ipv6_network_counts_as_one_address(autojump_clock):
         ({"scopes": {"a\n": "x"}}, "not a valid scope"),
     ],
 )
+@pytest.mark.requirement("AUTH-27", "AUTH-73")
 def test_invalid_settings_are_rejected(settings, text):
     with pytest.raises(ValueError, match=text):
         AuthorizationServer(login=alice, **settings)

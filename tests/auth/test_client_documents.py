@@ -63,6 +63,7 @@ async def test_the_document_is_fetched_from_the_address_that_was_checked():
     assert request.extensions["sni_hostname"] == "app.example"
 
 
+@pytest.mark.requirement("AUTH-77")
 async def test_a_document_is_kept_for_minutes_and_a_failure_for_seconds(autojump_clock):
     web = Web(sending(DOCUMENT))
     documents = web.documents()
@@ -89,6 +90,7 @@ async def test_a_document_is_kept_for_minutes_and_a_failure_for_seconds(autojump
         *("::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::", "fec0::1"),
     ],
 )
+@pytest.mark.requirement("AUTH-77")
 async def test_no_request_is_sent_to_an_address_that_is_not_public(address):
     for addresses in ([address], [PUBLIC, address]):
         web = Web(sending(DOCUMENT), addresses)
@@ -128,6 +130,7 @@ async def test_a_number_as_a_host_is_the_address_that_the_system_makes_of_it():
         (sending({**DOCUMENT, "client_secret": "x"}), "client_secret"),
     ],
 )
+@pytest.mark.requirement("AUTH-77")
 async def test_an_invalid_document_is_rejected(respond, text):
     with pytest.raises(InvalidClientError, match=text):
         await Web(respond).documents().fetch(URL)
