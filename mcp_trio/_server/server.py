@@ -916,7 +916,7 @@ class Server:
                 `{+name}` the rest of the path.
             methods: The HTTP methods that the function answers; other methods are answered with
                 status 405, and HEAD like GET without the body.
-            is_public: Answer requests without the authentication that `verify=` or `token=` ask
+            is_public: Answer requests without the authentication that `auth=` or `token=` ask
                 for.
 
         Raises:
