@@ -46,6 +46,17 @@ def bind_authorization_server(
         authorization.bind(issuer, resources, scopes)
 
 
+def is_in_memory(auth: "ResourceServer") -> bool:
+    """Return whether there is an authorization server whose storage ends with the process."""
+    from mcp_trio._auth.authorization_server import AuthorizationServer
+    from mcp_trio._auth.authorization_storage import SqliteStorage
+
+    if not isinstance(auth.verifier, AuthorizationServer):
+        return False
+    storage = auth.verifier.storage
+    return isinstance(storage, SqliteStorage) and storage.path is None
+
+
 async def _respond(authorization: "AuthorizationServer", request: "Request") -> "Response":
     from mcp_trio._auth.authorization_server import BODY_BYTES_MAX
     from mcp_trio._server.routes import Response

@@ -39,7 +39,7 @@ from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
-from mcp_trio._server.authorization_routes import bind_authorization_server
+from mcp_trio._server.authorization_routes import bind_authorization_server, is_in_memory
 from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
@@ -633,6 +633,9 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
         ),
         "states=MemoryStore() is in one process only: workers need another store": isinstance(
             server.states, MemoryStore
+        ),
+        "an AuthorizationServer in memory is in one process only: workers need its storage=": (
+            server.auth is not None and is_in_memory(server.auth)
         ),
         "a SharedRecording belongs to one process: workers record to a folder": isinstance(
             options.get("record"), SharedRecording

@@ -128,3 +128,8 @@ async def test_a_user_without_a_consent_page_is_an_error(nursery):
     with pytest.raises(ValueError, match="no consent page, but status 400"):
         await allow_access(url.replace("/mcp", "/authorize"))
     nursery.cancel_scope.cancel()
+
+
+def test_workers_need_a_storage_that_they_share():
+    with pytest.raises(ValueError, match="workers need its storage="):
+        notes().run("http", port=0, workers=2)
