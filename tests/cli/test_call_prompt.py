@@ -240,7 +240,7 @@ def terminal(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.requirement("CANC-01", "CANC-12")
+@pytest.mark.requirement("CANC-01")
 def test_a_terminal_completes_cancels_asks_and_keeps_the_history(terminal, tmp_path):
     terminal.type("for\tci\tOslo\n")
     assert "forecast city=Oslo" in terminal.wait_for("sun in Oslo")
