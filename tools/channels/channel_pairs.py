@@ -327,6 +327,7 @@ class _ChannelApplication:
     limits: Limits = LIMITS
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
     auth: None = None
+    routes: None = None
 
     def scopes(self) -> tuple[str, ...]:
         return ()

@@ -198,9 +198,9 @@ class NotingServer:
         return self.server._sessions.registry  # noqa: SLF001  the same
 
     @property
-    def lifespan(self) -> Any:
-        """Return the server's lifespan."""
-        return self.server.lifespan
+    def has_lifespan(self) -> bool:
+        """Return whether the server has a lifespan."""
+        return sessions_of(self.server).has_lifespan
 
     def open_session(self, channel: Any, *, sequencer: Any, **options: Any) -> Any:
         """Open a session of the server with a noting sequencer."""
