@@ -231,7 +231,7 @@ def _cell(outcome: Outcome) -> str:
     return cell if is_right else wrong(cell)
 
 
-def report(outcomes: Sequence[Outcome], seconds: float, *, problems: Sequence[str]) -> bool:
+def report(outcomes: Sequence[Outcome], seconds: float, problems: Sequence[str] = ()) -> bool:
     """Print the table and the problems; return whether there are no problems."""
     found = [f"login: {problem}" for problem in problems]
     found += [f"{each.name}: {problem}" for each in outcomes for problem in each.problems()]
