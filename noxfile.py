@@ -191,10 +191,15 @@ def hosts(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def port(session: nox.Session) -> None:
-    """Run each row of the port table with FastMCP and with our package, and compare them."""
+    """Run each row of the port table with FastMCP and with our package, and compare them.
+
+    Without arguments, also compare public servers with their ports.
+    """
     install(session, "interop")
     session.install("-q", "pydantic>=2.11")
     session.run("python", "tools/port/port_table.py", *session.posargs)
+    if not session.posargs:
+        session.run("python", "tools/port/ported_servers.py")
 
 
 @nox.session(default=False)
