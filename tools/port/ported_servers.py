@@ -159,10 +159,8 @@ def make_port(package: Path, patch: Path, folder: Path) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-    # Within a repository `git apply` skips files that are in other folders than it expects.
-    variables = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
     command = ["git", "apply", "--whitespace=nowarn", str(patch)]
-    subprocess.run(command, cwd=folder, env=variables, check=True)
+    subprocess.run(command, cwd=folder, check=True)
 
 
 def lines_of(folder: Path) -> int:
