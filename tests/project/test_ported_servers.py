@@ -84,14 +84,15 @@ def test_a_port_is_a_patched_copy_also_inside_a_repository(tmp_path):
         make_port(package, patch, folder)
 
 
-def test_members_are_masked_also_in_texts_that_are_json():
-    members = frozenset({"time"})
-    assert masked({"time": 1, "a": [{"time": 2}]}, members) == {
+def test_members_are_masked_also_in_texts_whose_format_is_kept():
+    members = frozenset({"time", "at"})
+    assert masked({"time": 1, "a": [{"at": 2, "b": 3}]}, members) == {
         "time": "masked",
-        "a": [{"time": "masked"}],
+        "a": [{"at": "masked", "b": 3}],
     }
-    assert masked('{"time": 1}', members) == {"time": "masked"}
-    assert masked("[no JSON", members) == "[no JSON"
+    text = '{"time":1.5,"b": {"at": "2026-01-01, noon"},"timer":3}'
+    assert masked(text, members) == '{"time":masked,"b": {"at": masked},"timer":3}'
+    assert masked(text, frozenset()) == text
 
 
 def test_a_difference_is_reported_if_the_step_does_not_name_it():

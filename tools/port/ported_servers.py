@@ -12,6 +12,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,18 +93,19 @@ def _line(server: PortedServer) -> str:
 
 
 def masked(value: Any, members: frozenset[str]) -> Any:
-    """Return a JSON value without the values of some members, also in texts that are JSON."""
+    """Return a JSON value without the values of some members, which may be in texts as well.
+
+    Texts are not parsed, so that a difference in the format of their JSON remains.
+    """
     if isinstance(value, dict):
         return {
             name: MASK if name in members else masked(item, members) for name, item in value.items()
         }
     if isinstance(value, list):
         return [masked(item, members) for item in value]
-    if isinstance(value, str) and value.startswith(("{", "[")):
-        try:
-            return masked(json.loads(value), members)
-        except ValueError:
-            return value
+    if isinstance(value, str) and members:
+        names = "|".join(map(re.escape, sorted(members)))
+        return re.sub(rf'("(?:{names})": ?)("[^"]*"|[^",}}]+)', rf"\g<1>{MASK}", value)
     return value
 
 
