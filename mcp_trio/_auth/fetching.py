@@ -5,7 +5,6 @@ and for a number of seconds, redirects are not followed, and bodies are not deco
 """
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -14,7 +13,7 @@ import msgspec
 import trio
 
 from mcp_trio._protocol.http_headers import JSON, media_type_of
-from mcp_trio._protocol.security import LOOPBACK
+from mcp_trio._protocol.security import is_loopback
 
 if TYPE_CHECKING:
     import httpx2
@@ -53,14 +52,6 @@ def check_url(url: str) -> None:
         raise ValueError(f"not an https URL, or an http URL of this machine: {url!r}")
     if "@" in parts.netloc or "#" in url:
         raise ValueError(f"a user name, or a fragment, is not allowed in {url!r}")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host name or address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in LOOPBACK
 
 
 class Fetched(msgspec.Struct, frozen=True):

@@ -301,7 +301,7 @@ def serve_options(transport: str, options: Mapping[str, Any]) -> Mapping[str, An
     if transport == "unix" and not given.get("path"):
         raise click.UsageError("--transport unix needs --socket PATH")
     if transport == "tcp":
-        from mcp_trio._server.sockets import is_loopback
+        from mcp_trio._protocol.security import is_loopback
 
         host = given.get("host", "127.0.0.1")
         if not (given.get("is_open") or is_loopback(host)):

@@ -9,6 +9,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#securi
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from ipaddress import ip_address
 from typing import Final
 
 import msgspec
@@ -36,6 +37,14 @@ _SHOWN_CHARS_MAX: Final = 100
 _EXPOSED: Final = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce"
 _METHODS: Final = "GET, POST, DELETE"
 _PREFLIGHT_SECONDS: Final = "600"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK
 
 
 class HostCheck(msgspec.Struct, frozen=True, kw_only=True):

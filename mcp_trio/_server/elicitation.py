@@ -16,8 +16,6 @@ import typing
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from ipaddress import ip_address
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -48,6 +46,7 @@ from mcp_trio._protocol.client_features import (
 )
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.security import is_loopback
 from mcp_trio._server.introspection import (
     Field,
     InvalidValue,
@@ -713,10 +712,7 @@ class UrlElicitation(Ask[Answer[None]]):
             raise LocalProtocolError(f"not a URL that a user can open: {error}") from None
         if not host or any(map(str.isspace, self.url)):
             raise LocalProtocolError(f"not a URL that a user can open: {self.url!r}")
-        is_loopback = host == "localhost"
-        with suppress(ValueError):  # The host is a name, not an IP address.
-            is_loopback = ip_address(host).is_loopback
-        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
             raise LocalProtocolError(
                 "a URL for a user needs https; http is for the loopback interface only"
             )

@@ -3,7 +3,7 @@
 What a mounted server offers is registered at the outer server as well, under the names that a
 `Prefix` makes. Each such entry has an `Origin`: the mount, and the entry at the mounted server. A
 request for it is passed to the mounted server in the session of the outer one, by the mounted
-server's own names: see `ServedSession.in_mount`.
+server's own names: see `ServedSession._in_mount`.
 """
 
 import re

@@ -807,7 +807,8 @@ class Registry:
         missing = sorted(selection.names.difference(entry.key for entry in entries))
         if missing:
             what = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
-            raise LookupError(f"no {what} {missing[0]!r} is registered")
+            hint = "; entries of servers behind a client cannot be hidden" * self.reaches_remotes
+            raise LookupError(f"no {what} {missing[0]!r} is registered{hint}")
         before = [is_visible(entry) for entry in entries]
         visibility.decide(selection, shows=shows)
         pairs = zip(entries, before, strict=True)

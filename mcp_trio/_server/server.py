@@ -763,8 +763,9 @@ class Server:
 
         A hidden entry is in no list, and a request for it is answered as one for an unknown name.
         Calls that are running continue. The latest `enable` or `disable` about an entry counts; of
-        an entry that is registered later, too, if it has the tag or the kind.
-        `Context.enable` shows it to one client.
+        an entry that is registered later, too, if it has the tag or the kind. `Context.enable`
+        shows it to one client. Entries of servers that are mounted behind a client cannot be
+        hidden, since their names are not registered here.
 
         Args:
             names: Names of tools and prompts; URIs and templates of resources.
@@ -957,8 +958,8 @@ class Server:
         Handlers of the other server run in the session of this one, with the same `ctx.state`.
         `ctx.server`, `ctx.lifespan` and the names that the handlers see are those of the other
         server, and so are the converter, and the `errors`. Its middleware runs inside of that of
-        this server. Its lifespan is entered after that of this server. The limits, keys and states
-        are those of this server. A recording of this server has all of it.
+        this server. Its lifespan is entered after that of this server. The limits, keys, states and
+        `auth` are those of this server. A recording of this server has all of it.
 
         Args:
             other: The server, which may mount others, be mounted several times, and be served

@@ -25,7 +25,7 @@ import trio
 
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for
+from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for, is_loopback
 from mcp_trio._protocol.websocket import (
     upgrade_rejection,
     with_token_header,
@@ -419,14 +419,6 @@ def _listening(
         await serve_sockets(bound, host)
 
     return listen
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the host."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in LOOPBACK
 
 
 @contextmanager

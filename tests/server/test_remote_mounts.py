@@ -295,6 +295,12 @@ def test_two_servers_behind_clients_whose_names_could_be_mixed_up_are_an_error(f
     hub((["one"], "x"), (["two"], None))
 
 
+def test_names_of_a_server_behind_a_client_cannot_be_hidden():
+    server = hub((remote(weather(), STATELESS), "w"))
+    with pytest.raises(LookupError, match="servers behind a client cannot be hidden"):
+        server.disable("w_forecast")
+
+
 @pytest.mark.parametrize("target", [1, None, {"command": "python"}])
 def test_what_no_client_can_connect_to_cannot_be_mounted(target):
     with pytest.raises(TypeError, match="a server mounts another Server, a Client"):
