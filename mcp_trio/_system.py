@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 # Numbers that POSIX fixes, of signals for which Windows has no name. They are exit statuses there.
@@ -124,3 +125,16 @@ def open_process_end(pid: int) -> int | None:
         with contextlib.suppress(AttributeError, OSError):  # a kernel or C library that is old
             return os.pidfd_open(pid)
     return None
+
+
+def state_folder() -> Path:
+    """Return the folder for this program in the user's state directory.
+
+    https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    variable = os.environ.get("XDG_STATE_HOME", "")
+    if Path(variable).is_absolute():
+        return Path(variable) / "mcp-trio"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "mcp-trio"
+    return Path.home() / ".local" / "state" / "mcp-trio"

@@ -17,7 +17,6 @@ from ._auth.issuers import JsonWebKeySet as JsonWebKeySet
 from ._auth.issuers import VerifierUnavailableError as VerifierUnavailableError
 from ._auth.oauth_clients import OAuthClient as OAuthClient
 from ._auth.oauth_clients import trusted_client as trusted_client
-from ._auth.rate_limits import Rate as Rate
 from ._auth.resource_server import ResourceServer as ResourceServer
 from ._auth.token_store import FileTokenStore as FileTokenStore
 from ._auth.token_store import KeyringTokenStore as KeyringTokenStore
@@ -30,4 +29,5 @@ from ._auth.verification import StaticTokens as StaticTokens
 from ._auth.verification import TokenVerifier as TokenVerifier
 from ._jsonrpc.auth_info import AuthInfo as AuthInfo
 from ._protocol.http_headers import HttpRequest as HttpRequest
+from ._protocol.rate_limits import Rate as Rate
 from .errors import AccessDenied as AccessDenied

@@ -12,6 +12,7 @@ import trio
 
 from mcp_trio import Client
 from mcp_trio._replay import targets
+from mcp_trio._system import state_folder
 from mcp_trio.recording import replay
 
 ANOTHER_SYSTEM = Path(__file__).with_name("another_system.py")
@@ -186,3 +187,19 @@ def test_a_target_may_have_a_drive_letter(monkeypatch, target, parts):
     monkeypatch.setattr(targets.os, "path", ntpath)
     assert targets.split_target(target) == parts
     assert os.path is ntpath
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "expected"),
+    [
+        ("linux", "/state", "/state/mcp-trio"),
+        ("linux", "", "{home}/.local/state/mcp-trio"),
+        ("linux", "relative", "{home}/.local/state/mcp-trio"),
+        ("darwin", "", "{home}/Library/Application Support/mcp-trio"),
+    ],
+)
+def test_the_users_state_directory(monkeypatch, tmp_path, platform, variable, expected):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv("XDG_STATE_HOME", variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert str(state_folder()) == expected.format(home=tmp_path)

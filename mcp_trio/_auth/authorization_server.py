@@ -4,6 +4,7 @@
 are the clock, the random numbers, the key that signs tokens, and the rates of requests.
 """
 
+import math
 import os
 import secrets
 import time
@@ -39,11 +40,12 @@ from mcp_trio._auth.consent_page import HttpResponse, error_page
 from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import OAuthClient
-from mcp_trio._auth.rate_limits import Rate, TokenBuckets, network_of
 from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims
 from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
+from mcp_trio._protocol.rate_limits import Rate, TokenBuckets
 from mcp_trio._protocol.security import LOOPBACK
+from mcp_trio._protocol.shares import network_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -256,7 +258,7 @@ class AuthorizationServer:
             request: The request.
             body: The body, of at most `BODY_BYTES_MAX` bytes.
         """
-        seconds = self._seconds_to_wait(request, body)
+        seconds = math.ceil(self._seconds_to_wait(request, body))
         if not seconds:
             return await self.endpoints.respond(request, body, now=self.now())
         text = f"too many requests: try again in {seconds} s"
@@ -267,7 +269,7 @@ class AuthorizationServer:
         response = error_response(OAuthError("temporarily_unavailable", text), request)
         return HttpResponse(status, [*response.headers, retry], response.body)
 
-    def _seconds_to_wait(self, request: HttpRequest, body: bytes) -> int:
+    def _seconds_to_wait(self, request: HttpRequest, body: bytes) -> float:
         path, now = request.path, trio.current_time()
         rate = self.rates.get(path) or RATES[path]
         seconds = self._buckets.take((path, "address", network_of(request.client)), rate, now)

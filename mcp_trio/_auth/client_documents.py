@@ -22,9 +22,9 @@ import trio
 
 from mcp_trio._auth.fetching import Fetcher, FetchError
 from mcp_trio._auth.oauth_clients import InvalidClientError, OAuthClient, client_of_document
-from mcp_trio._auth.rate_limits import Rate, TokenBuckets
 from mcp_trio._auth.urls import Address, closeness_of_address, literal_address
 from mcp_trio._protocol.http_headers import JSON, media_type_of
+from mcp_trio._protocol.rate_limits import Rate, TokenBuckets
 
 if TYPE_CHECKING:
     import httpx2

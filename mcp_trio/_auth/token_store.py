@@ -24,7 +24,7 @@ import msgspec
 import trio
 
 from mcp_trio._auth.client_flow import ClientInformation, TokenSet
-from mcp_trio._system import NO_FOLLOW, try_lock
+from mcp_trio._system import NO_FOLLOW, state_folder, try_lock
 from mcp_trio.errors import ConfigError
 
 _P = ParamSpec("_P")
@@ -111,16 +111,6 @@ class _File(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OWNER_FILE: Final = 0o600
 _OWNER_FOLDER: Final = 0o700
-
-
-def state_folder() -> Path:
-    """Return the folder for this program in the user's state directory."""
-    variable = os.environ.get("XDG_STATE_HOME", "")
-    if Path(variable).is_absolute():
-        return Path(variable) / "mcp-trio"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "mcp-trio"
-    return Path.home() / ".local" / "state" / "mcp-trio"
 
 
 @attrs.frozen(eq=False)

@@ -36,7 +36,8 @@ class LoginStatus(msgspec.Struct, frozen=True):
 
 def token_stores() -> "dict[str, TokenStore]":
     """Return the stores that may have tokens, by their names for the user."""
-    from mcp_trio._auth.token_store import FileTokenStore, KeyringTokenStore, state_folder
+    from mcp_trio._auth.token_store import FileTokenStore, KeyringTokenStore
+    from mcp_trio._system import state_folder
 
     stores: dict[str, TokenStore] = {"file": FileTokenStore()}
     if (state_folder() / "keyring").exists():

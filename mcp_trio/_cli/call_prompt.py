@@ -8,7 +8,6 @@ needed to edit and complete a line, so no other library is used.
 
 import contextlib
 import itertools
-import os
 import re
 import shlex
 import signal
@@ -16,7 +15,6 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -47,6 +45,7 @@ from mcp_trio._cli.elicitation import answer_function
 from mcp_trio._cli.output import echo_error, echo_peer_text, echo_text, printable, resource_text
 from mcp_trio._client.client import Client
 from mcp_trio._protocol.suggestions import did_you_mean
+from mcp_trio._system import state_folder
 from mcp_trio.errors import MCPError
 from mcp_trio.types import CallToolResult, ElicitParams, ElicitResult, GetPromptResult
 
@@ -518,7 +517,7 @@ def _editing(candidates: Callable[[str], list[str]]) -> Generator[None]:
     readline.set_completer_delims(" \t\n")
     is_libedit = "libedit" in (readline.__doc__ or "")
     readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
-    file = history_file()
+    file = state_folder() / "history"
     with contextlib.suppress(OSError):  # there is no history yet
         readline.read_history_file(file)
     try:
@@ -530,12 +529,3 @@ def _editing(candidates: Callable[[str], list[str]]) -> Generator[None]:
             file.touch(mode=0o600)  # arguments may be secrets
             readline.set_history_length(_HISTORY_LINES)
             readline.write_history_file(file)
-
-
-def history_file() -> Path:
-    """Return the file of the history, in the folder for the state of the user's programs.
-
-    https://specifications.freedesktop.org/basedir-spec/latest/
-    """
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "mcp-trio" / "history"

@@ -16,6 +16,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.methods import METHODS
+from mcp_trio._protocol.rate_limits import Rate, TokenBuckets
 from mcp_trio._server.context import Context
 from mcp_trio._server.introspection import name_of
 from mcp_trio.errors import SERVER_BUSY, RequestError, ToolError
@@ -162,7 +163,7 @@ class RateLimit:
 
     calls_per_second: float = attrs.field(validator=attrs.validators.gt(0))
     burst: int = attrs.field(default=10, validator=attrs.validators.ge(1))
-    _full_at: dict[str | None, float] = attrs.field(factory=dict[Any, float], init=False)
+    _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, or reject it.
@@ -182,14 +183,9 @@ class RateLimit:
 
     async def _seconds_to_wait(self, principal: str | None) -> float:
         """Take a token of the principal's bucket; return the seconds until there is one, or 0."""
-        now, interval = time.monotonic(), 1 / self.calls_per_second
-        self._full_at = {key: at for key, at in self._full_at.items() if at > now}
-        full_at = max(self._full_at.get(principal, now), now) + interval
-        missing = full_at - now - self.burst * interval
-        if missing > 0:
-            return math.ceil(missing * 1000) / 1000
-        self._full_at[principal] = full_at
-        return 0.0
+        rate = Rate(per_minute=self.calls_per_second * 60, burst=self.burst)
+        seconds = self._buckets.take(principal, rate, time.monotonic())
+        return math.ceil(seconds * 1000) / 1000
 
 
 @attrs.define(eq=False)

@@ -11,7 +11,7 @@ from mcp_trio._auth.authorization_server import AuthorizationServer, Development
 from mcp_trio._auth.authorization_storage import SqliteStorage
 from mcp_trio._auth.consent_page import HttpResponse
 from mcp_trio._auth.oauth_clients import trusted_client
-from mcp_trio._auth.rate_limits import Rate
+from mcp_trio._protocol.rate_limits import Rate
 from tests.auth.authorizing import (
     CALLBACK,
     CHALLENGE,

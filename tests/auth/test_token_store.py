@@ -11,7 +11,6 @@ from mcp_trio._auth.client_flow import ClientInformation
 from mcp_trio._auth.token_store import (
     read_clients,
     read_tokens,
-    state_folder,
     write_client,
     write_tokens,
 )
@@ -172,22 +171,6 @@ def test_a_file_system_without_locks_is_used_without_them(tmp_path, monkeypatch)
     monkeypatch.setattr("fcntl.flock", broken)
     with pytest.raises(OSError, match="Input/output"):
         FileTokenStore(tmp_path).try_lock(SERVER)
-
-
-@pytest.mark.parametrize(
-    ("platform", "variable", "expected"),
-    [
-        ("linux", "/state", "/state/mcp-trio"),
-        ("linux", "", "{home}/.local/state/mcp-trio"),
-        ("linux", "relative", "{home}/.local/state/mcp-trio"),
-        ("darwin", "", "{home}/Library/Application Support/mcp-trio"),
-    ],
-)
-def test_the_users_state_directory(monkeypatch, tmp_path, platform, variable, expected):
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setenv("XDG_STATE_HOME", variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert str(state_folder()) == expected.format(home=tmp_path)
 
 
 # The keyring

@@ -1,9 +1,7 @@
-"""Rates of requests, by key: token buckets, of which a bounded number is remembered."""
+"""Rate limits: a token bucket for each key, such as an address or a user."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 import attrs
@@ -12,9 +10,6 @@ _KEYS_MAX: Final = 10_000
 
 # Sums of intervals may miss the exact value.
 _ROUNDING_SECONDS: Final = 1e-6
-
-# One user has at least this many bits of IPv6 addresses to choose from.
-_IPV6_PREFIX_BITS: Final = 64
 
 
 @attrs.frozen
@@ -29,14 +24,15 @@ class Rate:
 class TokenBuckets:
     """Token buckets by key.
 
-    A bucket that is full is forgotten. Of too many buckets the ones that were used longest ago are.
+    Full buckets are forgotten. If there are too many, those that were not used for longest are
+    forgotten as well. Each bucket is stored as the time at which it is full.
     """
 
     _full_at: OrderedDict[Hashable, float] = attrs.field(
         factory=OrderedDict[Hashable, float], init=False
     )
 
-    def take(self, key: Hashable, rate: Rate, now: float) -> int:
+    def take(self, key: Hashable, rate: Rate, now: float) -> float:
         """Take a token from a bucket; return the seconds until there is one, or 0.
 
         Args:
@@ -48,22 +44,11 @@ class TokenBuckets:
         full_at = max(self._full_at.get(key, now), now) + interval
         missing = full_at - now - rate.burst * interval
         if missing > _ROUNDING_SECONDS:
-            return math.ceil(missing)
+            return missing
         self._full_at[key] = full_at
         self._full_at.move_to_end(key)
         while self._full_at and (
             len(self._full_at) > _KEYS_MAX or next(iter(self._full_at.values())) <= now
         ):
             self._full_at.popitem(last=False)
-        return 0
-
-
-def network_of(address: str | None) -> str:
-    """Return the key of an address: IPv6 addresses of one network have the same."""
-    try:
-        parsed = ip_address(address or "")
-    except ValueError:
-        return address or ""
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-        return f"{int(parsed) >> (128 - _IPV6_PREFIX_BITS):x}::/{_IPV6_PREFIX_BITS}"
-    return str(parsed)
+        return 0.0
