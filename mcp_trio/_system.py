@@ -1,4 +1,4 @@
-"""Functions of the operating system that some systems lack, each with what stands in for it.
+"""Functions of the operating system that some systems lack, with a replacement for each.
 
 Linux has all of them. The branches compare `sys.platform`, because type checkers follow that:
 `nox -s types` checks them for Linux, macOS and Windows. Elsewhere in the package a branch stands

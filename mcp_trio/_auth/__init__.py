@@ -1,1 +1,1 @@
-"""Authorization (OAuth 2.1): what clients, protected servers and authorization servers share."""
+"""Authorization (OAuth 2.1) of clients, protected servers and authorization servers."""

@@ -251,15 +251,15 @@ class Endpoints:
         fetch_document: Returns the client whose id is the URL of a metadata document; None if
             there may be no such clients.
         clients: The clients that the operator has registered.
-        scopes: Returns the scopes that there are.
+        scopes: Returns all known scopes.
         scope_texts: Descriptions of scopes, for the consent page.
         name: The name of the server on the consent page.
         is_development: Whether there is no login; then each request is confirmed by the user.
         has_registration: Whether clients may register themselves.
-        registrations_max: The number of clients that have registered themselves.
+        registrations_max: The maximum number of clients that have registered themselves.
         unused_seconds: The time after which a registration that was never used ends.
         access_token_seconds: The lifetime of an access token.
-        refresh_token_seconds: The lifetime of a refresh token, and of what it renews.
+        refresh_token_seconds: The lifetime of a refresh token, and of its grant after each use.
         consent_seconds: The time for which a consent is remembered.
     """
 
@@ -352,7 +352,7 @@ class Endpoints:
         return None if found is None else found[0]
 
     async def _keep_registration(self, client: OAuthClient, now: float) -> None:
-        """Let the registration of a client live as long as what it has just been given."""
+        """Let the registration of a client outlive the code or tokens that it has just got."""
         found = await self._get(OAuthClient, client.client_id, now)
         if found is not None:
             seconds = self.refresh_token_seconds + self.unused_seconds
@@ -608,7 +608,9 @@ class Endpoints:
         key = digest_of(code)
         found = await self._get(Code, key, now)
         if found is None or found[0].client_id != client.client_id:
-            raise OAuthError("invalid_grant", "the code is unknown, has expired or is another's")
+            raise OAuthError(
+                "invalid_grant", "the code is unknown, has expired or is another client's"
+            )
         record, stored = found
         if record.is_used:
             await self.end_grant(record.grant_id, now=now)

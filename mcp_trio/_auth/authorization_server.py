@@ -1,7 +1,8 @@
 """An authorization server for tests and small installations: its settings, keys and limits.
 
-`AuthorizationServer` is what users make. Its endpoints are in `authorization_endpoints.py`; here
-are the clock, the random numbers, the key that signs tokens, and the rates of requests.
+Users create an `AuthorizationServer`. This module has its settings, the clock, the random numbers,
+the key that signs tokens, and the rates of requests. `authorization_endpoints.py` has the
+endpoints.
 """
 
 import math
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX: Final = 64 * 1024
 
-# By path: the requests of one address; and those for one client, whatever their addresses.
+# By path: the rate of requests from one address. A client id may have ten times the rate, from all
+# addresses together.
 RATES: Final[Mapping[str, Rate]] = {
     AUTHORIZE: Rate(60, 30),
     CALLBACK: Rate(60, 30),
@@ -72,7 +74,7 @@ _KEY: Final = ("signing key", "current")
 class DevelopmentLogin:
     """A login for development: everyone is the same user, and each access is confirmed by hand.
 
-    The consent page says so. Only an issuer on this machine accepts it.
+    The consent page has a warning about it. It is rejected unless the issuer is on this machine.
 
     Attributes:
         subject: The name of the user.
@@ -134,7 +136,7 @@ class AuthorizationServer:
             as a dict, with their descriptions for the consent page.
         clients: Clients that the operator has registered, made by `trusted_client`.
         has_registration: Whether clients may register themselves (RFC 7591).
-        registrations_max: The number of clients that have registered themselves.
+        registrations_max: The maximum number of clients that have registered themselves.
         has_documents: Whether a client id may be the URL of a metadata document, which the server
             fetches, from public addresses only.
         http_client: The HTTP client for metadata documents, with its proxies and certificates.
@@ -143,8 +145,8 @@ class AuthorizationServer:
         refresh_token_seconds: The lifetime of a refresh token that is not used; a user who does
             not use a client for so long has to allow its access again.
         consent_seconds: The time for which the consent of a user is remembered.
-        rates: Rates of requests by path, in place of the defaults: for each address, and for each
-            client.
+        rates: Rates of requests from one address, by path, in place of the defaults. One client id
+            may have ten times the rate, from all addresses together.
         now: Returns the Unix time.
         random: Returns a new secret of 256 random bits, in Base64URL.
 
@@ -185,7 +187,7 @@ class AuthorizationServer:
         resources: Sequence[str],
         scopes: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """Set what is known once the server listens.
+        """Set the issuer and the resources, which are known once the server listens.
 
         Args:
             issuer: The URL that is bound, for a server without `issuer=`.

@@ -1,8 +1,8 @@
 """Challenges: the elements of a `WWW-Authenticate` header, parsed and formatted.
 
-A client with no token, or with one that does not suffice, learns from a challenge where the
-metadata of the server are (`resource_metadata`), which scopes the request needs (`scope`), and what
-was wrong with its token (`error`).
+A server sends a challenge to a client whose token is missing or does not suffice. It names the URL
+of the metadata of the server (`resource_metadata`), the scopes that the request needs (`scope`),
+and the error of the token (`error`).
 
 https://www.rfc-editor.org/rfc/rfc9110#section-11.6.1
 https://www.rfc-editor.org/rfc/rfc6750#section-3

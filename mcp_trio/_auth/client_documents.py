@@ -23,7 +23,7 @@ import trio
 from mcp_trio._auth.fetching import Fetcher, FetchError
 from mcp_trio._auth.oauth_clients import InvalidClientError, OAuthClient, client_of_document
 from mcp_trio._auth.urls import Address, closeness_of_address, literal_address
-from mcp_trio._protocol.http_headers import JSON, media_type_of
+from mcp_trio._protocol.http_headers import is_json_type
 from mcp_trio._protocol.rate_limits import Rate, TokenBuckets
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class ClientDocuments:
             raise InvalidClientError(
                 f"the client's metadata document has the HTTP status {fetched.status}"
             )
-        if not _is_json(media_type_of(fetched.headers.get("content-type"))):
+        if not is_json_type(fetched.headers.get("content-type")):
             raise InvalidClientError("the client's metadata document is not sent as JSON")
         try:
             return msgspec.json.decode(fetched.body)
@@ -177,7 +177,3 @@ class ClientDocuments:
                     " not public"
                 )
         return found[0]
-
-
-def _is_json(media_type: str) -> bool:
-    return media_type == JSON or media_type.endswith("+json")

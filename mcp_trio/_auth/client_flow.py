@@ -50,7 +50,7 @@ from mcp_trio._auth.urls import (
 )
 from mcp_trio.errors import AuthorizationError
 
-# What a flow needs, and what it returns -----------------------------------------------------------
+# Settings, actions and events ---------------------------------------------------------------------
 
 
 AuthMethod: TypeAlias = Literal[
@@ -104,7 +104,7 @@ class ClientInformation:
 
 @attrs.frozen(kw_only=True)
 class TokenSet:
-    """A token for a server, and what is needed to renew it.
+    """A token for a server, and the facts that are needed to renew it.
 
     Attributes:
         server: The URL of the server.
@@ -348,7 +348,7 @@ class Step(Enum):
 
 
 class Outcome(Enum):
-    """What an event, or the choice of a grant, means for the flow. Failures are raised."""
+    """The outcome of an event, or of the choice of a grant. Failures are raised."""
 
     CHALLENGED = auto()
     EXPIRING = auto()

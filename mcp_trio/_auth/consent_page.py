@@ -105,7 +105,7 @@ def error_page(
         text: The error.
         status: The HTTP status.
         headers: Further headers.
-        back: The URL at which the client learns of the error, and the name of the place. The user
+        back: The URL that reports the error to the client, and the name of the place. The user
             has to follow the link, since a redirect to an address that anyone may have registered
             would lead users of this server to other sites.
     """

@@ -1,6 +1,6 @@
-"""What a client gets its tokens with: a user's login, or credentials of a program.
+"""The settings with which a client gets tokens: a user's login, or credentials of a program.
 
-Each class holds settings, and is given to `Client(auth=…)` or `http_auth`.
+An object of one of the classes is passed to `Client(auth=…)` or `http_auth`.
 """
 
 import inspect
@@ -44,14 +44,14 @@ _ASSERTION_SECONDS: Final = 300
 
 
 class Credentials(Protocol):
-    """What `http_auth` needs to know of settings."""
+    """Settings with which `http_auth` gets tokens."""
 
     extension: ClassVar[str | None]
     """The extension of the protocol that a client announces with these credentials."""
 
     @property
     def store(self) -> TokenStore:
-        """Where tokens are kept."""
+        """The store in which tokens are kept."""
         ...
 
     def flow_settings(self) -> FlowSettings:

@@ -34,7 +34,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class InvalidProofError(Exception):
-    """The proof is not valid; the text, which the client receives, says why."""
+    """The proof is not valid; the client receives the text, which has the reason."""
 
 
 class NonceNeededError(Exception):

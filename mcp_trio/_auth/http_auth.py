@@ -89,10 +89,10 @@ _T = TypeVar("_T")
 logger = logging.getLogger("mcp_trio")
 
 Auth: TypeAlias = Credentials | Bearer
-"""What `http_auth` accepts."""
+"""The settings that `http_auth` accepts."""
 
 ClientAuth: TypeAlias = Union[Auth, httpx2.Auth, "httpx.Auth", Literal["oauth"]]
-"""What `Client(auth=…)` accepts."""
+"""The values that `Client(auth=…)` accepts."""
 
 UserWait: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Returns a context that is entered while the client waits for its user."""
@@ -141,7 +141,7 @@ def auth_for(
     limits: Limits,
     user_wait: UserWait,
 ) -> httpx2.Auth:
-    """Return what `Client(auth=…)` was given as an `httpx2.Auth`.
+    """Return the value of `Client(auth=…)` as an `httpx2.Auth`.
 
     Raises:
         TypeError: `auth` is of no known kind, or `http` is a client of httpx.

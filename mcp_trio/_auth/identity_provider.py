@@ -1,8 +1,8 @@
 """Login by an existing identity provider: the authorization server as a proxy in front of it.
 
 The user logs in at the provider (OpenID Connect), which sends its tokens to this server alone. They
-are used once, to learn who the user is, and discarded. Clients get tokens of this server, which the
-consent page stands in front of: without it, a client could use the consent that the user has given
+are used once, to identify the user, and discarded. Clients get tokens of this server, after the
+user has seen its consent page: without it, a client could use the consent that the user has given
 this server at the provider (a *confused deputy*).
 
 https://openid.net/specs/openid-connect-core-1_0.html#CodeFlowAuth
@@ -114,7 +114,7 @@ class IdentityProvider:
         random: Callable[[], str],
         now: Callable[[], float],
     ) -> None:
-        """Set what the authorization server has: its issuer, storage, random values and time."""
+        """Take the issuer, storage, random values and clock of the authorization server."""
         self._own_issuer, self._storage, self._random, self._now = issuer, storage, random, now
 
     async def __call__(self, request: HttpRequest) -> str | HttpResponse | None:

@@ -46,7 +46,7 @@ class RedirectListener:
         """Listen at a loopback redirect URI, or at any free port if it is None.
 
         Raises:
-            AuthorizationError: The port cannot be listened at.
+            AuthorizationError: The address cannot be bound.
         """
         parts = urlsplit(redirect_uri or f"http://{_HOST}:0{DEFAULT_PATH}")
         host, port = parts.hostname or _HOST, parts.port
@@ -68,7 +68,7 @@ class RedirectListener:
         return cls(redirect_uri=redirect_uri, socket=listener, limits=limits)
 
     async def aclose(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         await self._socket.aclose()
 
     async def wait(self, state: str) -> str:

@@ -56,7 +56,7 @@ AuthSetting: TypeAlias = "str | TokenVerifier | VerifyRequest | ResourceServer"
 
 _CREDENTIALS: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) +([!-~]+)")
 
-# OpenID Connect has this scope for refresh tokens, which are none of a resource's business:
+# OpenID Connect has this scope for refresh tokens, which a resource server never sees:
 # https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization
 _OFFLINE_ACCESS: Final = "offline_access"
 
@@ -85,7 +85,10 @@ def _check_resource(_server: object, _field: object, resource: str | None) -> No
 def _checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
     found = checked_scopes(scopes)
     if _OFFLINE_ACCESS in found:
-        raise ValueError(f"{_OFFLINE_ACCESS} is between client and authorization server")
+        raise ValueError(
+            f"a server cannot need the scope {_OFFLINE_ACCESS}: clients ask the authorization"
+            " server for it"
+        )
     return found
 
 
@@ -408,7 +411,9 @@ class ProtectedResource:
         except msgspec.ValidationError:
             bound = {}
         if bound.keys() != {"jkt"}:
-            raise InvalidTokenError("the token is bound to what this server cannot check")
+            raise InvalidTokenError(
+                "the token is bound in another way than by DPoP, which this server cannot check"
+            )
         if scheme != DPOP.lower():
             raise InvalidTokenError("the token is bound to a key, and needs a proof of it")
         proof = request.header(DPOP_HEADER)
@@ -440,7 +445,7 @@ class ProtectedResource:
         return _RejectedError(Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers))
 
     def _check(self, auth: AuthInfo) -> None:
-        """Check what holds for the tokens of all verifiers.
+        """Check the audience and the expiry, as for the tokens of all verifiers.
 
         Raises:
             InvalidTokenError: The token is for another server, or has expired.

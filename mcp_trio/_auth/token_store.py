@@ -102,7 +102,7 @@ class MemoryTokenStore:
 
 
 class _File(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """The content of a file: the name tells what its own name, a digest, stands for."""
+    """The content of a file, whose own name is a digest of `name`, a server or an issuer."""
 
     name: str
     document: msgspec.Raw = msgspec.Raw(b"null")
@@ -196,7 +196,7 @@ class FileTokenStore:
         return True
 
     def names(self, kind: Kind) -> list[str]:
-        """Return the servers or issuers that have a document; files that cannot be used are not.
+        """Return the servers or issuers that have a document in a file that can be used.
 
         Use `read` to learn why a document cannot be used.
         """

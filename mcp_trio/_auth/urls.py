@@ -53,7 +53,7 @@ def check_url(url: str, name: str, *, server: str, trusted_hosts: Collection[str
 
     Args:
         url: The URL.
-        name: What it is, for the error text.
+        name: A name for the URL in the error text, such as "the token_endpoint".
         server: The URL of the server, which the user gave.
         trusted_hosts: Hosts that may have any address.
 

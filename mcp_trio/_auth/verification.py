@@ -1,7 +1,8 @@
 """Verifiers of access tokens: JSON Web Tokens, introspection, and fixed tokens.
 
-A verifier says who the sender of a token is, and what the token grants. That the token is for this
-server, is in time and is sent by the holder of its key, `ResourceServer` checks for all of them.
+A verifier returns the user, the client and the scopes of a token. `ProtectedResource` checks for
+all verifiers that the token is for this server, has not expired, and was sent by the holder of its
+key.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ _HEADER_BYTES_MAX: Final = 8192
 
 
 class InvalidTokenError(Exception):
-    """The token is not valid; the text, which the client receives, says why."""
+    """The token is not valid; the client receives the text, which has the reason."""
 
 
 class TokenVerifier(Protocol):
@@ -82,7 +83,7 @@ class TokenCache:
     )
 
     def get(self, token: str) -> AuthInfo | None:
-        """Return what was kept for a token; None if nothing was, or not any more."""
+        """Return the facts about a token; None if it is not kept, or not any more."""
         digest = self._digest(token)
         found = self._kept.get(digest)
         if found is None:
@@ -293,7 +294,7 @@ class Introspection:
         endpoint: The URL of the endpoint, for an issuer without metadata.
         auth_method: How the secret is sent, by the names of RFC 8414.
         requires_audience: Reject tokens about which the response has no `aud`. False accepts each
-            token that the authorization server has issued, for whatever server.
+            token that the authorization server has issued, also those for other servers.
         cache_seconds: The time for which an active token is not looked up again; a token that is
             revoked meanwhile is still accepted.
         cache_tokens_max: The number of tokens that are cached.
@@ -403,7 +404,7 @@ class StaticTokens:
         ]
 
     async def verify(self, token: str) -> AuthInfo | None:
-        """Return what was given for a token; the time that it takes says nothing about tokens."""
+        """Return the facts given for a token, in a time that does not depend on the tokens."""
         digest, found = self._digest(token), None
         for each, auth in self._known:
             if hmac.compare_digest(each, digest):

@@ -23,7 +23,7 @@ _SCHEMES: Final = ("http://", "https://")
 
 
 class LoginStatus(msgspec.Struct, frozen=True):
-    """What `status --json` prints of a login; it has no token."""
+    """The facts about a login that `status --json` prints; no token is among them."""
 
     server: str
     issuer: str
@@ -206,7 +206,7 @@ async def _paste_redirect() -> str | None:
     import trio
 
     def ask() -> str:
-        text = "then wait, or paste the address of the page that it ends at"
+        text = "then wait, or paste the address of the page at which the browser ends"
         return str(click.prompt(text, err=True, prompt_suffix=":\n"))
 
     try:
@@ -273,7 +273,7 @@ def _expiry(status: LoginStatus, now: float) -> str:
 def logout_command(server: str) -> None:
     """Remove the token for a server, and the client that was registered for it, from this computer.
 
-    The server is not told. Exit status: 1 if there is no token.
+    The token is not revoked at the authorization server. Exit status: 1 if there is no token.
     """
     from mcp_trio._auth.token_store import read_tokens
     from mcp_trio._auth.urls import without_user

@@ -103,7 +103,7 @@ class SessionThread:
         self._end()
 
     def run(self, function: Callable[[Client], Awaitable[_Value]]) -> _Value:
-        """Call a function with the client; meanwhile, answer what the server asks.
+        """Call a function with the client; meanwhile, answer the elicitations of the server.
 
         Raises:
             KeyboardInterrupt: The user pressed Ctrl-C; the function was cancelled.
@@ -220,7 +220,7 @@ def _on_interrupt(function: Callable[[], object] | None) -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-# Lines, and what completes them.
+# Lines and their completion.
 
 _Lists: TypeAlias = Mapping[str, Sequence[Any]]
 

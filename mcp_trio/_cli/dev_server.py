@@ -34,12 +34,13 @@ from mcp_trio._session.call_sites import owner_of
 if TYPE_CHECKING:
     import io
 
-# Calls from here must not be looked at as those of a handler, in whose task records are made.
+# The original function. Records are made in the task of a handler, and in a recorded session
+# `os.write` reports the calls of handlers.
 _write: Final = os.write
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process serves.
+    """The server that the process serves, and the sockets that it listens at.
 
     Attributes:
         target: The server; see `import_server`.
@@ -176,7 +177,7 @@ def _failure(error: Exception, job: Job) -> Failed:
     shown: BaseException = error
     heading = ""
     if isinstance(error, TargetError):
-        if error.__cause__ is None:  # the text says all
+        if error.__cause__ is None:  # the text is complete
             return Failed(str(error), own_files(job.target))
         heading, shown = str(error).partition("\n")[0] + "\n", error.__cause__
     lines = traceback.TracebackException.from_exception(shown)
@@ -227,7 +228,7 @@ class Observer:
 
 
 def subject_of(message: bytes) -> str:
-    """Return the arguments of a request, or what a result has: a tool's text, names, or JSON."""
+    """Return the arguments of a request; of a result its text, the names in a list, or JSON."""
     members = members_of(message)
     if "result" in members:
         result = members_of(members["result"])

@@ -115,7 +115,7 @@ class ServerProcess:
         self.is_stopping = False
 
     async def next_report(self) -> Report | None:
-        """Wait for what the process reports next; return None at its end."""
+        """Wait for the next report of the process; return None at the end of the process."""
         while b"\n" not in self._unread:
             chunk = await self._child.stdout.read()
             if not chunk:
@@ -131,8 +131,8 @@ class ServerProcess:
         return self._child.exit_status
 
     def serve(self) -> None:
-        """Let the process serve what it has imported."""
-        with contextlib.suppress(OSError):  # it has ended, as the reports will say
+        """Let the process serve the server that it has imported."""
+        with contextlib.suppress(OSError):  # it has ended; so do its reports
             self._child.stdin.write_nowait(b"\n")
 
     async def stop(self, *, seconds: float) -> None:
@@ -160,7 +160,7 @@ class Reloader:
     """Keeps the newest version of the code serving that can be imported.
 
     Attributes:
-        job: What each process serves.
+        job: The job of each process.
         watcher: The files whose changes start another version.
         log: Prints the messages.
         limits: How long a process may take to stop.
@@ -203,7 +203,8 @@ class Reloader:
             echo_text(f"changed: {', '.join(path.name for path in changed)}")
         process = ServerProcess(
             await start_child(
-                # Byte code tells versions of a file apart by the second only, so none is written.
+                # -B: byte code that is written would be used for another version of the same
+                # second and size, too.
                 [sys.executable, "-B", "-c", PROGRAM, msgspec.json.encode(self.job).decode()],
                 env=os.environ,
                 inherits_stderr=True,
@@ -234,16 +235,16 @@ class Reloader:
             echo_error(
                 f"the process ended with status {status} while it imported {self.job.target}"
             )
-        self._report_what_serves()
+        self._report_version()
 
     async def _stop_current(self) -> None:
         if self._current is not None:
-            # The process itself exits after this time, and says what held it.
+            # After exit_seconds the process exits by itself, and logs the reason of the delay.
             await self._current.stop(seconds=self.limits.shutdown.exit_seconds + 1)
             self._current = None
 
     async def _follow(self, process: ServerProcess) -> None:
-        """Print what a process reports, until it ends."""
+        """Print the reports of a process, until it ends."""
         report: Report | None = None
         # Each process counts its sessions from 1.
         numbers: dict[int, int] = {}
@@ -271,9 +272,9 @@ class Reloader:
         self._current = None
         if not isinstance(report, Failed):
             echo_error(f"the process that served ended with status {status}")
-        self._report_what_serves()
+        self._report_version()
 
-    def _report_what_serves(self) -> None:
+    def _report_version(self) -> None:
         if self._current is None:
             echo_error("nothing is served until a file changes")
         else:
@@ -339,7 +340,7 @@ def recordings_by_time(folder: Path) -> list[Path]:
     """Return the recordings in a folder that hold a message, the one that was written last last."""
     from mcp_trio._recorder.files import recordings_in
 
-    # That of the stateless clients begins before there is one.
+    # The recording of stateless clients is created before the first of them connects.
     files = [
         Path(file)
         for file in recordings_in(folder, role="server")
@@ -372,7 +373,7 @@ async def replay_last(folder: Path, target: str) -> None:
 
 
 def print_keys() -> None:
-    """Print what the keys do."""
+    """Print the keys and their actions."""
     click.echo("\n".join(f"{key}  {text}" for key, text in KEYS.items()))
 
 
@@ -422,7 +423,7 @@ _NODE_VERSION_MIN: Final = (22, 19)
 
 
 async def run_inspector(url: str, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Run the official MCP Inspector for a URL, and print what it prints, until it ends.
+    """Run the official MCP Inspector for a URL, and print its output, until it ends.
 
     If this is cancelled, the Inspector is stopped, with all of its processes. Without Node, or if
     it is too old, one line says so.

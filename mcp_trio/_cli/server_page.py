@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server tells about itself.
+    """The facts that a server sends about itself.
 
     Attributes:
         server: Its name and version.
@@ -137,8 +137,8 @@ def print_page(console: "Console", facts: ServerFacts) -> None:
                 _print_prompt(console, item)
             else:
                 _print(console, getattr(item, "uri", None) or item.uri_template, style="bold cyan")
-                facts_ = (item.title, item.mime_type)
-                _print(console, ", ".join([item.name, *filter(None, facts_)]), indent=2)
+                details = (item.title, item.mime_type)
+                _print(console, ", ".join([item.name, *filter(None, details)]), indent=2)
                 _print(console, item.description, indent=2)
                 _print_members(console, "annotations", item.annotations)
                 _print_members(console, "_meta", item.meta)

@@ -1,4 +1,4 @@
-"""`AuthInfo`: what a server knows about the sender of a message from its verified credentials."""
+"""`AuthInfo`: the verified facts about the sender of a message."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -210,6 +210,12 @@ def media_type_of(content_type: str | None) -> str:
     return "" if content_type is None else content_type.partition(";")[0].strip(OUTER_SPACE).lower()
 
 
+def is_json_type(content_type: str | None) -> bool:
+    """Return whether a media type is that of JSON, or of a format on top of it (RFC 6839)."""
+    media_type = media_type_of(content_type)
+    return media_type == JSON or media_type.endswith("+json")
+
+
 # Headers that repeat what the body of a stateless request says.
 
 PROTOCOL_VERSION: Final = "MCP-Protocol-Version"

@@ -25,7 +25,7 @@ DENIED_MARK: Final = "access denied"
 
 @attrs.frozen(eq=False, repr=False)
 class AccessRule:
-    """What the sender of a request needs in order to use an entry.
+    """The conditions under which the sender of a request may use an entry.
 
     Attributes:
         scopes: The scopes, all of which are needed.

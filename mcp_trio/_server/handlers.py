@@ -103,7 +103,7 @@ class ServedSession:
         lifespan: The value of the server's lifespan.
         http: The HTTP client of the handlers.
         rounds: Resumes handlers that ask a stateless client, with each further request.
-        outer: For a server that is mounted into the one of the session, what serves the session.
+        outer: For a mounted server, the `ServedSession` of the server whose session this is.
         mounted_lifespans: The values of the lifespans of mounted servers.
     """
 
@@ -335,7 +335,7 @@ class ServedSession:
     # Mounted servers.
 
     def view_of(self, sessions: "ServerSessions") -> "ServedSession":
-        """Return what handles the requests of this session for a mounted server."""
+        """Return the `ServedSession` of a mounted server in this session."""
         if self.outer is not None:
             return self.outer.view_of(sessions)
         if self._views is None:

@@ -1,4 +1,4 @@
-"""What became of the operations of an OpenAPI document: `Server.openapi_report`.
+"""The report on the operations of an OpenAPI document: `Server.openapi_report`.
 
 The types are in a module of their own, since `mcp_trio.http` exports them, and reading documents
 needs far more imports.
@@ -38,14 +38,15 @@ Outcome: TypeAlias = Literal["tool", "resource", "resource template", "excluded"
 
 @attrs.frozen(kw_only=True)
 class OpenApiEntry:
-    """What became of an operation.
+    """The outcome of an operation.
 
     Attributes:
         operation: The operation.
         outcome: "tool", "resource" or "resource template"; "excluded" by `include=` or `exclude=`;
             or "refused", because it cannot be called.
         name: The name of the tool, the URI of the resource, or the template; "" if there is none.
-        reason: Why the operation is refused; of others, what is left out, if anything.
+        reason: The reason for which the operation is refused; for others, the parts that are left
+            out, if any.
     """
 
     operation: OpenApiOperation
@@ -62,7 +63,7 @@ class OpenApiEntry:
 
 @attrs.frozen(kw_only=True)
 class OpenApiReport:
-    """What became of each operation of an OpenAPI document; `str()` of it has a line for each.
+    """The outcome of each operation of an OpenAPI document; `str()` has a line for each.
 
     Attributes:
         title: The title of the document.

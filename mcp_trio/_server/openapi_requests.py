@@ -74,7 +74,7 @@ class Argument:
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """What an HTTP client needs to build a request.
+    """The parts of an HTTP request, from which an HTTP client builds it.
 
     Attributes:
         url: The path and the query, relative to the base URL.
@@ -93,7 +93,7 @@ class Call:
 
 @attrs.frozen(kw_only=True)
 class RequestTemplate:
-    """The request of an operation, but for its arguments.
+    """The request of an operation, without the values of its arguments.
 
     Attributes:
         method: The HTTP method.

@@ -1,16 +1,17 @@
 """Servers behind a `Client` that are mounted into a server: another process, or a URL.
 
 Each session of the outer server has its own connection to a mounted server, which is opened when a
-request first needs it. So what the mounted server asks its client, the client of that session
-answers. The stateless requests over HTTP are one session of many clients; a request whose client a
-server with a handshake may ask has a connection for itself, as that server does not say to which
-request its question belongs.
+request first needs it. So the client of that session answers the questions of the mounted server.
+The stateless requests over HTTP are one session of many clients. A mounted server with a handshake
+does not say to which request its question belongs, so each of these requests has a connection of
+its own if its client can be asked.
 
 Everything that arrives from a mounted server is the result of an effect, so that a recording holds
 it, and a replay opens no connection. A request that is forwarded is a sequence of effects. The
 first one sends the request, and each returns the next event: progress, a log message, a question to
-the client, or the end. The handler acts upon the event by its context, as any handler does. What
-arrives without a request, such as a changed list, is the result of effects in a lane of its own.
+the client, or the end. The task of the handler forwards the event by its context, as any handler
+does. A notification that belongs to no request, such as a changed list, is the result of an effect
+in a lane of its own.
 
 A `RemoteSession` has the part that a replay repeats, and a `RemoteConnection` the part that only
 effects use.
@@ -110,7 +111,8 @@ class Event(msgspec.Struct, frozen=True):
     Attributes:
         kind: "progress", "log", "question" or "withdrawn" (the question) for a request, or one of
             `_ENDS`. Otherwise the method of a notification.
-        body: The params or the result; for "lost", a text with the server as its subject.
+        body: The params or the result; for "lost", a text that follows the name of the server, such
+            as "did not answer".
     """
 
     kind: str
@@ -165,8 +167,8 @@ class _EventCodec:
 _EVENTS: Final = _EventCodec()
 
 
-class Unavailable(Exception):  # noqa: N818 - it says what the mounted server is
-    """A mounted server is not connected; the text says so with the server as its subject."""
+class Unavailable(Exception):  # noqa: N818 - named like the errors of `mcp_trio.errors`
+    """A mounted server is not connected; the text follows the name of the server."""
 
 
 # Mounts -----------------------------------------------------------------------------------------
@@ -238,7 +240,10 @@ def _target_name(target: object) -> str:
 
 
 class Key(NamedTuple):
-    """The options of a connection that depend on the client of the session."""
+    """The facts about the client of a request on which the options of a connection depend.
+
+    Requests with equal keys share connections.
+    """
 
     is_stateless: bool
     modes: tuple[types.ElicitMode, ...]
@@ -274,7 +279,7 @@ def _key(peer: Peer) -> Key:
 
 
 @attrs.define(eq=False, repr=False)
-class _Listening:
+class _NotificationListener:
     """The `EffectCaller` that waits for notifications of a mounted server."""
 
     session: Session
@@ -299,7 +304,7 @@ class RemoteSession:
 
     Attributes:
         mount: The mount.
-        top: What serves the session.
+        top: The `ServedSession` of the server whose session this is.
         session: The session.
         number: The number of this among those of the session, for the name of its lane.
     """
@@ -374,7 +379,7 @@ class RemoteSession:
         params: Any,
         send: "Send",
     ) -> Event:
-        """Send a request, act upon what arrives meanwhile, and return how it ended."""
+        """Send a request, forward the events that arrive meanwhile, and return the last one."""
         call = RemoteCall(send)
         begin = partial(self.live.begin, _key(handling.request.peer), call)
         asked: dict[int, trio.CancelScope] = {}
@@ -444,7 +449,7 @@ class RemoteSession:
 
     async def _listen(self, lane: Lane | None) -> None:
         """Pass the notifications of the mounted server on that belong to no request."""
-        listening = _Listening(self.session)
+        listening = _NotificationListener(self.session)
         while True:
             event = await perform(
                 listening, self._effect("notification", None, self.live.next_notification)
@@ -502,7 +507,7 @@ def _own_params(handling: Handling, params: Any) -> Any:
 
 
 def _listed_for(protocol_version: ProtocolVersion, item: Any) -> Any:
-    """Return an entry of a list; a tool's output schema is that of an object if it has to be."""
+    """Return an entry of a list, with an output schema that the protocol version allows."""
     if not isinstance(item, types.Tool) or item.output_schema is None:
         return item
     if "type" not in item.output_schema:  # Values may be objects, which would not be wrapped.
@@ -514,7 +519,7 @@ def _listed_for(protocol_version: ProtocolVersion, item: Any) -> Any:
 def _wrapped_for(
     protocol_version: ProtocolVersion, result: types.CallToolResult
 ) -> types.CallToolResult:
-    """Return a result whose structured content is an object if it has to be."""
+    """Return a result, with structured content that the protocol version allows."""
     value = result.structured_content
     is_limited = protocol_version.structured_content == "object"
     if not is_limited or value is msgspec.UNSET or isinstance(value, dict):
@@ -734,7 +739,7 @@ async def _set_level(
 
 @attrs.define(eq=False, repr=False)
 class LiveConnections:
-    """The connections of one session to a mounted server, and what arrives from it."""
+    """The connections of one session to a mounted server, and its queued notifications."""
 
     mount: RemoteMount
     session: Session
@@ -824,7 +829,7 @@ class RemoteConnection:
     Attributes:
         mount: The mount.
         key: The options that depend on the client of the session.
-        on_notification: Called with what arrives without a request.
+        on_notification: Called with each notification that belongs to no request.
         subscribed: The number of subscriptions to each resource.
         calls: The requests that run, the newest last.
     """

@@ -209,7 +209,7 @@ class Server:
             that returns the `AuthInfo` or the name of the user for a request, given its headers.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
             host start it in an environment that has them.
-        openapi_report: What became of each operation, of a server from `from_openapi`.
+        openapi_report: The outcome of each operation, of a server from `from_openapi`.
 
     Raises:
         TypeError: `lifespan` is an async generator without `contextlib.asynccontextmanager`.

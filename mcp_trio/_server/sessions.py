@@ -270,7 +270,7 @@ class SessionSource(Protocol):
         ...
 
     def scopes(self) -> Iterable[str]:
-        """Return the scopes that something that is registered needs."""
+        """Return the scopes that the registered entries need."""
         ...
 
     def enter_lifespan(
@@ -385,7 +385,7 @@ class ServerSessions:
         return self.server.auth
 
     def scopes(self) -> Iterable[str]:
-        """Return the scopes that something that is registered needs."""
+        """Return the scopes that the registered entries need."""
         return self.registry.scopes()
 
     @asynccontextmanager
@@ -396,14 +396,14 @@ class ServerSessions:
 
         Raises:
             TypeError: A handler has an annotation that cannot be resolved or decoded.
-            ValueError: Something needs a scope, and the server has no `auth`.
+            ValueError: An entry needs a scope, and the server has no `auth`.
         """
         for each in (self, *self.mounted()):
             each.registry.check()
         if self.server.auth is None and (needed := sorted(self.registry.scopes())):
             raise ValueError(
-                f"the scopes {', '.join(needed)} are needed, but no client can have one:"
-                " Server(auth=…) verifies tokens"
+                f"the scopes {', '.join(needed)} are needed, but no client can have them without"
+                " Server(auth=…), which verifies tokens"
             )
         self._lifespans_entered += 1
         try:
@@ -651,7 +651,7 @@ class ServerSessions:
         )
 
     def mounted_in(self, outer: ServedSession) -> ServedSession:
-        """Return what serves the session `outer` of another server, into which this is mounted."""
+        """Return the `ServedSession` of this server as one that is mounted into that of `outer`."""
         lifespans, lifespan = outer.mounted_lifespans or {}, None
         if self in lifespans:
             lifespan = lifespans[self]

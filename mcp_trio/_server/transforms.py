@@ -26,7 +26,7 @@ from mcp_trio._server.signatures import (
 
 @attrs.frozen
 class Argument:
-    """A change of a tool's argument; what is not given stays as it is.
+    """A change of a tool's argument; attributes that are not given change nothing.
 
     Attributes:
         name: The new name, which clients see and send.

@@ -209,8 +209,8 @@ class ThreadDescriptor(Descriptor):
     _failure: OSError | None = attrs.field(default=None, init=False)
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _interrupts: int = attrs.field(default=0, init=False)
-    # The first is for the event loop, which gets to know later than the second that a thread has
-    # finished.
+    # The thread sets `_has_finished` when its call has ended; the event loop ends `_is_busy` later,
+    # when it takes the result.
     _is_busy: bool = attrs.field(default=False, init=False)
     _has_finished: threading.Event = attrs.field(factory=threading.Event, init=False)
     _is_writing: bool = attrs.field(default=False, init=False)
