@@ -351,24 +351,24 @@ class Outcome(Enum):
     """The outcome of an event, or of the choice of a grant. Failures are raised."""
 
     CHALLENGED = auto()
-    EXPIRING = auto()
-    RENEWABLE = auto()
+    EXPIRING = auto()  # the token of a program, which requests another one
+    RENEWABLE = auto()  # the token of a user, by its refresh token
     FOUND = auto()
-    NOT_HERE = auto()  # another URL is tried
-    MOVED = auto()
-    NOWHERE = auto()
+    NOT_FOUND = auto()  # no document at this URL: the next one is tried
+    REDIRECTED = auto()  # by HTTP, to another URL of the document
+    NO_DOCUMENT = auto()  # at none of the URLs
     REFRESHABLE = auto()
     NEEDS_USER = auto()
-    NEEDS_SUBJECT = auto()
+    NEEDS_SUBJECT = auto()  # the token of the user, to be exchanged
     NEEDS_ASSERTION = auto()
     HAS_CREDENTIALS = auto()
     REGISTERED = auto()
-    UNREGISTERED = auto()
-    UNKNOWN = auto()
-    APPROVED = auto()
-    FOR_PROVIDER = auto()
-    MADE = auto()
-    SIGNED = auto()
+    NEEDS_REGISTRATION = auto()
+    NO_REGISTRATION = auto()  # the authorization server registers no clients: the user is asked
+    AUTHORIZED = auto()  # with a code
+    SUBJECT_MADE = auto()  # for the identity provider, which exchanges it for an assertion
+    ASSERTION_MADE = auto()
+    CLIENT_ASSERTION_MADE = auto()  # which authenticates the client (`private_key_jwt`)
     NEEDS_NONCE = auto()
     GRANTED = auto()
     REJECTED = auto()
@@ -378,39 +378,39 @@ TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
     (Step.IDLE, Outcome.CHALLENGED): Step.RESOURCE_METADATA,
     (Step.IDLE, Outcome.RENEWABLE): Step.RENEWAL,
     (Step.IDLE, Outcome.EXPIRING): Step.GRANT,
-    (Step.RESOURCE_METADATA, Outcome.NOT_HERE): Step.RESOURCE_METADATA,
-    (Step.RESOURCE_METADATA, Outcome.MOVED): Step.RESOURCE_METADATA,
+    (Step.RESOURCE_METADATA, Outcome.NOT_FOUND): Step.RESOURCE_METADATA,
+    (Step.RESOURCE_METADATA, Outcome.REDIRECTED): Step.RESOURCE_METADATA,
     (Step.RESOURCE_METADATA, Outcome.FOUND): Step.SERVER_METADATA,
-    (Step.RESOURCE_METADATA, Outcome.NOWHERE): Step.ORIGIN_METADATA,
-    (Step.SERVER_METADATA, Outcome.NOT_HERE): Step.SERVER_METADATA,
-    (Step.SERVER_METADATA, Outcome.MOVED): Step.SERVER_METADATA,
+    (Step.RESOURCE_METADATA, Outcome.NO_DOCUMENT): Step.ORIGIN_METADATA,
+    (Step.SERVER_METADATA, Outcome.NOT_FOUND): Step.SERVER_METADATA,
+    (Step.SERVER_METADATA, Outcome.REDIRECTED): Step.SERVER_METADATA,
     (Step.SERVER_METADATA, Outcome.FOUND): Step.GRANT,
-    (Step.ORIGIN_METADATA, Outcome.MOVED): Step.ORIGIN_METADATA,
+    (Step.ORIGIN_METADATA, Outcome.REDIRECTED): Step.ORIGIN_METADATA,
     (Step.ORIGIN_METADATA, Outcome.FOUND): Step.GRANT,
-    (Step.ORIGIN_METADATA, Outcome.NOWHERE): Step.GRANT,
+    (Step.ORIGIN_METADATA, Outcome.NO_DOCUMENT): Step.GRANT,
     (Step.GRANT, Outcome.REFRESHABLE): Step.REFRESH,
     (Step.GRANT, Outcome.NEEDS_USER): Step.REDIRECT,
     (Step.GRANT, Outcome.NEEDS_SUBJECT): Step.SUBJECT,
     (Step.GRANT, Outcome.NEEDS_ASSERTION): Step.ASSERTION,
     (Step.GRANT, Outcome.HAS_CREDENTIALS): Step.TOKEN,
-    (Step.RENEWAL, Outcome.SIGNED): Step.RENEWAL,
+    (Step.RENEWAL, Outcome.CLIENT_ASSERTION_MADE): Step.RENEWAL,
     (Step.RENEWAL, Outcome.NEEDS_NONCE): Step.RENEWAL,
     (Step.RENEWAL, Outcome.GRANTED): Step.FINISHED,
-    (Step.REFRESH, Outcome.SIGNED): Step.REFRESH,
+    (Step.REFRESH, Outcome.CLIENT_ASSERTION_MADE): Step.REFRESH,
     (Step.REFRESH, Outcome.NEEDS_NONCE): Step.REFRESH,
     (Step.REFRESH, Outcome.GRANTED): Step.FINISHED,
     (Step.REFRESH, Outcome.REJECTED): Step.REDIRECT,
     (Step.REDIRECT, Outcome.REGISTERED): Step.AUTHORIZATION,
-    (Step.REDIRECT, Outcome.UNREGISTERED): Step.REGISTRATION,
-    (Step.REDIRECT, Outcome.UNKNOWN): Step.CLIENT_QUESTION,
+    (Step.REDIRECT, Outcome.NEEDS_REGISTRATION): Step.REGISTRATION,
+    (Step.REDIRECT, Outcome.NO_REGISTRATION): Step.CLIENT_QUESTION,
     (Step.REGISTRATION, Outcome.REGISTERED): Step.AUTHORIZATION,
     (Step.CLIENT_QUESTION, Outcome.REGISTERED): Step.AUTHORIZATION,
-    (Step.AUTHORIZATION, Outcome.APPROVED): Step.TOKEN,
-    (Step.SUBJECT, Outcome.FOR_PROVIDER): Step.PROVIDER,
-    (Step.SUBJECT, Outcome.MADE): Step.TOKEN,
+    (Step.AUTHORIZATION, Outcome.AUTHORIZED): Step.TOKEN,
+    (Step.SUBJECT, Outcome.SUBJECT_MADE): Step.PROVIDER,
+    (Step.SUBJECT, Outcome.ASSERTION_MADE): Step.TOKEN,
     (Step.PROVIDER, Outcome.GRANTED): Step.TOKEN,
-    (Step.ASSERTION, Outcome.MADE): Step.TOKEN,
-    (Step.TOKEN, Outcome.SIGNED): Step.TOKEN,
+    (Step.ASSERTION, Outcome.ASSERTION_MADE): Step.TOKEN,
+    (Step.TOKEN, Outcome.CLIENT_ASSERTION_MADE): Step.TOKEN,
     (Step.TOKEN, Outcome.NEEDS_NONCE): Step.TOKEN,
     (Step.TOKEN, Outcome.GRANTED): Step.FINISHED,
 }
@@ -596,28 +596,28 @@ class ClientFlow:
             if self._redirects > _REDIRECTS_MAX:
                 raise self._error(f"{url} redirects more than {_REDIRECTS_MAX} times")
             self._urls.insert(0, urljoin(url, location))
-            return Outcome.MOVED
+            return Outcome.REDIRECTED
         if response.status // 100 == 5:  # noqa: PLR2004
             raise self._error(f"{url} answered HTTP {response.status}; try again later")
         if response.status != 200:  # noqa: PLR2004
             self._reasons.append(f"{url} answered HTTP {response.status}")
-            return Outcome.NOT_HERE
+            return Outcome.NOT_FOUND
         try:
             return msgspec.json.decode(response.body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # Some servers answer each unknown path with the same page.
             self._reasons.append(f"{url} has no metadata document")
-            return Outcome.NOT_HERE
+            return Outcome.NOT_FOUND
 
     def _take_resource_metadata(self, response: HttpResponse, _now: float) -> Outcome:
         is_last = len(self._urls) == 1
         document = self._document(response, ProtectedResourceMetadata)
         if isinstance(document, Outcome):
-            if document is not Outcome.NOT_HERE or not is_last:
+            if document is not Outcome.NOT_FOUND or not is_last:
                 return document
             if self._challenge is not None and self._challenge.resource_metadata is not None:
                 raise self._error("; ".join(self._reasons))
-            return Outcome.NOWHERE
+            return Outcome.NO_DOCUMENT
         if not is_resource_of(document.resource, self.server):
             raise self._error(
                 f"its metadata are for another resource, {document.resource[:_TEXT_CHARS_MAX]!r}"
@@ -663,8 +663,8 @@ class ClientFlow:
     def _take_server_metadata(self, response: HttpResponse, _now: float) -> Outcome:
         url, is_last = self._urls[0], len(self._urls) == 1
         document = self._document(response, AuthorizationServerMetadata)
-        if document is Outcome.MOVED:
-            return Outcome.MOVED
+        if document is Outcome.REDIRECTED:
+            return Outcome.REDIRECTED
         if isinstance(document, AuthorizationServerMetadata):
             if document.issuer == self._issuer:
                 self._authorization_server = document
@@ -674,7 +674,7 @@ class ClientFlow:
         if is_last:
             reasons = "; ".join(self._reasons)
             raise self._error(f"no metadata of the authorization server {self._issuer}: {reasons}")
-        return Outcome.NOT_HERE
+        return Outcome.NOT_FOUND
 
     def _get_origin_metadata(self, now: float) -> SendRequest:
         if not self._urls:
@@ -685,8 +685,8 @@ class ClientFlow:
 
     def _take_origin_metadata(self, response: HttpResponse, _now: float) -> Outcome:
         document = self._document(response, AuthorizationServerMetadata)
-        if document is Outcome.MOVED:
-            return Outcome.MOVED
+        if document is Outcome.REDIRECTED:
+            return Outcome.REDIRECTED
         origin = self._issuer
         if isinstance(document, AuthorizationServerMetadata):
             # No document has named the issuer: it is the origin, in either of its spellings.
@@ -703,7 +703,7 @@ class ClientFlow:
             code_challenge_methods_supported=[S256],
             token_endpoint_auth_methods_supported=["none", "client_secret_post"],
         )
-        return Outcome.NOWHERE
+        return Outcome.NO_DOCUMENT
 
     # The grant
 
@@ -831,7 +831,7 @@ class ClientFlow:
             self._client = stored
             return Outcome.REGISTERED
         has_endpoint = server.registration_endpoint is not None
-        return Outcome.UNREGISTERED if has_endpoint else Outcome.UNKNOWN
+        return Outcome.NEEDS_REGISTRATION if has_endpoint else Outcome.NO_REGISTRATION
 
     def _register(self, _now: float) -> SendRequest:
         server = self._authorization_server
@@ -959,7 +959,7 @@ class ClientFlow:
         if not parameters.get("code"):
             raise self._error("the authorization response has no code")
         self._code = parameters["code"]
-        return Outcome.APPROVED
+        return Outcome.AUTHORIZED
 
     # Tokens that this side has
 
@@ -968,14 +968,14 @@ class ClientFlow:
 
     def _take_subject(self, event: AssertionMade, _now: float) -> Outcome:
         self._assertion = event.token
-        return Outcome.FOR_PROVIDER if self.settings.grant == "id_jag" else Outcome.MADE
+        return Outcome.SUBJECT_MADE if self.settings.grant == "id_jag" else Outcome.ASSERTION_MADE
 
     def _ask_for_assertion(self, _now: float) -> MakeAssertion:
         return MakeAssertion("grant", self._issuer)
 
     def _take_assertion(self, event: AssertionMade, _now: float) -> Outcome:
         self._assertion = event.token
-        return Outcome.MADE
+        return Outcome.ASSERTION_MADE
 
     def _exchange_at_provider(self, _now: float) -> Action:
         """Exchange the identity assertion for an ID-JAG, which the identity provider signs."""
@@ -1098,7 +1098,7 @@ class ClientFlow:
 
     def _take_client_assertion(self, event: AssertionMade, _now: float) -> Outcome:
         self._client_assertion = event.token
-        return Outcome.SIGNED
+        return Outcome.CLIENT_ASSERTION_MADE
 
     def _take_token(self, response: HttpResponse, now: float) -> Outcome:
         if self._needs_nonce(response):

@@ -270,8 +270,16 @@ class ProofKey:
 
 
 @attrs.define(eq=False, repr=False)
-class _Flight:
-    """A flow that runs, and the requests that wait for its token."""
+class _SharedFlow:
+    """A running flow, whose token all requests of the client wait for.
+
+    Attributes:
+        scope: The cancel scope of the flow.
+        done: Set when the flow has ended.
+        waiting: The number of requests that wait for it.
+        tokens: The token; None if there is none yet, or the flow has failed.
+        error: The error of a flow that has failed.
+    """
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -308,7 +316,7 @@ class ServerAuth(httpx2.Auth):
         )
         self._tokens: TokenSet | None = None
         self._is_loaded = False
-        self._flight: _Flight | None = None
+        self._shared_flow: _SharedFlow | None = None
         self._proof_key: ProofKey | None = None
 
     def __repr__(self) -> str:
@@ -424,45 +432,45 @@ class ServerAuth(httpx2.Auth):
         while True:
             if self._tokens is not None and self._tokens is not rejected:
                 return self._tokens
-            flight = self._flight
-            if flight is None:
-                flight = self._flight = _Flight()
+            shared = self._shared_flow
+            if shared is None:
+                shared = self._shared_flow = _SharedFlow()
                 trio.lowlevel.spawn_system_task(
-                    self._fly, flight, rejected, event, context=copy_context()
+                    self._run_flow, shared, rejected, event, context=copy_context()
                 )
-            if not flight.scope.cancel_called:
+            if not shared.scope.cancel_called:
                 break
-            await flight.done.wait()
-        flight.waiting += 1
+            await shared.done.wait()
+        shared.waiting += 1
         try:
-            await flight.done.wait()
+            await shared.done.wait()
         finally:
-            flight.waiting -= 1
-            if not flight.waiting:
-                flight.scope.cancel()
-        if flight.tokens is None:
-            assert flight.error is not None
-            error = AuthorizationError(flight.error.reason, code=flight.error.code)
-            raise error from flight.error.__cause__
-        return flight.tokens
+            shared.waiting -= 1
+            if not shared.waiting:
+                shared.scope.cancel()
+        if shared.tokens is None:
+            assert shared.error is not None
+            error = AuthorizationError(shared.error.reason, code=shared.error.code)
+            raise error from shared.error.__cause__
+        return shared.tokens
 
-    async def _fly(self, flight: _Flight, rejected: TokenSet | None, event: Event) -> None:
+    async def _run_flow(self, shared: _SharedFlow, rejected: TokenSet | None, event: Event) -> None:
         """Run a flow in a system task, which no exception may leave."""
-        flight.error = AuthorizationError("the login was cancelled")
+        shared.error = AuthorizationError("the login was cancelled")
         try:
-            with flight.scope:
-                flight.tokens = self._tokens = await self._acquire(rejected, event)
+            with shared.scope:
+                shared.tokens = self._tokens = await self._acquire(rejected, event)
         except AuthorizationError as error:
-            flight.error = error
+            shared.error = error
         except Exception as error:
             logger.debug("authorization failed", exc_info=error)
-            flight.error = AuthorizationError(
+            shared.error = AuthorizationError(
                 f"no token for {origin_of(self._server)}: {text_with_cause(error)}"
             )
-            flight.error.__cause__ = error
+            shared.error.__cause__ = error
         finally:
-            self._flight = None
-            flight.done.set()
+            self._shared_flow = None
+            shared.done.set()
 
     async def _acquire(self, rejected: TokenSet | None, event: Event) -> TokenSet:
         async with self._locked():
