@@ -175,11 +175,6 @@ def _is_same_origin(request: httpx2.Request, server: str) -> bool:
     return origin_of(str(request.url)) == origin_of(server)
 
 
-def _need_trio() -> None:
-    if not trio.lowlevel.in_trio_run():
-        raise RuntimeError("authorization needs Trio: write trio.run(main)")
-
-
 class BearerAuth(httpx2.Auth):
     """Sends a token that the program has; reads it again when the server rejects it."""
 
@@ -343,7 +338,8 @@ class ServerAuth(httpx2.Auth):
         Raises:
             AuthorizationError: There is no token.
         """
-        _need_trio()
+        if not trio.lowlevel.in_trio_run():
+            raise RuntimeError("authorization needs Trio: write trio.run(main)")
         if not _is_same_origin(request, self._server):
             yield request
             return

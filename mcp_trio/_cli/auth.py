@@ -172,7 +172,9 @@ def login_command(
     for client in read_clients(memory).values():
         write_client(store, client)
     write_tokens(store, tokens)
-    _remove_elsewhere(server, "keyring" if keyring else "file")
+    for name, other in token_stores().items():
+        if name != ("keyring" if keyring else "file"):
+            other.remove("token", server)
     click.echo(f"logged in to {server} at {tokens.issuer}")
 
 
@@ -213,12 +215,6 @@ async def _paste_redirect() -> str | None:
         return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
     except click.Abort:  # there is no terminal
         return None
-
-
-def _remove_elsewhere(server: str, name: str) -> None:
-    for other, store in token_stores().items():
-        if other != name:
-            store.remove("token", server)
 
 
 @auth_command.command("status", short_help="List the servers with a login.")

@@ -403,7 +403,7 @@ class Context(BaseContext):
             kinds: Kinds; see `Server.disable`.
 
         Raises:
-            LocalProtocolError: The client is stateless: its lists must not depend on what it did.
+            LocalProtocolError: The client is stateless: its lists must not depend on its requests.
             LookupError: Nothing is registered under one of the names.
             ValueError: There are no names, tags or kinds, or a kind is unknown.
         """

@@ -736,7 +736,7 @@ class HttpApp:
         # The owner of each path, for error texts.
         health, sse_owner = "the health check", "HTTP+SSE, which has_sse=False switches off"
         routes: list[tuple[str, str, _Route]] = [
-            (_HEALTH, health, _tell_health),
+            (_HEALTH, health, _respond_health),
             (self.path, "the MCP endpoint, which path= changes", mcp.respond),
         ]
         if self.has_sse and self.runtime.endpoint.has_sessions:
@@ -746,7 +746,7 @@ class HttpApp:
         if self.websocket is not None:
             owner = "WebSocket, which has_websocket=False switches off"
             routes.append((self.websocket.handshake_check.path, owner, self.websocket.respond))
-        metadata: _Route = self._tell_metadata
+        metadata: _Route = self._respond_metadata
         self._public = frozenset({metadata})
         if self.protected is not None and self.protected.has_metadata:
             owner = "the metadata of Server(auth=…)"
@@ -806,7 +806,7 @@ class HttpApp:
             raise RejectedError(rejection)
         path = pending.request.path
         if path == _HEALTH:  # Load balancers send no credentials.
-            return _tell_health(pending)
+            return _respond_health(pending)
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         if route is None:
             return self._respond_by_custom_route(pending)
@@ -830,7 +830,7 @@ class HttpApp:
             custom = self._custom.methods_of(request)
         return self.host_check.preflight(request, **({} if custom is None else {"methods": custom}))
 
-    async def _tell_metadata(self, pending: PendingRequest) -> None:
+    async def _respond_metadata(self, pending: PendingRequest) -> None:
         """Answer with the protected resource metadata (RFC 9728), which need no credentials."""
         only(pending, "GET")
         assert self.protected is not None
@@ -851,7 +851,7 @@ async def _authenticated(
     await route(pending)
 
 
-async def _tell_health(pending: PendingRequest) -> None:
+async def _respond_health(pending: PendingRequest) -> None:
     """Answer a health check; a server that answers at all is healthy."""
     await pending.answer(200, [("Content-Type", JSON), ("Cache-Control", "no-store")], _HEALTHY)
 

@@ -499,7 +499,7 @@ class Server:
         )
         ```
 
-        What is None stays as it is. A call decodes the changed arguments, and calls the function of
+        Options that are None change nothing. A call decodes the changed arguments, and calls the function of
         the tool with its own ones. A transformed tool may be transformed again.
 
         Args:
@@ -780,7 +780,7 @@ class Server:
         self._registry.decide(selection_of(names, tags, kinds), shows=False)
 
     def enable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
-        """Show what `disable` has hidden.
+        """Show entries that `disable` has hidden.
 
         Args:
             names: Names of tools and prompts; URIs and templates of resources.
@@ -941,7 +941,7 @@ class Server:
         return register
 
     def mount(self, other: "Server | Client | Target", *, prefix: str | None) -> None:
-        """Offer what another server has as well: `server.mount(weather, prefix="weather")`.
+        """Offer the entries of another server as well: `server.mount(weather, prefix="weather")`.
 
         The other server's tools, prompts, resources and completions appear here, also those that
         are registered later. Tools and prompts are called `weather_NAME`; the URI `data://info` is
@@ -950,8 +950,9 @@ class Server:
 
         A `Client`, or a target of one, mounts a server behind it: each session here has its own
         connection, which is opened by the first request that needs it, and opened again when it is
-        lost. Progress, log messages, cancellation, subscriptions, and what the other server asks
-        its client are forwarded. A recording has what arrived, so that a replay never connects.
+        lost. Progress, log messages, cancellation, subscriptions, and the requests of the other
+        server to its client are forwarded. A recording has everything that arrived, so a replay
+        never connects.
         Callbacks that the client has are called as well; those that answer the other server are
         called instead of asking the client of the session.
 

@@ -126,10 +126,6 @@ def _options(base: Signature, given: Mapping[str, Any] | None = None) -> dict[st
     }
 
 
-def _copied(value: Any, *, is_mutable: bool) -> Any:
-    return copy.deepcopy(value) if is_mutable else value
-
-
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class TransformedParameters(Signature):
     """The signature of a transformed tool whose arguments come from the parameters of a function.
@@ -196,7 +192,7 @@ class TransformedParameters(Signature):
         complete = self.arguments_type(**shown)
         values = {old: getattr(complete, new) for old, new in self.names.items()}
         for name, each in self.fixed.items():
-            values[name] = _copied(each.default, is_mutable=each.is_mutable)
+            values[name] = copy.deepcopy(each.default) if each.is_mutable else each.default
         return self.base.arguments_type(**(values | hidden))
 
     @functools.cached_property
