@@ -168,7 +168,7 @@ def test_an_expected_outcome_of_a_page_is_no_problem(visiting, answered, rejecte
     assert [*answered.problems(), *rejected.problems()] == []
     assert visiting.report([answered, rejected], 1.0)
     out = capsys.readouterr().out
-    assert "2 visits, 0 problems, 1 s" in out
+    assert "2 visits, a login, 0 problems, 1 s" in out
     assert out.count("read 403") == 2  # expected and observed
     assert "read 403, h2" in out
 
