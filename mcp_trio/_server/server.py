@@ -499,8 +499,8 @@ class Server:
         )
         ```
 
-        Options that are None change nothing. A call decodes the changed arguments, and calls the function of
-        the tool with its own ones. A transformed tool may be transformed again.
+        Options that are None change nothing. A call decodes the changed arguments, and calls the
+        function of the tool with its own ones. A transformed tool may be transformed again.
 
         Args:
             tool: The name of the tool, or its function.
