@@ -254,6 +254,7 @@ async def test_requests_are_logged_with_their_outcome(server, caplog):
     assert "tools/call 'add': ok in " in caplog.text
 
 
+@pytest.mark.requirement("TOOL-38")
 async def test_calls_beyond_the_rate_are_rejected_with_the_time_to_wait(server):
     server.middleware(RateLimit(calls_per_second=0.001, burst=2))
     async with Client(server) as client:
