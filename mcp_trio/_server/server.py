@@ -973,11 +973,17 @@ class Server:
             TypeError: The other server is no server, and no target of a client.
             ValueError: The prefix has a character that a name must not have; a name or URI is
                 registered already, or would be too long; a URI has no place for the prefix; this
-                server is mounted into the other one; or a tool of the other server needs `states`.
+                server is mounted into the other one; a tool of the other server needs `states`; or
+                the other server has `auth`, and this one has not.
                 Nothing is mounted then. A later registration at either server that would give two
                 handlers one name raises it as well.
         """
         if isinstance(other, Server):
+            if other.auth is not None and self.auth is None:
+                raise ValueError(
+                    f"the server {other.name!r} has auth=, which does not hold where it is mounted:"
+                    " give auth= to the outer server"
+                )
             self._sessions.mount(sessions_of(other), prefix)
         else:
             self._sessions.mount_remote(other, prefix)

@@ -10,6 +10,7 @@ import trio.testing
 
 from mcp_trio import Client, Context, Limits, RequestError, Server, ThreadContext, ToolError, effect
 from mcp_trio._server.mounts import Prefix
+from mcp_trio.auth import StaticTokens
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import replay
@@ -703,3 +704,11 @@ async def test_a_handler_of_a_mounted_server_hides_its_own_tools_in_its_session(
         with pytest.raises(RequestError, match="unknown tool"):
             await first.call_tool("w_measure", {})
         await second.call_tool("w_measure", {})
+
+
+def test_a_protected_server_is_not_mounted_into_an_open_one():
+    tokens = StaticTokens({"a-token": "ada"})
+    protected = Server("vault", auth=tokens)
+    with pytest.raises(ValueError, match="give auth= to the outer server"):
+        Server("outer").mount(protected, prefix="v")
+    Server("outer", auth=tokens).mount(protected, prefix="v")
