@@ -20,9 +20,19 @@ hypothesis.settings.load_profile(os.environ.get("MCP_TRIO_EXAMPLES", _DEFAULT_PR
 
 
 # Coverage measures the processes that run tests, and not those that tests start: that would take a
-# third of the time of all tests, and such processes run little code that no other test runs.
+# third of the time of all tests, and such processes run little code that no other test runs. The
+# fixture `measured_processes` is for tests of code that runs in processes of its own only.
+_COVERAGE = "COVERAGE_PROCESS_CONFIG"
+_coverage = os.environ.get(_COVERAGE)
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    os.environ.pop(_COVERAGE, None)
+
+
+@pytest.fixture
+def measured_processes(monkeypatch):
+    """Let coverage measure the processes that a test starts."""
+    if _coverage is not None:
+        monkeypatch.setenv(_COVERAGE, _coverage)
 
 
 class ReversedDir(pytest.Dir):

@@ -30,6 +30,8 @@ from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import body_bytes
 
+pytestmark = pytest.mark.usefixtures("measured_processes")
+
 # Output and exit status.
 
 

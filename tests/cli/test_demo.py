@@ -12,6 +12,8 @@ from mcp_trio._cli.inspect import read_rows
 from mcp_trio._cli.serve import next_steps
 from mcp_trio.examples import weather
 
+pytestmark = pytest.mark.usefixtures("measured_processes")
+
 EXAMPLE = "mcp_trio.examples.weather"
 
 

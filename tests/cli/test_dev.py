@@ -23,6 +23,8 @@ from mcp_trio._cli.timeline import Row
 from mcp_trio.errors import ConnectionLost, MCPError
 from tests.cli.conftest import Terminal
 
+pytestmark = pytest.mark.usefixtures("measured_processes")
+
 # Changes of files.
 
 
@@ -235,7 +237,6 @@ def rewrite(old, new, name="server.py"):
     Path(name).write_text(text.replace(old, new))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_change_is_served_under_the_same_url_and_a_signal_is_a_success(dev, number):
     with dev() as running:
@@ -253,7 +254,6 @@ def test_a_change_is_served_under_the_same_url_and_a_signal_is_a_success(dev, nu
         assert not folder.exists()
 
 
-@pytest.mark.slow
 def test_the_last_good_code_is_served_while_the_new_one_has_an_error(dev):
     with dev() as running:
         Path("server.py").write_text(f"{SERVER}\nboom(\n")
@@ -278,7 +278,6 @@ def test_the_last_good_code_is_served_while_the_new_one_has_an_error(dev):
         assert running.call() == "low"
 
 
-@pytest.mark.slow
 def test_a_server_that_cannot_be_served_at_first_is_served_once_it_can(dev):
     Path("server.py").write_text(f"import helper\n{SERVER}")
     Path("helper.py").write_text("a = ")
@@ -302,7 +301,6 @@ async def lifespan(server):
 """
 
 
-@pytest.mark.slow
 def test_an_error_of_the_lifespan_is_shown_in_the_users_frames(dev):
     with dev() as running:
         broken = SERVER.replace('version="1"', 'version="1", lifespan=lifespan')
@@ -315,7 +313,6 @@ def test_an_error_of_the_lifespan_is_shown_in_the_users_frames(dev):
         assert running.call() == "high"
 
 
-@pytest.mark.slow
 def test_an_exception_of_a_handler_is_shown_with_its_traceback(dev):
     with dev() as running:
         assert running.call("fail") == "internal error in fail"
@@ -339,7 +336,6 @@ def end() -> str:
 """
 
 
-@pytest.mark.slow
 def test_a_running_call_is_ended_by_a_change(dev):
     Path("server.py").write_text(SERVER + WAITING)
     with dev() as running:
@@ -361,7 +357,6 @@ def test_a_running_call_is_ended_by_a_change(dev):
         assert running.call() == "low"
 
 
-@pytest.mark.slow
 def test_a_server_that_ends_is_reported_and_starts_with_the_next_change(dev):
     Path("server.py").write_text(SERVER + WAITING)
     with dev() as running:
@@ -374,7 +369,6 @@ def test_a_server_that_ends_is_reported_and_starts_with_the_next_change(dev):
         assert running.call() == "low"
 
 
-@pytest.mark.slow
 def test_recordings_are_kept_and_replay_with_the_code(dev, mcp_trio):
     Path("settings.toml").touch()
     with dev("--record", "kept/here", "--watch", "settings.toml") as running:
@@ -398,7 +392,6 @@ def test_what_cannot_work_is_an_error_at_once(invoke, tmp_path):
     assert (shown.exit_code, "cannot listen at" in shown.stderr) == (2, True)
 
 
-@pytest.mark.slow
 def test_the_keys_replay_list_help_and_quit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.py").write_text(SERVER)
@@ -448,7 +441,6 @@ def programs(tmp_path):
     return folder
 
 
-@pytest.mark.slow
 def test_the_inspector_is_opened_for_the_url_and_ends_with_the_command(dev, programs):
     with dev(inspector=(), PATH=str(programs)) as running:
         running.wait_for("inspector: with")
@@ -459,7 +451,6 @@ def test_the_inspector_is_opened_for_the_url_and_ends_with_the_command(dev, prog
         assert running.end()[0] == 0
 
 
-@pytest.mark.slow
 def test_an_inspector_that_cannot_run_is_one_line(dev, programs):
     executable(programs / "npx", "exit 4")
     with dev(inspector=(), PATH=str(programs)) as running:

@@ -14,6 +14,8 @@ from mcp_trio import Server
 from mcp_trio._cli.record import record_command
 from tests.cli.conftest import HEADERS, HELLO, serving
 
+pytestmark = pytest.mark.usefixtures("measured_processes")
+
 # `record` with a command over stdio.
 
 

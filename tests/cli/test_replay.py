@@ -25,6 +25,8 @@ from mcp_trio.recording import SweepReport, TickClock, drive
 from mcp_trio.testing import mock_server
 from tests.ways import CONNECTIONS
 
+pytestmark = pytest.mark.usefixtures("measured_processes")
+
 # Options.
 
 

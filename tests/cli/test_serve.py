@@ -16,6 +16,8 @@ from mcp_trio.transports import open_websocket_channel
 from tests.cli.conftest import serving
 from tests.transports.http.conftest import certificate
 
+pytestmark = pytest.mark.usefixtures("measured_processes")
+
 # HTTP and TLS.
 
 

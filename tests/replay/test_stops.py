@@ -14,6 +14,8 @@ from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import RecordingError, ReplayDivergence
 from tests.replay.conversations import call
 
+pytestmark = pytest.mark.usefixtures("measured_processes")
+
 
 @effect
 async def fetch(key: str) -> int:
