@@ -131,7 +131,7 @@ class RedirectListener:
         ]
         status = 200 if is_ours else 400
         head = connection.send(h11.Response(status_code=status, headers=headers))
-        with suppress(trio.BrokenResourceError):  # the redirect counts, whoever reads the page
+        with suppress(trio.BrokenResourceError):  # the browser may be gone by now
             await stream.send_all(head + connection.send(h11.Data(data=body)))
         if is_ours and self._redirected is None:
             self._redirected = self.redirect_uri.partition("?")[0] + f"?{parts.query}"

@@ -426,7 +426,7 @@ async def run_inspector(url: str, limits: Limits = DEFAULT_LIMITS) -> None:
     """Run the official MCP Inspector for a URL, and print its output, until it ends.
 
     If this is cancelled, the Inspector is stopped, with all of its processes. Without Node, or if
-    it is too old, one line says so.
+    it is too old, one line is printed that names the reason.
     """
     if shutil.which("npx") is None or shutil.which("node") is None:
         echo_text("the MCP Inspector is not opened: Node is not installed")

@@ -215,7 +215,7 @@ class RegisteredTool(RegisteredEntry):
 
     @functools.cached_property
     def is_direct(self) -> bool:
-        """Whether a call only calls the function: there is no time limit, and no base."""
+        """True if a call only calls the function: there is no time limit, and no base."""
         return self.timeout is None and self.base is None
 
     @functools.cached_property

@@ -317,7 +317,7 @@ def widen_pipe(fd: int) -> None:
     A large message then takes fewer system calls, and fewer changes between the two processes.
     """
     if sys.platform == "linux":
-        # An old C library, or a user who has too many wide pipes.
+        # The C library is old, or the user has too many wide pipes.
         with contextlib.suppress(AttributeError, OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 

@@ -108,7 +108,7 @@ ATTACKS = {
     "no audience": (lambda it: it.token(aud=None), "aud"),
     "an ID token": (lambda it: it.token(typ="id+jwt"), "another type"),
     "a DPoP proof": (lambda it: it.token(typ="dpop+jwt"), "another type"),
-    "nobody's token": (lambda it: it.token(sub=None, client_id=None), "neither"),
+    "a token without a subject": (lambda it: it.token(sub=None, client_id=None), "neither"),
     "no JSON Web Token": (lambda _: "abc", "JSON Web Token"),
     "a token of one MiB": (lambda _: "a.b." + "c" * 2**20, "JSON Web Token"),
     "a subject that is a number": (lambda it: it.token(sub=7), "sub"),

@@ -336,14 +336,14 @@ async def close_at_a_change(peer, session):
         listen("all", **EVERYTHING), request("b", "tools/call", name="bake", arguments={})
     )
     await trio.sleep(1)
-    # The subscription sends the change of `bake` now, before or after it hears of the shutdown.
+    # The subscription sends the change of `bake` now, before or after it sees the shutdown.
     await trio.lowlevel.checkpoint()
     session.shut("closed")
 
 
 @pytest.mark.requirement("SUB-14")
 def test_a_subscription_that_ends_without_a_wait_replays_one_that_had_waited(world, recorded):
-    """In a replay all tasks hear of the shutdown before the subscription sends its last change."""
+    """In a replay all tasks see the shutdown before the subscription sends its last change."""
 
     def make_bakery():
         server = make_server_subscribed_sessions()
