@@ -1,4 +1,4 @@
-"""Every check of the project, each in an environment of its own: `nox -s tests`, `nox --list`."""
+"""The checks of the project, each in an environment of its own: `nox -s tests`, `nox --list`."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def install(session: nox.Session, *groups: str, package: bool = True) -> None:
     """Install the package, where it is needed, and the dependency groups of a session."""
     own = ("-e", ".") if package else ()
     session.install("-q", *own, *nox.project.dependency_groups(GROUPS, *groups))
-    if package:  # hundreds of processes import it, which may not write byte code everywhere
+    if package:  # hundreds of processes import it, and some of them may not write byte code
         session.run("python", "-m", "compileall", "-q", *COMPILED, silent=True)
 
 
@@ -83,7 +83,7 @@ def slow(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Hold the style, the format and the tables of requirements."""
+    """Check the style, the format and the tables of requirements."""
     install(session, "lint", package=False)
     session.run("ruff", "check", *SCRIPTS)
     session.run("ruff", "format", "--check", *SCRIPTS)
@@ -97,7 +97,7 @@ def types(session: nox.Session) -> None:
     install(session, "types")
     session.run("mypy")
     session.run("mypy", "--platform", "darwin", "mcp_trio")
-    # The example of named pipes is for systems that have them as files.
+    # The example of named pipes needs a system on which they are files.
     session.run("mypy", "--platform", "win32", "--exclude", "examples/named_pipes", "mcp_trio")
     session.run("pyright")
     session.run("pyright", "--verifytypes", "mcp_trio", "--ignoreexternal")
@@ -191,7 +191,7 @@ def hosts(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def port(session: nox.Session) -> None:
-    """Run each row of the port table with FastMCP and with our package, and compare them.
+    """Run each row of the port table with FastMCP and with our package, and compare the results.
 
     Without arguments, also compare public servers with their ports.
     """
@@ -245,11 +245,11 @@ def floods(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz every parser for a minute in all, or as the arguments say: `-- --seconds 36000`.
 
-    Without arguments the inputs are the same each time, so that a finding is due to a change.
+    Without arguments the inputs are the same each time, so that only a change causes a new finding.
     """
     install(session, "fuzz")
     session.run("python", "tools/fuzz/run_fuzz.py", *(session.posargs or ["--seed", "1"]))
-    if not session.posargs:  # two faults, to see that any are found
+    if not session.posargs:  # faults that are planted, which the fuzzer has to find
         session.run("python", "tools/fuzz/run_fuzz.py", "--planted", "sealed_states")
 
 
@@ -262,7 +262,7 @@ def faults(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def conformance(session: nox.Session) -> None:
-    """Run the official conformance suite against our server and our client, with no excuses."""
+    """Run the official conformance suite against our server and our client, without exceptions."""
     install(session, "interop")
     session.run("python", "tools/conformance/suite.py", *session.posargs)
     session.run("python", "tools/conformance/suite.py", "--leg=server", "--server=hypercorn")
