@@ -61,7 +61,7 @@ class Handshake:
             return None
         params, result = _members(request.params), _members(message.result)
         return {
-            "revision": result.get("protocolVersion", _NOTHING),
+            "protocol_version": result.get("protocolVersion", _NOTHING),
             "peer": params.get("clientInfo", _NOTHING),
             "capabilities": params.get("capabilities", _NOTHING),
             "server": result.get("serverInfo", _NOTHING),

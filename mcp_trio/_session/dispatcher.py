@@ -436,7 +436,7 @@ class Dispatcher:
 def facts_of(peer: Peer) -> dict[str, Any]:
     """Return the facts about the peer that a recording keeps."""
     return {
-        "revision": peer.protocol_version.name,
+        "protocol_version": peer.protocol_version.name,
         "peer": peer.info,
         "capabilities": peer.capabilities,
     }

@@ -168,7 +168,7 @@ def test_records_that_are_not_messages_have_rows_too(write):
     shown = rows_of(
         write(
             ("mark", {"name": "start", "value": None}, "r1", 0),
-            ("mark", {"name": "negotiated", "value": {"revision": "x"}}),
+            ("mark", {"name": "negotiated", "value": {"protocol_version": "x"}}),
             ("res", {"value": 1}, "r1", 1),
             ("err", {"type": "KeyError", "text": "x"}, "r1", 2),
             ("shut", {"cause": "eof"}),
@@ -178,7 +178,7 @@ def test_records_that_are_not_messages_have_rows_too(write):
     )
     assert [facts(row, "kind", "what", "note", "outcome") for row in shown] == [
         ("mark", "start", "", None),
-        ("mark", "negotiated", '{"revision":"x"}', None),
+        ("mark", "negotiated", '{"protocol_version":"x"}', None),
         ("res", "", '{"value":1}', None),
         ("err", "", '{"type":"KeyError","text":"x"}', "error"),
         ("shut", "eof", "", None),
@@ -749,7 +749,7 @@ def recorded(tmp_path_factory):
     files = {}
     for file in folder.iterdir():
         named = next(line for line in file.read_text().splitlines() if "negotiated" in line)
-        files[json.loads(named)["f"]["value"]["revision"]] = file
+        files[json.loads(named)["f"]["value"]["protocol_version"]] = file
     return files
 
 

@@ -443,7 +443,7 @@ async def test_a_recording_holds_the_negotiated_version(tmp_path, protocol_versi
         pass
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     (facts,) = [it["f"]["value"] for it in lines if it.get("f", {}).get("name") == "negotiated"]
-    assert facts["revision"] == spoken
+    assert facts["protocol_version"] == spoken
     assert facts["peer"]["name"] == "hail"
 
 

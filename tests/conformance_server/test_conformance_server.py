@@ -482,7 +482,7 @@ async def test_the_whole_scenario_matches_the_published_schema_and_replays(
 # The tools of the "everything" server that need rounds or read the metadata of a request.
 
 
-ERAS = ["2025-11-25", "2026-07-28"]
+VERSIONS = ["2025-11-25", "2026-07-28"]
 
 SAID = {
     "test_input_required_result_elicitation": "Hello, Ada!",
@@ -510,7 +510,7 @@ def user(params):
     return {name: ANSWERS[name] for name in params.requested_schema["properties"]}
 
 
-@pytest.fixture(params=ERAS)
+@pytest.fixture(params=VERSIONS)
 def client_round_tools(request, serve):
     """Make a client of each kind, legacy and stateless."""
 
@@ -535,7 +535,7 @@ async def test_only_what_a_client_can_answer_is_asked(client_round_tools, autoju
 
 
 async def test_a_client_without_sampling_gets_an_error_that_names_it(serve):
-    async with Client(serve(ERAS[-1]), protocol_versions=ERAS[-1:]) as unable:
+    async with Client(serve(VERSIONS[-1]), protocol_versions=VERSIONS[-1:]) as unable:
         with pytest.raises(RequestError) as caught:
             await unable.call_tool("test_missing_capability")
     assert (caught.value.code, caught.value.data) == (

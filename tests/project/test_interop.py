@@ -434,7 +434,7 @@ def side(name, mode, program="pass"):
     [
         ("print('at 2025-11-25')", "2025-11-25"),
         ("pass", "nothing"),
-        ("raise ValueError('no common revision')", "rejected"),
+        ("raise ValueError('no common protocol version')", "rejected"),
     ],
 )
 def test_the_outcome_of_a_pairing_is_reported(program, observed, capsys):

@@ -139,7 +139,7 @@ def valid_params():
 
 @pytest.fixture
 def stateless_client(connect):
-    """A client that has discovered a server of all revisions."""
+    """A client that has discovered a server of all protocol versions."""
     made = connect(Role.CLIENT)
     made.accept_discovery(discovered([*ALL_PROTOCOL_VERSIONS]))
     return made

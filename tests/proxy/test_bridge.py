@@ -73,7 +73,7 @@ def notes(tmp_path):
 
 @pytest.fixture
 def recordings(tmp_path, all_in):
-    """A folder, and what is in it when all is over: of both eras the same."""
+    """A folder, and what is in it when all is over: the same for both kinds of protocol version."""
     folder = tmp_path / "recorded"
     folder.mkdir()
     yield folder
@@ -251,14 +251,14 @@ async def text_of(client, tool, **arguments):
     return (await client.call_tool(tool, arguments)).content[0].text
 
 
-@pytest.mark.parametrize("era", VERSIONS_BY_KIND)
+@pytest.mark.parametrize("kind", VERSIONS_BY_KIND)
 async def test_stateless_and_legacy_calls_are_bridged_with_logs_and_progress(
-    open_bridge_application, tool_server_command, sessions, era
+    open_bridge_application, tool_server_command, sessions, kind
 ):
     logs, progress = [], []
     async with open_bridge_application(tool_server_command) as application:
         options = answering(
-            protocol_versions=VERSIONS_BY_KIND[era], log=logs.append, log_level="debug"
+            protocol_versions=VERSIONS_BY_KIND[kind], log=logs.append, log_level="debug"
         )
         async with Client(application.url, **options) as client:
             assert await text_of(client, "tide", port="Oslo") == "3 m at Oslo"
@@ -298,12 +298,12 @@ async def test_each_legacy_session_has_a_process_and_stateless_clients_share_one
 ):
     async with open_bridge_application(tool_server_command) as application:
         numbers = {}
-        for era, protocol_versions in VERSIONS_BY_KIND.items():
+        for kind, protocol_versions in VERSIONS_BY_KIND.items():
             async with (
                 Client(application.url, protocol_versions=protocol_versions) as first,
                 Client(application.url, protocol_versions=protocol_versions) as second,
             ):
-                numbers[era] = {await text_of(each, "who") for each in (first, second)}
+                numbers[kind] = {await text_of(each, "who") for each in (first, second)}
         assert len(numbers["legacy"]) == 2
         assert len(numbers["stateless"]) == 1
     assert len(sessions(application)) == 3
@@ -369,13 +369,13 @@ sys.stdin.read()
     assert all(told in ([], [word]) for word, told in progress.items())
 
 
-@pytest.mark.parametrize("era", VERSIONS_BY_KIND)
+@pytest.mark.parametrize("kind", VERSIONS_BY_KIND)
 async def test_a_server_that_dies_fails_its_own_calls(
-    open_bridge_application, tool_server_command, sessions, era
+    open_bridge_application, tool_server_command, sessions, kind
 ):
     async with (
         open_bridge_application(tool_server_command) as application,
-        Client(application.url, protocol_versions=VERSIONS_BY_KIND[era]) as client,
+        Client(application.url, protocol_versions=VERSIONS_BY_KIND[kind]) as client,
     ):
         first = await text_of(client, "who")
         with pytest.raises(RequestError, match="exited with status 3"):

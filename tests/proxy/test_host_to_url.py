@@ -127,7 +127,7 @@ async def test_a_legacy_session_passes_both_ways(host_of, path, recorded, autoju
         "q",
     ]
     assert [body["id"] for body in session.bodies("out")] == [0, "q", 1]
-    assert session.marks()["negotiated"]["revision"] == "2025-11-25"
+    assert session.marks()["negotiated"]["protocol_version"] == "2025-11-25"
     assert session.cause == "eof"
 
 

@@ -534,7 +534,7 @@ async def test_each_session_has_a_file_of_its_own(between, tmp_path, files):
     first, second = files()
     for session in (first, second):
         assert methods(session) == ["initialize", "notifications/initialized", "echo"]
-        assert session.marks()["negotiated"]["revision"] == "2025-11-25"
+        assert session.marks()["negotiated"]["protocol_version"] == "2025-11-25"
         assert http_marks(session) == []
         assert session.cause == "closed"
     assert first.bodies("out")[-1]["result"] == {"session": "s-1"}
@@ -779,7 +779,7 @@ async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_pa
             await trio.testing.wait_all_tasks_blocked()
             session = files()[-1]
             assert session.kinds() == ["open", "in", "out", "mark", "mark", "shut", "end"]
-            assert session.marks()["negotiated"]["revision"] == "2024-11-05"
+            assert session.marks()["negotiated"]["protocol_version"] == "2024-11-05"
 
 
 async def test_the_endpoint_of_another_origin_is_forwarded_unchanged(between, tmp_path):
@@ -819,7 +819,7 @@ async def test_messages_of_no_session_continue_in_further_files(between, tmp_pat
 # A proxy over sockets, between our client and our server.
 
 
-ERAS = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
+VERSIONS_BY_KIND = {"legacy": ("2025-11-25",), "stateless": ("2026-07-28",)}
 
 
 def harbour(ended=None):
@@ -879,11 +879,11 @@ async def converse(url, protocol_versions):
     return [result.content[0].text for result in results]
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_recording_can_be_mocked_and_driven(tmp_path, recorded, era):
+@pytest.mark.parametrize("kind", VERSIONS_BY_KIND)
+async def test_a_recording_can_be_mocked_and_driven(tmp_path, recorded, kind):
     async with serving(harbour()) as url:
         async with proxy_to(url, tmp_path) as proxied:
-            said = await converse(proxied, ERAS[era])
+            said = await converse(proxied, VERSIONS_BY_KIND[kind])
         assert said == ["3 m at Oslo", "3 m at Rome"]
         (file,) = tmp_path.iterdir()
         session = recorded(file)
@@ -892,7 +892,7 @@ async def test_a_recording_can_be_mocked_and_driven(tmp_path, recorded, era):
         report = await run_inputs(file, harbour())
         assert report.is_same, report.differences
     mock = mock_server(file)
-    assert await converse(mock, ERAS[era]) == said
+    assert await converse(mock, VERSIONS_BY_KIND[kind]) == said
     assert mock.unrecorded == ()
 
 
@@ -919,7 +919,7 @@ async def test_a_server_behind_tls_is_reached_by_the_given_client(tmp_path, cert
     async with serving(harbour(), server="hypercorn", **certificate) as url:
         assert url.startswith("https://")
         async with proxy_to(url, tmp_path, http=trusting) as proxied:
-            assert (await converse(proxied, ERAS["stateless"]))[0] == "3 m at Oslo"
+            assert (await converse(proxied, VERSIONS_BY_KIND["stateless"]))[0] == "3 m at Oslo"
         async with proxy_to(url, tmp_path) as proxied, httpx2.AsyncClient() as client:
             answered = await client.post(proxied, json={"jsonrpc": "2.0", "id": 1, "method": "x"})
             assert answered.status_code == 502
@@ -939,5 +939,5 @@ async def test_a_server_that_is_not_there_is_a_502_and_later_it_is(tmp_path):
         serve = partial(harbour().serve_http, port=port)
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: serve(task_status=task_status))
-            assert (await converse(proxied, ERAS["legacy"]))[1] == "3 m at Rome"
+            assert (await converse(proxied, VERSIONS_BY_KIND["legacy"]))[1] == "3 m at Rome"
             nursery.cancel_scope.cancel()

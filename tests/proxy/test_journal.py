@@ -68,7 +68,7 @@ async def test_the_negotiated_version_is_marked_after_the_response(journal, path
     session = recorded(path)
     assert session.kinds()[2:6] == ["out", "out", "mark", "out"]
     assert session.marks()["negotiated"] == {
-        "revision": "2024-11-05",
+        "protocol_version": "2024-11-05",
         "peer": {"name": "host"},
         "capabilities": {"roots": {}},
         "server": {"name": "server"},

@@ -724,7 +724,7 @@ async def test_url_elicitations_match_whatever_their_id(spoken, scripted):
     assert report.ignored == 3
 
 
-# Both eras in one recording, and other revisions.
+# Clients of both kinds in one recording, and other protocol versions.
 
 HELLO = {
     "protocolVersion": "2025-11-25",

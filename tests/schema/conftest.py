@@ -30,7 +30,7 @@ JSON_OBJECTS = st.dictionaries(TEXT, TEXT, max_size=2)
 SCALARS = st.none() | st.booleans() | st.integers() | FLOATS | TEXT
 ANYTHING = SCALARS | st.lists(SCALARS, max_size=2) | JSON_OBJECTS
 
-# Many definitions in five revisions: few values of each.
+# Many definitions in five protocol versions: few values of each.
 modest = settings(
     max_examples=6,
     deadline=None,
@@ -212,7 +212,7 @@ def for_all():
 
 @pytest.fixture(scope="session")
 def published_anew():
-    """The revisions that publish a definition otherwise than the one before, with their schemas."""
+    """The protocol versions in which a definition differs from the one before, with their schemas."""
     return news
 
 

@@ -37,7 +37,7 @@ async def test_the_records_of_a_complete_session(serve_fake, call, message, reco
     ]
     assert body_bytes(records[5]) == message(**call("echo", 1))
     assert body_bytes(records[6]) == channel.sent[0]
-    assert json.loads(body_bytes(records[3]))["value"]["revision"] == "2024-11-05"
+    assert json.loads(body_bytes(records[3]))["value"]["protocol_version"] == "2024-11-05"
     assert json.loads(body_bytes(records[7])) == {"cause": "eof"}
 
 

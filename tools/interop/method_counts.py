@@ -279,7 +279,7 @@ class _Counter:
     def mark(self, record: Record) -> None:
         mark = decode_body(record, MarkBody)
         if mark.name == "negotiated":
-            self.session_counts.protocol_version = mark.value["revision"]
+            self.session_counts.protocol_version = mark.value["protocol_version"]
 
     def message(self, record: Record) -> None:
         sender = self.senders[record.kind]
