@@ -27,8 +27,9 @@ from mcp_trio._journal.records import Record, body_bytes
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._replay.targets import TargetError, import_server, own_files
-from mcp_trio._server.http_serve import Address, serve_bound, serve_until_signal
+from mcp_trio._server.http_serve import Address, serve_bound
 from mcp_trio._server.sessions import sessions_of
+from mcp_trio._server.signals import serve_until_signal
 from mcp_trio._session.call_sites import owner_of
 
 if TYPE_CHECKING:

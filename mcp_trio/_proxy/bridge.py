@@ -49,8 +49,7 @@ from mcp_trio._proxy.journal import (
 )
 from mcp_trio._proxy.stdio import run_stdio_proxy, until_signal
 from mcp_trio._recorder.writer import RecordOptions
-from mcp_trio._server.http_options import HttpOptions
-from mcp_trio._server.http_serve import Address, serve_http
+from mcp_trio._server.http_serve import Address, HttpOptions, serve_http
 from mcp_trio._server.sessions import OtherSessionSource
 from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, serve_websocket
 from mcp_trio._transports.channel import Channel, Received

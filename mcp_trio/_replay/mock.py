@@ -76,9 +76,8 @@ from mcp_trio._replay.live_messages import (
     recorded_index,
 )
 from mcp_trio._replay.trace import load_conversation
-from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE
 from mcp_trio._server.sessions import OtherSessionSource
-from mcp_trio._server.stdio import SIGNALS
+from mcp_trio._server.signals import SIGNAL_STATUS_BASE, SIGNALS
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_sessions import StatelessChannel
@@ -93,8 +92,8 @@ from mcp_trio.errors import (
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from mcp_trio._server.http_options import AccessOptions, HttpOptions
-    from mcp_trio._server.sockets import WebSocketOptions
+    from mcp_trio._server.http_serve import HttpOptions
+    from mcp_trio._server.sockets import AccessOptions, WebSocketOptions
 
 _CLOSEST_MAX: Final = 3
 _PATHS_MAX: Final = 4

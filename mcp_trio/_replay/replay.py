@@ -19,6 +19,7 @@ from mcp_trio._journal.records import LISTED_KINDS, Record, body_bytes, messages
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
+from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.replayer import Abort, Player, Replayer, ThreadToken, unshield
 from mcp_trio._replay.session_replay import (
@@ -42,7 +43,6 @@ from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio.errors import NothingCompared, ReplayDivergence

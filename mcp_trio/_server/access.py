@@ -1,10 +1,15 @@
-"""Access rules: the scopes that a tool, resource or prompt needs, and users' own conditions.
+"""Access to tools, resources and prompts: access rules, and entries that are hidden.
 
-A rule is checked when a list is made, which leaves out what the caller may not use, and when the
-entry is used. The decision is recorded, so a replay with another rule diverges at that request.
+An access rule has scopes that an entry needs, and a user's own condition. It is checked when a list
+is made, which leaves out what the sender of the request may not use, and when the entry is used.
+The decision is recorded, so a replay with another rule diverges at that request.
+
+`Server.enable` and `Server.disable` show and hide entries in all sessions, `Context.enable` and
+`Context.disable` in one. A hidden entry stays registered; for a client it does not exist.
 """
 
-from collections.abc import Callable, Collection
+import itertools
+from collections.abc import Callable, Collection, Iterator
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,6 +20,9 @@ from mcp_trio.errors import AccessDenied
 
 if TYPE_CHECKING:
     from mcp_trio._server.context import Context
+    from mcp_trio._server.registry import RegisteredEntry
+
+# Access rules ------------------------------------------------------------------------------------
 
 Access: TypeAlias = Callable[["Context"], Any]
 """Returns whether the sender of a request may use an entry; `def` without blocking, or `async`."""
@@ -66,3 +74,86 @@ def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | 
         raise TypeError(f"access= takes a function of the context, not {type(access).__name__}")
     checked = checked_scopes(scopes)
     return AccessRule(checked, access) if checked or access is not None else None
+
+
+# Hidden entries ---------------------------------------------------------------------------------
+
+Selector: TypeAlias = tuple[str, str | None, str | None]
+"""A kind of entries, and a name or a tag; with neither, all entries of the kind."""
+
+
+@attrs.frozen
+class Selection:
+    """The entries that a call of `enable` or `disable` means.
+
+    Attributes:
+        names: The names of tools and prompts, and the URIs and templates of resources.
+        tags: The tags; an entry with one of them is meant.
+        kinds: The kinds of entries, without names and tags all of them.
+    """
+
+    names: frozenset[str]
+    tags: frozenset[str]
+    kinds: frozenset[str]
+
+    def selectors(self) -> Iterator[Selector]:
+        """Yield the selectors that together mean the same."""
+        for kind in sorted(self.kinds):
+            if not self.names and not self.tags:
+                yield kind, None, None
+            for name in self.names:
+                yield kind, name, None
+            for tag in self.tags:
+                yield kind, None, tag
+
+
+KINDS: Final = ("tools", "resources", "prompts")
+
+
+def selection_of(
+    names: Collection[str], tags: Collection[str], kinds: Collection[str]
+) -> Selection:
+    """Return the selection of the arguments of `enable` or `disable`.
+
+    Raises:
+        TypeError: `tags` or `kinds` is a string.
+        ValueError: Nothing is selected, or a kind is unknown.
+    """
+    for option, given in ("tags", tags), ("kinds", kinds):
+        if isinstance(given, str):
+            raise TypeError(f"{option} are a set of strings: write {{{given!r}}}")
+    if not (names or tags or kinds):
+        raise ValueError("give names, tags= or kinds=: nothing is selected")
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown:
+        raise ValueError(f"unknown kinds {unknown}: choose from {', '.join(KINDS)}")
+    return Selection(frozenset(names), frozenset(tags), frozenset(kinds or KINDS))
+
+
+@attrs.define(eq=False, repr=False)
+class Visibility:
+    """The decisions of `enable` and `disable`, of which the latest about an entry counts.
+
+    A decision replaces an earlier one about the same name, tag or kind, so their number is bounded
+    by those.
+    """
+
+    decisions: dict[Selector, tuple[int, bool]] = attrs.field(
+        factory=dict[Selector, tuple[int, bool]], init=False
+    )
+    _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
+
+    def decide(self, selection: Selection, *, shows: bool) -> None:
+        """Show or hide the entries of a selection; may be called in any thread."""
+        number = next(self._numbers)
+        for selector in selection.selectors():
+            self.decisions[selector] = (number, shows)
+
+    def decision(self, entry: "RegisteredEntry") -> bool | None:
+        """Return whether an entry is shown; None if nothing was decided about it."""
+        if not self.decisions:
+            return None
+        selectors: list[Selector] = [(entry.kind, None, None), (entry.kind, entry.key, None)]
+        selectors += [(entry.kind, None, tag) for tag in entry.tags]
+        found = [self.decisions[each] for each in selectors if each in self.decisions]
+        return max(found)[1] if found else None

@@ -389,6 +389,21 @@ def _blocking(function: Callable[..., Any]) -> Callable[..., Any]:
 # annotation names, like the arguments of tools. So a handler gets an equal value in a replay. A
 # result that JSON would change is rejected.
 
+
+class NoResult:
+    """The codec of effects that return None."""
+
+    def converted(self, value: Any) -> tuple[None, bytes]:
+        """Return the value and its JSON."""
+        return value, b"null"
+
+    def decoded(self, body: bytes) -> None:  # noqa: ARG002  the codec's protocol
+        """Return None."""
+        return
+
+
+NO_RESULT: Final = NoResult()
+
 _Reader = Callable[[bytes], Any]
 
 _ANYTHING: Final = (Any, object, list, dict, tuple)

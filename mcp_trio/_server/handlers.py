@@ -22,10 +22,11 @@ from mcp_trio._protocol.client_features import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.shares import request_shares
-from mcp_trio._server.access import ALLOWED_MARK, DENIED_MARK, AccessRule
+from mcp_trio._protocol.uri_templates import UriError
+from mcp_trio._server.access import ALLOWED_MARK, DENIED_MARK, AccessRule, Selection, Visibility
+from mcp_trio._server.client_requests import UrlElicitation, answers, url_elicitation_params
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
-from mcp_trio._server.elicitation import UrlElicitation, answers, url_elicitation_params
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
 from mcp_trio._server.mounts import Mount
 from mcp_trio._server.registry import (
@@ -52,8 +53,6 @@ from mcp_trio._server.subscriptions import (
     list_changed,
 )
 from mcp_trio._server.threads import ClientThreads, Limiter, ThreadBridge, run_in_thread
-from mcp_trio._server.uri_templates import UriError
-from mcp_trio._server.visibility import Selection, Visibility
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import LANE
@@ -78,7 +77,6 @@ if TYPE_CHECKING:
     from mcp_trio._server.remote_mounts import RemoteMount, RemoteSession
     from mcp_trio._server.server import Server
     from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions
-    from mcp_trio._server.transforms import TransformedSignature
 
 _Result: TypeAlias = msgspec.Struct | msgspec.Raw
 
@@ -949,22 +947,18 @@ class ServedSession:
         raise ToolError(f"{tool.name!r} timed out: it did not finish within {tool.timeout:g} s")
 
     async def _call_base(self, tool: RegisteredTool, handling: Handling, arguments: Any) -> Any:
-        base, wrapper, signature = tool.base, tool.wrapper, tool.signature
-        if base is None:
+        transform = tool.transform
+        if transform is None:
             return await self._call(tool, handling, arguments)
-        transformed = cast("TransformedSignature", signature)
 
         async def call_base(given: Mapping[str, Any]) -> Any:
-            return await self._call_base(base, handling, transformed.restored(given))
+            return await self._call_base(transform.base, handling, transform.arguments(given))
 
         is_struct = isinstance(arguments, msgspec.Struct)
         given: dict[str, Any] = msgspec.structs.asdict(arguments) if is_struct else arguments
-        if wrapper is None:
+        if transform.wrapper is None:
             return await call_base(given)
-        takes_context = wrapper.context_parameter is not None
-        context = Context(handling, self) if takes_context else None
-        CURRENT_CONTEXT.set(CurrentContext(handling, self))
-        return await wrapper.handler(**wrapper.bind((call_base, given), context))
+        return await self._call(transform.wrapper, handling, (call_base, given))
 
     async def _call_in_thread(
         self,

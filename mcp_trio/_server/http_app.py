@@ -33,6 +33,7 @@ from mcp_trio._protocol.http_requests import (
     StatelessMessage,
 )
 from mcp_trio._protocol.security import HostCheck, is_preflight
+from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.routes import (
@@ -45,7 +46,6 @@ from mcp_trio._server.routes import (
     response_of,
 )
 from mcp_trio._server.sockets import HandshakeCheck
-from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import FirstStep, lead
 from mcp_trio._session.tasks import from_users_code, one_line_about, sole_exception, split_group

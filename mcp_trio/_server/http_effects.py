@@ -17,8 +17,7 @@ import msgspec
 import trio
 
 from mcp_trio._journal.records import HTTP, HTTP_CLOSE, encode_body
-from mcp_trio._server.effects import OPAQUE, active_context
-from mcp_trio._server.locks import NO_RESULT
+from mcp_trio._server.effects import NO_RESULT, OPAQUE, active_context
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
 from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send

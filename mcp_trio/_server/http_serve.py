@@ -16,20 +16,13 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Generator,
-    Sequence,
-)
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast
 
 import attrs
 import trio
@@ -38,18 +31,28 @@ from mcp_trio._protocol.security import host_check_for
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
-from mcp_trio._recorder.writer import SharedRecording, holds_many_sessions
+from mcp_trio._recorder.writer import RecordTarget, SharedRecording, holds_many_sessions
 from mcp_trio._server.authorization_routes import bind_authorization_server, is_in_memory
-from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
-from mcp_trio._server.http_options import HostKind, HttpOptions, HttpStores
-from mcp_trio._server.http_sessions import Restarts, Runtime
+from mcp_trio._server.http_sessions import HttpStores, Restarts, Runtime
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
-from mcp_trio._server.sockets import HandshakeCheck, protected_resource, tls_context
-from mcp_trio._server.stdio import SIGNALS
+from mcp_trio._server.signals import (
+    SIGNAL_STATUS_BASE,
+    SIGNALS,
+    OnServing,
+    log_serving,
+    run_until_signal,
+    serve_until_signal,
+)
+from mcp_trio._server.sockets import (
+    AccessOptions,
+    HandshakeCheck,
+    protected_resource,
+    tls_context,
+)
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.tasks import exception_to_raise, sole_exception
+from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import explaining_bind_errors, netloc, open_tcp_listeners
 from mcp_trio._transports.stdio import wait_parent_death
@@ -274,6 +277,58 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
 
 # In the caller's nursery ------------------------------------------------------------------------
 
+HostKind: TypeAlias = Literal["native", "hypercorn"]
+"""The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for HTTP/2 as well."""
+
+
+class HttpOptions(AccessOptions, total=False):
+    """Options of the HTTP application.
+
+    Attributes:
+        path: The path of the MCP endpoint.
+        allows_cors: Send CORS headers, so that browsers let pages of `origins` read responses.
+        streams_answers: Answer requests in sessions with event streams, also where plain JSON would
+            do.
+        has_sse: Serve the two endpoints of the HTTP+SSE transport (2024-11-05) as well.
+        has_websocket: Serve WebSocket as well; each connection is a session.
+        ws_path: The path of the WebSocket endpoint.
+        record: The recording, as in `Server.serve`. Each session is recorded separately, and all
+            stateless requests together.
+        stores: The stores that several machines share; in memory by default.
+    """
+
+    path: str
+    allows_cors: bool
+    streams_answers: bool
+    has_sse: bool
+    has_websocket: bool
+    ws_path: str
+    record: RecordTarget | None
+    stores: HttpStores
+
+
+class RunHttpOptions(HttpOptions, total=False):
+    """Options of `Server.serve_http` and `Server.run`: the application, its address and processes.
+
+    Attributes:
+        host: The host name or address to bind.
+        port: The port to bind; 0 chooses a free port.
+        server: The HTTP server that holds the connections.
+        workers: The number of processes that serve the address together. Several processes serve
+            stateless protocol versions only, and no handler stays suspended in them until its
+            client's next request. A change in one process is reported to the clients of that
+            process only, unless `stores` carries it to the others.
+        certfile: The path of a TLS certificate in PEM.
+        keyfile: The path of the private key of the certificate; by default, that of `certfile`.
+    """
+
+    host: str
+    port: int
+    server: HostKind
+    workers: int
+    certfile: str | None
+    keyfile: str | None
+
 
 def app_of(
     server: SessionSource,
@@ -476,17 +531,9 @@ async def _accept_connections(
 
 _ADDRESS_OPTIONS: Final = ("host", "port", "certfile", "keyfile")
 
-OnServing: TypeAlias = Callable[[str], None]
-_Serve: TypeAlias = Callable[..., Awaitable[None]]
-_Wait: TypeAlias = Callable[[], Awaitable[None]]
-
-
-def _log(url: str) -> None:
-    logger.info("serving %s", url)
-
 
 def run_http(
-    server: "Server", /, *, on_serving: OnServing = _log, workers: int = 1, **options: Any
+    server: "Server", /, *, on_serving: OnServing = log_serving, workers: int = 1, **options: Any
 ) -> NoReturn:
     """Call `trio.run` with the server's `serve_http`, until SIGINT or SIGTERM arrives.
 
@@ -509,64 +556,6 @@ def run_http(
     address = Address(http_server=options.pop("server", "native"), **bound)
     rest = cast("HttpOptions", options)
     raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, rest, on_serving, workers))
-
-
-def run_until_signal(
-    serve: _Serve, *, exit_seconds: float, on_serving: OnServing = _log, **options: Any
-) -> NoReturn:
-    """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
-
-    `on_serving` is called with the URL that `serve` reports. The process exits `exit_seconds` after
-    a signal, and at once after a second one.
-
-    Raises:
-        SystemExit: After a signal, with status 128 plus the number of the signal.
-        Exception: The error that `serve` raised, not in an exception group.
-    """
-    run = partial(serve_until_signal, partial(serve, **options), on_serving, exit_seconds)
-    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=TickClock()))
-
-
-async def serve_until_signal(
-    serve: _Serve,
-    on_serving: OnServing,
-    exit_seconds: float,
-    numbers: Collection[int] = SIGNALS,
-    until: _Wait = trio.sleep_forever,
-) -> int:
-    """Serve until a signal arrives, and return its number; return 0 if `until` returns first.
-
-    The process exits `exit_seconds` after a signal, and at once after a second one.
-
-    Raises:
-        Exception: The error that `serve` raised, not in an exception group.
-    """
-    received: list[int] = []
-
-    async def watch(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
-        async for number in signals:
-            received.append(number)
-            serving.cancel()
-
-    async def wait(serving: trio.CancelScope) -> None:
-        await until()
-        serving.cancel()
-
-    with (
-        trio.open_signal_receiver(*numbers) as signals,
-        forced_exit(numbers, seconds=exit_seconds),
-    ):
-        try:
-            async with trio.open_nursery() as nursery:
-                with trio.CancelScope() as serving:
-                    nursery.start_soon(watch, signals, serving)
-                    nursery.start_soon(wait, serving)
-                    async with trio.open_nursery() as inner:
-                        on_serving(await inner.start(serve))
-                nursery.cancel_scope.cancel()
-        except ExceptionGroup as error:
-            raise sole_exception(error) from None
-    return received[0] if received else 0
 
 
 # Several workers.

@@ -8,23 +8,34 @@ Legacy sessions are found by their ids. Their number is bounded, and they expire
 client has sent nothing after `initialize` is unused: it expires earlier, and is closed to make room
 for a new session when there are too many. So a client that only opens sessions cannot lock out the
 others. A session belongs to the principal that opened it: knowing its id does not suffice.
+
+Machines that serve together share only three things: the events that a reconnecting client asks
+for, the facts about its session, and the notices that a list or a resource has changed. By default
+these stores are in the memory of the process. A session itself, its handlers and their questions
+live in one process, so requests of legacy clients have to be routed by `Mcp-Session-Id`. Stateless
+requests need no such routing.
 """
 
 import logging
 import math
 import secrets
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
+from functools import partial
+from typing import Protocol
 
 import attrs
+import msgspec
 import trio
 
+from mcp_trio import types
 from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
+from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares
 from mcp_trio._recorder.writer import RecordTarget
-from mcp_trio._server.http_options import HttpStores, SessionFacts
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
@@ -32,6 +43,7 @@ from mcp_trio._server.sessions import (
     RunningSession,
     SessionSource,
 )
+from mcp_trio._server.subscriptions import Change, NotifyChange
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio._transports.channel import Channel
@@ -39,6 +51,134 @@ from mcp_trio._transports.connections import backoff_seconds
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.limits import Limits
+
+logger = logging.getLogger("mcp_trio")
+
+
+# Stores that machines share ---------------------------------------------------------------------
+
+
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about a legacy session that all machines may look up.
+
+    Attributes:
+        principal: The user who opened the session; None if the server does not verify users.
+        protocol_version: The protocol version that the handshake agreed on.
+        client: The name and version that the client reported.
+        capabilities: The capabilities of the client; None if they are not known.
+    """
+
+    principal: str | None
+    protocol_version: str
+    client: types.Implementation | None
+    capabilities: Capabilities | None
+
+
+class SessionStore(Protocol):
+    """The legacy sessions of all machines that serve together, by session id.
+
+    The server calls `keep` once for each session, after its handshake has been answered and before
+    the client knows the id, and `forget` when the session has ended. Both are called in the event
+    loop and must return without waiting: a store for several machines writes in the background. A
+    machine that crashes does not call `forget`, so such a store has to detect that by itself: while
+    it still finds a session, the client of that session is not asked to open a new one.
+
+    The server calls `find` only for ids that belong to no session of its own. If `find` returns
+    facts, the session lives on another machine, and the request is rejected as misdirected (421);
+    otherwise the session has ended (404).
+    """
+
+    def keep(self, session_id: str, facts: SessionFacts) -> None:
+        """Store the facts about a session that has opened on this machine."""
+        ...
+
+    def forget(self, session_id: str) -> None:
+        """Remove a session that has ended, perhaps before it was kept, together with its events."""
+        ...
+
+    async def find(self, session_id: str) -> SessionFacts | None:
+        """Return the facts about a session, or None if there is no such session."""
+        ...
+
+
+@attrs.define(eq=False, repr=False)
+class MemorySessions:
+    """A `SessionStore` that keeps its sessions in the memory of this process."""
+
+    _known: dict[str, SessionFacts] = attrs.field(factory=dict[str, SessionFacts], init=False)
+
+    def keep(self, session_id: str, facts: SessionFacts) -> None:
+        """Store the facts about a session."""
+        self._known[session_id] = facts
+
+    def forget(self, session_id: str) -> None:
+        """Remove a session; an unknown id is ignored."""
+        self._known.pop(session_id, None)
+
+    async def find(self, session_id: str) -> SessionFacts | None:
+        """Return the facts about a session, or None if there is no such session."""
+        return self._known.get(session_id)
+
+
+class Changes(Protocol):
+    """A broadcast of change notices between applications that serve together.
+
+    A notice reports that a list or a resource has changed; it does not carry the new content,
+    because each application has lists of its own. It reaches all other applications that have
+    joined, never its sender. The notices of one sender arrive in the order in which they were sent.
+    They may arrive late, and several equal notices may arrive as one.
+    """
+
+    def joined(self, on_change: NotifyChange) -> AbstractAsyncContextManager[NotifyChange]:
+        """Return a context manager that joins the broadcast and gives a function that sends.
+
+        Inside the context `on_change` is called for each change of another application. Both
+        functions return without waiting, and may be called in any task or thread.
+        """
+        ...
+
+
+@attrs.define(eq=False, repr=False)
+class MemoryChanges:
+    """`Changes` between the applications of this process."""
+
+    _members: dict[object, NotifyChange] = attrs.field(
+        factory=dict[object, NotifyChange], init=False
+    )
+
+    @asynccontextmanager
+    async def joined(self, on_change: NotifyChange) -> AsyncGenerator[NotifyChange]:
+        """Join the broadcast, and give a function that sends a change to the other members."""
+        member = object()
+        self._members[member] = on_change
+        try:
+            yield partial(self._send, member)
+        finally:
+            del self._members[member]
+
+    def _send(self, sender: object, change: Change) -> None:
+        for member, on_change in tuple(self._members.items()):
+            if member is not sender:
+                on_change(change)
+
+
+class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of the option `stores=`; a store that is not given is in memory.
+
+    Attributes:
+        events: Returns the event store of a session, given the session's id. With None each session
+            has a `ReplayBuffer` within `limits.http.events_kept_max` and
+            `limits.http.events_kept_bytes_max`.
+        sessions: The store of sessions.
+        changes: The broadcast of change notices.
+    """
+
+    events: Callable[[str], EventStore] | None = None
+    sessions: SessionStore = msgspec.field(default_factory=MemorySessions)
+    changes: Changes = msgspec.field(default_factory=MemoryChanges)
+
+
+# Sessions ---------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -285,9 +425,6 @@ class Sessions:
             seconds = unused_seconds if is_unused else idle_seconds
             if session.used_at <= now - seconds and session.is_idle:
                 session.close()
-
-
-logger = logging.getLogger("mcp_trio")
 
 
 def _nothing() -> None:

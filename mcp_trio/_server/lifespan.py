@@ -17,8 +17,13 @@ no longer. A replay then gives handlers a stand-in (`ReplayLifespan`) for the li
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -36,9 +41,7 @@ from mcp_trio._journal.records import (
     LIFESPAN_SESSIONS,
 )
 from mcp_trio._recorder.writer import RecordTarget
-from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
-from mcp_trio._server.locks import NO_RESULT
-from mcp_trio._server.mounts import LifespanValues
+from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext
 from mcp_trio._session.effects import Effect, begin, is_cancelled_now, recorded_outcome
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Memory, Outcome, Recording, Sequencer
@@ -51,10 +54,71 @@ from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
+    from mcp_trio._server.sessions import ServerSessions
 
 logger = logging.getLogger("mcp_trio")
 
 MakeLifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+# The lifespan of a server, and those of the servers that are mounted into it ---------------------
+
+
+class LifespanValues(msgspec.Struct, frozen=True, eq=False):
+    """The value of a server's own lifespan, and those of the servers that are mounted into it."""
+
+    own: Any
+    mounted: "Mapping[ServerSessions, Any]"
+
+
+def lifespan_of(sessions: "ServerSessions") -> MakeLifespan | None:
+    """Return the function that makes the lifespan of a server and of all that it mounts.
+
+    None: none of them has one. If mounted servers have one, its value is a `LifespanValues`.
+    """
+    lifespan = sessions.server.lifespan
+    if any(each.server.lifespan is not None for each in sessions.mounted()):
+        return partial(_all_lifespans, sessions)
+    return None if lifespan is None else partial(lifespan, sessions.server)
+
+
+@asynccontextmanager
+async def _all_lifespans(sessions: "ServerSessions") -> AsyncGenerator[LifespanValues]:
+    """Enter the lifespan of the server, and then those of the mounted servers, each once."""
+    async with AsyncExitStack() as stack:
+        own = None
+        if sessions.server.lifespan is not None:
+            own = await stack.enter_async_context(sessions.server.lifespan(sessions.server))
+        mounted: dict[ServerSessions, Any] = {}
+        for each in sessions.mounted():
+            if each.server.lifespan is not None:
+                mounted[each] = await stack.enter_async_context(_lifespan_of_mounted(each))
+        yield LifespanValues(own, mounted)
+
+
+@asynccontextmanager
+async def _lifespan_of_mounted(sessions: "ServerSessions") -> AsyncGenerator[Any]:
+    """Enter the lifespan of a mounted server; its effects are encoded as those of its handlers."""
+    outer = CURRENT_CONTEXT.get()
+    inner = outer
+    if outer is not None:
+        inner = CurrentContext(outer.caller, outer.served.view_of(sessions))
+    CURRENT_CONTEXT.set(inner)
+    try:
+        assert sessions.server.lifespan is not None
+        async with sessions.server.lifespan(sessions.server) as value:
+            if inner is not None:
+                inner.served.lifespan = value
+            CURRENT_CONTEXT.set(outer)
+            try:
+                yield value
+            finally:
+                CURRENT_CONTEXT.set(inner)
+    finally:
+        CURRENT_CONTEXT.set(outer)
+
+
+# Entering a lifespan ----------------------------------------------------------------------------
 
 
 class EnteredLifespan(msgspec.Struct, frozen=True):

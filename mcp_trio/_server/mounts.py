@@ -1,4 +1,4 @@
-"""Servers that are mounted into another server: their names there, and their lifespans.
+"""Servers that are mounted into another server, and their names there.
 
 The entries of a mounted server are registered at the outer server as well, under the names that a
 `Prefix` gives them. Each of them has an `Origin`: the mount, and the entry at the mounted server. A
@@ -8,9 +8,7 @@ server's own names: see `ServedSession._in_mount`. A server behind a client has 
 """
 
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -18,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from mcp_trio import types
-from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 
 if TYPE_CHECKING:
     from mcp_trio._server.registry import Registered
@@ -183,62 +180,3 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
 
     mount: Mount
     entry: "Registered"
-
-
-# Lifespans ---------------------------------------------------------------------------------------
-
-
-class LifespanValues(msgspec.Struct, frozen=True, eq=False):
-    """The value of a server's own lifespan, and those of the servers that are mounted into it."""
-
-    own: Any
-    mounted: "Mapping[ServerSessions, Any]"
-
-
-def lifespan_of(
-    sessions: "ServerSessions",
-) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
-    """Return the function that makes the lifespan of a server and of all that it mounts.
-
-    None: none of them has one. If mounted servers have one, its value is a `LifespanValues`.
-    """
-    lifespan = sessions.server.lifespan
-    if any(each.server.lifespan is not None for each in sessions.mounted()):
-        return partial(_all_lifespans, sessions)
-    return None if lifespan is None else partial(lifespan, sessions.server)
-
-
-@asynccontextmanager
-async def _all_lifespans(sessions: "ServerSessions") -> AsyncGenerator[LifespanValues]:
-    """Enter the lifespan of the server, and then those of the mounted servers, each once."""
-    async with AsyncExitStack() as stack:
-        own = None
-        if sessions.server.lifespan is not None:
-            own = await stack.enter_async_context(sessions.server.lifespan(sessions.server))
-        mounted: dict[ServerSessions, Any] = {}
-        for each in sessions.mounted():
-            if each.server.lifespan is not None:
-                mounted[each] = await stack.enter_async_context(_lifespan_of_mounted(each))
-        yield LifespanValues(own, mounted)
-
-
-@asynccontextmanager
-async def _lifespan_of_mounted(sessions: "ServerSessions") -> AsyncGenerator[Any]:
-    """Enter the lifespan of a mounted server; its effects are encoded as those of its handlers."""
-    outer = CURRENT_CONTEXT.get()
-    inner = outer
-    if outer is not None:
-        inner = CurrentContext(outer.caller, outer.served.view_of(sessions))
-    CURRENT_CONTEXT.set(inner)
-    try:
-        assert sessions.server.lifespan is not None
-        async with sessions.server.lifespan(sessions.server) as value:
-            if inner is not None:
-                inner.served.lifespan = value
-            CURRENT_CONTEXT.set(outer)
-            try:
-                yield value
-            finally:
-                CURRENT_CONTEXT.set(inner)
-    finally:
-        CURRENT_CONTEXT.set(outer)

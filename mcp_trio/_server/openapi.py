@@ -20,14 +20,9 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.http_headers import is_json_type, media_type_of
+from mcp_trio._protocol.uri_templates import TemplateError, UriTemplate
 from mcp_trio._server.context import Context
 from mcp_trio._server.http_effects import EffectTransport
-from mcp_trio._server.openapi_report import (
-    OpenApiEntry,
-    OpenApiOperation,
-    OpenApiReport,
-    Outcome,
-)
 from mcp_trio._server.openapi_requests import (
     FORM,
     JSON,
@@ -48,7 +43,6 @@ from mcp_trio._server.openapi_schemas import (
 )
 from mcp_trio._server.results import BYTES_URI, Audio, Image
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._server.uri_templates import TemplateError, UriTemplate
 from mcp_trio._transports.http_libraries import library_of
 from mcp_trio.errors import ResourceNotFound, SchemaError, ToolError
 from mcp_trio.types import (
@@ -71,6 +65,86 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcp_trio")
 
 _T = TypeVar("_T")
+
+
+# The report -------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class OpenApiOperation:
+    """An operation of an OpenAPI document.
+
+    Attributes:
+        method: The HTTP method, such as `GET`.
+        path: The path, with its parameters in braces.
+        id: The `operationId`, else the method and the path, such as `GET /pets`.
+        summary: The summary.
+        description: The description.
+        tags: The tags.
+        is_deprecated: Whether the document calls it deprecated.
+    """
+
+    method: str
+    path: str
+    id: str
+    summary: str = ""
+    description: str = ""
+    tags: Sequence[str] = ()
+    is_deprecated: bool = False
+
+
+Outcome: TypeAlias = Literal["tool", "resource", "resource template", "excluded", "refused"]
+
+
+@attrs.frozen(kw_only=True)
+class OpenApiEntry:
+    """The outcome of an operation.
+
+    Attributes:
+        operation: The operation.
+        outcome: "tool", "resource" or "resource template"; "excluded" by `include=` or `exclude=`;
+            or "refused", because it cannot be called.
+        name: The name of the tool, the URI of the resource, or the template; "" if there is none.
+        reason: The reason for which the operation is refused; for others, the parts that are left
+            out, if any.
+    """
+
+    operation: OpenApiOperation
+    outcome: Outcome
+    name: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        operation = self.operation
+        name = f" {self.name}" if self.name else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{operation.method} {operation.path} → {self.outcome}{name}{reason}"
+
+
+@attrs.frozen(kw_only=True)
+class OpenApiReport:
+    """The outcome of each operation of an OpenAPI document; `str()` has a line for each.
+
+    Attributes:
+        title: The title of the document.
+        entries: The operations, in the order of the document.
+    """
+
+    title: str
+    entries: Sequence[OpenApiEntry]
+
+    @property
+    def taken(self) -> Sequence[OpenApiEntry]:
+        """The operations that became tools or resources."""
+        return [each for each in self.entries if each.outcome not in ("excluded", "refused")]
+
+    @property
+    def refused(self) -> Sequence[OpenApiEntry]:
+        """The operations that cannot be called."""
+        return [each for each in self.entries if each.outcome == "refused"]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries))
 
 
 # Reading a document ------------------------------------------------------------------------------

@@ -26,8 +26,9 @@ from mcp_trio._journal.records import LISTED_KINDS
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
+from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._server.access import AccessRule
+from mcp_trio._server.access import AccessRule, Selection, Visibility
 from mcp_trio._server.introspection import (
     function_label,
     is_async,
@@ -37,8 +38,6 @@ from mcp_trio._server.introspection import (
 from mcp_trio._server.mounts import Mount, Origin, Prefix
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
-from mcp_trio._server.uri_templates import UriTemplate
-from mcp_trio._server.visibility import Selection, Visibility
 from mcp_trio.errors import INVALID_PARAMS, RequestError
 from mcp_trio.limits import Limits
 from mcp_trio.types import (
@@ -53,7 +52,7 @@ from mcp_trio.types import (
 
 if TYPE_CHECKING:
     from mcp_trio._server.remote_mounts import RemoteMount
-    from mcp_trio._server.transforms import WrapperSignature
+    from mcp_trio._server.transforms import ToolTransform
 
 logger = logging.getLogger("mcp_trio")
 
@@ -190,14 +189,12 @@ class RegisteredTool(RegisteredEntry):
     """A function that the model may call; `Server.tool` documents most attributes.
 
     Attributes:
-        base: The tool that a transformed tool was made of, which each call of it calls.
-        wrapper: The function of the user that calls the base.
+        transform: Of a transformed tool, the way to the tool that it was made of.
     """
 
     kind: ClassVar[str] = "tools"
 
-    base: "RegisteredTool | None" = None
-    wrapper: "WrapperSignature | None" = None
+    transform: "ToolTransform | None" = None
     annotations: types.ToolAnnotations | None = None
     timeout: float | None = attrs.field(default=None, validator=_check_timeout)
     given_output: OutputSchema | None = None
@@ -215,16 +212,18 @@ class RegisteredTool(RegisteredEntry):
 
     @functools.cached_property
     def is_direct(self) -> bool:
-        """True if a call only calls the function: there is no time limit, and no base."""
-        return self.timeout is None and self.base is None
+        """True if a call only calls the function: there is no time limit, and no transform."""
+        return self.timeout is None and self.transform is None
 
     @functools.cached_property
     def output(self) -> OutputSchema | None:
         """The structured output; None if the tool returns content only."""
-        if self.wrapper is not None and self.wrapper.returns is not Any:
-            return output_schema_of(self.wrapper, structured=self.structured)
-        if self.base is not None:
-            return self.base.output
+        transform = self.transform
+        if transform is not None:
+            wrapper = None if transform.wrapper is None else transform.wrapper.signature
+            if wrapper is None or wrapper.returns is Any:
+                return transform.base.output
+            return output_schema_of(wrapper, structured=self.structured)
         return self.given_output or output_schema_of(self.signature, structured=self.structured)
 
     @functools.cached_property

@@ -46,14 +46,14 @@ from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, Peer
 from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
-from mcp_trio._server.context import SEVERITY, Context
-from mcp_trio._server.elicitation import (
+from mcp_trio._server.client_requests import (
     Elicitation,
     Roots,
     UrlElicitation,
     ask_of,
     prepared,
 )
+from mcp_trio._server.context import SEVERITY, Context
 from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed

@@ -34,11 +34,11 @@ from mcp_trio._server.type_adapters import (
     is_plain,
     is_pydantic,
     json_schema,
+    line,
     no_json_form,
     pydantic_to_plain,
     structure,
 )
-from mcp_trio._server.validation_errors import line
 from mcp_trio.limits import Limits
 from mcp_trio.types import (
     AudioContent,

@@ -13,9 +13,9 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, encoded
+from mcp_trio._protocol.uri_templates import OPERATORS, UriError, UriTemplate
 from mcp_trio._server.introspection import function_label, is_async, plain_function
 from mcp_trio._server.results import JsonWriter
-from mcp_trio._server.uri_templates import OPERATORS, UriError, UriTemplate
 from mcp_trio.limits import Limits
 
 

@@ -17,9 +17,10 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.metadata import check_extension
 from mcp_trio._protocol.methods import RESOURCE_UPDATED
+from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
 from mcp_trio._recorder.writer import RecordTarget
-from mcp_trio._server.access import Access, access_rule
+from mcp_trio._server.access import Access, access_rule, selection_of
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.introspection import is_async, name_of
 from mcp_trio._server.registry import (
@@ -45,11 +46,10 @@ from mcp_trio._server.sessions import (
     sessions_of,
     transport_of,
 )
+from mcp_trio._server.signals import run_until_signal
 from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
-from mcp_trio._server.uri_templates import UriTemplate
-from mcp_trio._server.visibility import selection_of
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -62,9 +62,8 @@ if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
-    from mcp_trio._server.http_options import HostKind, HttpOptions, RunHttpOptions
-    from mcp_trio._server.openapi import HttpClient, Rule
-    from mcp_trio._server.openapi_report import OpenApiReport
+    from mcp_trio._server.http_serve import HostKind, HttpOptions, RunHttpOptions
+    from mcp_trio._server.openapi import HttpClient, OpenApiReport, Rule
     from mcp_trio._server.sockets import (
         RunTcpOptions,
         RunUnixOptions,
@@ -99,8 +98,6 @@ def _run_http(server: Any, /, **options: Any) -> None:
 def _run_until_signal(
     serve_of: Callable[[Any], Callable[..., Awaitable[None]]], server: Any, /, **options: Any
 ) -> None:
-    from mcp_trio._server.http_serve import run_until_signal
-
     run_until_signal(serve_of(server), exit_seconds=server.limits.shutdown.exit_seconds, **options)
 
 
@@ -527,7 +524,7 @@ class Server:
                 a given input schema with keywords beside which arguments cannot be changed; or it
                 is the tool of a mounted server.
         """
-        from mcp_trio._server.transforms import WrapperSignature, transformed_signature
+        from mcp_trio._server.transforms import ToolTransform, WrapperSignature
 
         _, key = self._registry.find_target(tool, ("tools",))
         base = self._registry.tools[key]
@@ -539,20 +536,20 @@ class Server:
         if wrap is not None:
             if not is_async(wrap):
                 raise TypeError(f"the wrapper {name_of(wrap)!r} has to be `async def`")
-            wrapper, _ = self._inspect(wrap, WrapperSignature, thread=False)
-            wrapper.check()
-        hints = _tool_annotations(annotations)
+            signature, _ = self._inspect(wrap, WrapperSignature, thread=False)
+            signature.check()
+            wrapper = Registered(name=name_of(wrap), signature=signature, runs_in_thread=False)
+        transform = ToolTransform(base, arguments or {}, wrapper)
         transformed = attrs.evolve(
             base,
             name=name or base.name,
             title=title or base.title,
             description=description or base.given_description,
-            annotations=hints or base.annotations,
+            annotations=_tool_annotations(annotations) or base.annotations,
             tags=base.tags if tags is None else _checked_tags(tags),
             meta=base.meta if meta is None else meta,
-            signature=transformed_signature(base.name, base.signature, arguments or {}),
-            base=base,
-            wrapper=wrapper,
+            signature=transform.signature(),
+            transform=transform,
         )
         self._check_tool(transformed)
         self._registry.add(

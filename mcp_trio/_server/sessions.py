@@ -18,7 +18,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from contextvars import Context as Variables
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -27,6 +27,7 @@ from mcp_trio._journal.records import OTHER_SESSIONS
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
+from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import (
     Opening,
@@ -37,24 +38,25 @@ from mcp_trio._recorder.writer import (
     begin_session,
     options_of,
 )
+from mcp_trio._server.context import Locks
 from mcp_trio._server.effects import EffectResults, ReplayLifespan
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.lifespan import (
     EnteredLifespan,
     LifespanRecording,
     LifespanRun,
+    LifespanValues,
     enter_unrecorded,
+    lifespan_of,
     watch_of_lifespan,
 )
-from mcp_trio._server.locks import Locks
 from mcp_trio._server.middleware import Middleware
-from mcp_trio._server.mounts import LifespanValues, Mount, Prefix, lifespan_of
+from mcp_trio._server.mounts import Mount, Prefix
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
-from mcp_trio._server.uri_templates import UriError
 from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.nondeterminism import UntrackedCallWatch, watch_of_recording
@@ -241,94 +243,6 @@ class RunningSession(Protocol):
         ...
 
 
-class SessionSource(Protocol):
-    """The server as transports use it: a `ServerSessions` or an `OtherSessionSource`."""
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of each session."""
-        ...
-
-    @property
-    def protocol_versions(self) -> Sequence[str]:
-        """The protocol versions that are served, newest first."""
-        ...
-
-    @property
-    def change_notifier(self) -> ChangeNotifier:
-        """The subscribers to changes of the server."""
-        ...
-
-    @property
-    def routes(self) -> "Routes | None":
-        """The custom HTTP routes; None if the source has none."""
-        ...
-
-    @property
-    def auth(self) -> "ResourceServer | None":
-        """The settings by which clients over HTTP and WebSocket are authenticated."""
-        ...
-
-    def scopes(self) -> Iterable[str]:
-        """Return the scopes that the registered entries need."""
-        ...
-
-    def enter_lifespan(
-        self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
-    ) -> AbstractAsyncContextManager[EnteredLifespan]:
-        """Return the context manager that is entered once, around all sessions.
-
-        `record` is the recording of the sessions, and `transport` the name of their transport. The
-        recording holds the lifespan too if it is shared, or if there is only one session.
-
-        Raises:
-            RecordingError: The recording, which holds the lifespan, cannot be made.
-        """
-        ...
-
-    def param_header_paths(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
-        """Return the paths of a tool's arguments that HTTP requests repeat in headers, by header.
-
-        None: there is no such tool, or its arguments are not known.
-        """
-        ...
-
-    async def serve_session(
-        self,
-        channel: Channel,
-        *,
-        lifespan: EnteredLifespan,
-        http: HandlerHttpClient,
-        task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve one channel within a lifespan, until its session ends.
-
-        Raises:
-            RecordingError: The recording cannot be made; nothing was served.
-        """
-        ...
-
-    def begin_session(
-        self,
-        channel: Channel,
-        pool: TaskPool,
-        variables: Variables,
-        *,
-        lifespan: EnteredLifespan,
-        http: HandlerHttpClient,
-        on_ended: Callable[[], None],
-    ) -> RunningSession:
-        """Start to serve one channel, in tasks of `pool` that start with these context variables.
-
-        The session goes on until `shut` is called or the client is gone; then `on_ended` is called,
-        which must be quick.
-
-        Raises:
-            RecordingError: The recording cannot be made; nothing is served.
-        """
-        ...
-
-
 @attrs.define(eq=False, repr=False)
 class ServerSessions:
     """The sessions of one `Server`: opens them, and holds the state that they share.
@@ -392,9 +306,17 @@ class ServerSessions:
     async def enter_lifespan(
         self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
     ) -> AsyncGenerator[EnteredLifespan]:
-        """Check what is registered, and enter the lifespan within the block; see `SessionSource`.
+        """Check what is registered, and enter the lifespan, once around all sessions.
+
+        The recording holds the lifespan too if it is shared, or if there is only one session.
+
+        Args:
+            record: The recording of the sessions.
+            transport: The name of their transport.
+            is_sole: Whether there is only one session.
 
         Raises:
+            RecordingError: The recording, which holds the lifespan, cannot be made.
             TypeError: A handler has an annotation that cannot be resolved or decoded.
             ValueError: An entry needs a scope, and the server has no `auth`.
         """
@@ -548,7 +470,10 @@ class ServerSessions:
         http: HandlerHttpClient,
         on_ended: Callable[[], None],
     ) -> Session:
-        """Start to serve one channel in tasks of `pool`; see `SessionSource`.
+        """Start to serve one channel, in tasks of `pool` that start with these context variables.
+
+        The session goes on until `shut` is called or the client is gone; then `on_ended` is called,
+        which must be quick.
 
         Raises:
             RecordingError: The recording cannot be made; nothing is served.
@@ -766,6 +691,10 @@ class OtherSessionSource(ABC, Generic[SessionT]):
 
         variables.run(pool.nursery.start_soon, run)
         return session
+
+
+SessionSource: TypeAlias = ServerSessions | OtherSessionSource[Any]
+"""The server as transports use it."""
 
 
 # Closing the connections that begin no session in time.

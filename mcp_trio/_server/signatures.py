@@ -37,11 +37,12 @@ from mcp_trio._server.type_adapters import (
     annotated,
     convert,
     json_schema,
+    line,
+    lines_of,
     plain_schema,
     structure,
     text_in,
 )
-from mcp_trio._server.validation_errors import line, lines_of
 from mcp_trio.errors import MCPError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 

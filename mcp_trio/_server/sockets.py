@@ -7,7 +7,15 @@ handshake and sends no stateless request within `limits.requests.first_request_s
 
 import logging
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -31,7 +39,6 @@ from mcp_trio._protocol.websocket import (
     with_token_header,
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
-from mcp_trio._server.http_options import AccessOptions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
 from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.channel import Channel
@@ -116,6 +123,22 @@ async def serve_with_handshake_timeouts(
 
 
 # WebSocket ----------------------------------------------------------------------------------------
+
+
+class AccessOptions(TypedDict, total=False):
+    """Options that restrict access over HTTP and WebSocket.
+
+    Attributes:
+        hosts: Host names accepted in the `Host` header, besides those of the bound addresses.
+        origins: Web origins whose pages may use the server, besides the server's own.
+        token: The bearer token that each request must carry, if the server has no `auth`. A token
+            is sent as `Authorization: Bearer`, or, from a browser that opens a WebSocket, as the
+            subprotocol `mcp.token.` followed by the token in Base64URL, besides `mcp`.
+    """
+
+    hosts: Collection[str] | None
+    origins: Collection[str] | None
+    token: str | None
 
 
 class WebSocketOptions(AccessOptions, total=False):

@@ -1,16 +1,14 @@
 """Serving over this process's own stdin and stdout, until a signal or the end of the parent."""
 
 import os
-import signal
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING
 
-import attrs
 import trio
 
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordTarget
-from mcp_trio._server.forced_exit import SIGNAL_STATUS_BASE, forced_exit
+from mcp_trio._server.signals import SIGNAL_STATUS_BASE, serve_until_signal
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
@@ -18,8 +16,6 @@ from mcp_trio.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
-
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 async def serve_stdio(
@@ -78,54 +74,14 @@ def run_stdio(
         SystemExit: After a signal, with status 128 plus the number of the signal.
         Exception: The error that `server.serve` raised, not in an exception group.
     """
-    received = trio.run(_run, server, record, descriptors, clock=TickClock())
-    if received is not None:
+    run = partial(
+        serve_until_signal,
+        partial(serve_stdio, server, record=record, descriptors=descriptors),
+        lambda _session: None,
+        server.limits.shutdown.exit_seconds,
+        stop=lambda session: session.shut("signal"),
+        parent_pid=os.getppid(),
+    )
+    received = trio.run(run, clock=TickClock())
+    if received:
         raise SystemExit(SIGNAL_STATUS_BASE + received)
-
-
-async def _run(
-    server: "Server",
-    record: RecordTarget | None,
-    descriptors: tuple[int, int] | None,
-) -> int | None:
-    watch = _SignalWatch()
-    exit_seconds = server.limits.shutdown.exit_seconds
-    with (
-        trio.open_signal_receiver(*SIGNALS) as signals,
-        forced_exit(SIGNALS, seconds=exit_seconds, parent_pid=os.getppid()),
-    ):
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(watch.run, signals)
-                with watch.scope:
-                    await serve_stdio(
-                        server, record=record, descriptors=descriptors, task_status=watch
-                    )
-                nursery.cancel_scope.cancel()
-        except ExceptionGroup as error:
-            raise sole_exception(error) from None
-    return watch.received
-
-
-@attrs.define(eq=False, repr=False)
-class _SignalWatch:
-    """A receiver of signals that closes the session at each signal.
-
-    A signal that arrives before the session has opened cancels the opening instead.
-    """
-
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    session: Session | None = attrs.field(default=None, init=False)
-    received: int | None = attrs.field(default=None, init=False)
-
-    def started(self, value: Any = None) -> None:
-        """Keep the session; this makes the object a `trio.TaskStatus` for `serve_stdio`."""
-        self.session = value
-
-    async def run(self, signals: AsyncIterator[int]) -> None:
-        async for number in signals:
-            self.received = number
-            if self.session is None:
-                self.scope.cancel()
-            else:
-                self.session.shut("signal")

@@ -1,14 +1,14 @@
 """Transformed tools: a registered tool with another name, other arguments, or a wrapper.
 
-A transformed tool has a `base`, the tool that it was made of, and a signature of its own, which
-lists and decodes the changed arguments. Each call decodes them by that signature, runs the wrapper
-if there is one, and then calls the base with the arguments that the signature restores.
+A transformed tool has a `ToolTransform`, and a signature that lists and decodes the changed
+arguments. Each call decodes them by that signature, runs the wrapper if there is one, and then
+calls the tool that it was made of, its base, with the base's own arguments.
 """
 
 import copy
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Protocol, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -22,6 +22,9 @@ from mcp_trio._server.signatures import (
     RawSignature,
     Signature,
 )
+
+if TYPE_CHECKING:
+    from mcp_trio._server.registry import Registered, RegisteredTool
 
 
 @attrs.frozen
@@ -73,133 +76,6 @@ class WrapperSignature(RawSignature):
         return self._keywords(arguments, context)
 
 
-class TransformedSignature(Protocol):
-    """The signature of a transformed tool."""
-
-    def restored(self, given: Mapping[str, Any]) -> Any:
-        """Return the arguments for the base, as its own signature decodes them.
-
-        Raises:
-            TypeError: The tool has no such argument, or a required one is missing.
-        """
-        ...
-
-
-def transformed_signature(tool: str, base: Signature, changes: Mapping[str, Change]) -> Signature:
-    """Return the signature of the tool named `tool` with changed arguments.
-
-    Raises:
-        TypeError: An annotation of the base cannot be resolved.
-        ValueError: There is no such argument, two arguments would have the same name, a new name is
-            not possible, or the base has a JSON Schema in which arguments cannot be changed.
-    """
-    given = base.given if isinstance(base, GivenSchema) else None
-    known = [*base.parameters] if given is None else [*given.get("properties", {})]
-    for name in changes:
-        if name not in known:
-            raise ValueError(f"{tool!r} has no argument {name!r}{did_you_mean(name, known)}")
-    names = {
-        name: getattr(changes.get(name), "name", None) or name
-        for name in known
-        if not isinstance(changes.get(name), Fixed)
-    }
-    twice = [name for name in names.values() if [*names.values()].count(name) > 1]
-    if twice:
-        raise ValueError(f"two arguments of {tool!r} would have the name {twice[0]!r}")
-    if given is not None:
-        schema = _changed_schema(tool, given, changes, names)
-        return TransformedSchema(base=base, changes=changes, names=names, **_options(base, schema))
-    for name in names.values():
-        if not name.isidentifier():
-            raise ValueError(f"{name!r} cannot be the name of an argument: use letters, digits, _")
-    return TransformedParameters(base=base, changes=changes, names=names, **_options(base))
-
-
-def _options(base: Signature, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    options: dict[str, Any] = {} if given is None else {"given": given}
-    return options | {
-        "handler": base.handler,
-        "context_types": base.context_types,
-        "foreign_context_types": base.foreign_context_types,
-        "limits": base.limits,
-        "converter": base.converter,
-    }
-
-
-@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
-class TransformedParameters(Signature):
-    """The signature of a transformed tool whose arguments come from the parameters of a function.
-
-    Attributes:
-        base: The signature of the base.
-        changes: The changes of arguments, by their names in the base.
-        names: The name of each argument that is not fixed, by its name in the base.
-    """
-
-    base: Signature
-    changes: Mapping[str, Change]
-    names: Mapping[str, str]
-
-    @functools.cached_property
-    def context_parameter(self) -> str | None:
-        """None: the base receives the context."""
-        return None
-
-    @functools.cached_property
-    def hints(self) -> dict[str, Any]:
-        """The types of the arguments."""
-        return {new: self.base.hints[old] for old, new in self.names.items()}
-
-    @functools.cached_property
-    def docstring(self) -> Docstring:
-        """The docstring of the function, with the descriptions of the changes."""
-        of_base = self.base.docstring
-        texts = {
-            new: getattr(self.changes.get(old), "description", None) or of_base.parameters.get(old)
-            for old, new in self.names.items()
-        }
-        return Docstring(of_base.description, {name: it for name, it in texts.items() if it})
-
-    @functools.cached_property
-    def parameters(self) -> dict[str, Parameter]:
-        """The arguments, under their new names."""
-        parameters: dict[str, Parameter] = {}
-        for old, new in self.names.items():
-            before, change = self.base.parameters[old], self.changes.get(old) or Argument()
-            assert isinstance(change, Argument)
-            hint = before.hint
-            if change.description is not None:
-                special: Any = Annotated  # The last description counts.
-                hint = special[hint, msgspec.Meta(description=change.description)]
-            is_changed = change.default is not msgspec.NODEFAULT
-            default = change.default if is_changed else before.default
-            parameters[new] = self.parameter(new, hint, default)
-        return parameters
-
-    @functools.cached_property
-    def fixed(self) -> dict[str, Parameter]:
-        """The fixed arguments by their names in the base; their values are the defaults."""
-        return {
-            name: self.parameter(name, self.base.parameters[name].hint, change.value)
-            for name, change in self.changes.items()
-            if isinstance(change, Fixed)
-        }
-
-    def restored(self, given: Mapping[str, Any]) -> msgspec.Struct:
-        """Return the arguments for the base; see `TransformedSignature`."""
-        hidden = {name: given[name] for name in given if name in self._hidden_names}
-        shown = {name: value for name, value in given.items() if name not in hidden}
-        complete = self.arguments_type(**shown)
-        values = {old: getattr(complete, new) for old, new in self.names.items()}
-        for name, each in self.fixed.items():
-            values[name] = copy.deepcopy(each.default) if each.is_mutable else each.default
-        return self.base.arguments_type(**(values | hidden))
-
-    @functools.cached_property
-    def _hidden_names(self) -> frozenset[str]:
-        return frozenset(self.fixed).difference(self.names.values())
-
-
 # The keywords at the root of a JSON Schema beside which arguments can be changed. Any other one,
 # such as `allOf`, may name an argument.
 _KNOWN_KEYWORDS: Final = frozenset(
@@ -210,30 +86,176 @@ _KNOWN_KEYWORDS: Final = frozenset(
 )
 
 
-def _changed_schema(
-    tool: str, given: Mapping[str, Any], changes: Mapping[str, Change], names: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments that are left, under their new names."""
-    unknown = sorted(given.keys() - _KNOWN_KEYWORDS)
-    if unknown and changes:
-        raise ValueError(
-            f"the arguments of {tool!r} cannot be changed: its input schema has {unknown[0]!r}"
-        )
-    properties: dict[str, Any] = {}
-    required = list(given.get("required", ()))
-    for old, new in names.items():
-        change = cast("Argument", changes.get(old) or Argument())
-        schema = given["properties"][old]
-        if change.description is not None:
-            schema = {**schema, "description": change.description}
-        if change.default is not msgspec.NODEFAULT:
-            schema = {**schema, "default": change.default}
-            required = [name for name in required if name != old]
-        properties[new] = schema
-    changed = {**given, "properties": properties}
-    if "required" in given:
-        changed["required"] = [names.get(name, name) for name in required if name in names]
-    return changed
+@attrs.define(eq=False, repr=False)
+class ToolTransform:
+    """The way from the arguments of a transformed tool to a call of its base.
+
+    Attributes:
+        base: The tool that the transformed tool was made of.
+        changes: The changes of arguments, by their names in the base.
+        wrapper: The user's function that calls the base, with a `WrapperSignature`; or None.
+        names: The name of each argument that is not fixed, by its name in the base.
+
+    Raises:
+        TypeError: An annotation of the base cannot be resolved.
+        ValueError: There is no such argument, two arguments would have the same name, a new name is
+            not possible, or the base has a JSON Schema in which arguments cannot be changed.
+    """
+
+    base: "RegisteredTool"
+    changes: Mapping[str, Change]
+    wrapper: "Registered | None"
+    names: Mapping[str, str] = attrs.field(init=False)
+    # The values that the base gets if a call does not give them: fixed ones and changed defaults.
+    _values: Mapping[str, Parameter] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        tool, base, changes = self.base.name, self.base.signature, self.changes
+        given = base.given if isinstance(base, GivenSchema) else None
+        known = [*base.parameters] if given is None else [*given.get("properties", {})]
+        for name in changes:
+            if name not in known:
+                raise ValueError(f"{tool!r} has no argument {name!r}{did_you_mean(name, known)}")
+        self.names = names = {
+            name: getattr(changes.get(name), "name", None) or name
+            for name in known
+            if not isinstance(changes.get(name), Fixed)
+        }
+        twice = [name for name in names.values() if [*names.values()].count(name) > 1]
+        if twice:
+            raise ValueError(f"two arguments of {tool!r} would have the name {twice[0]!r}")
+        for name in names.values() if given is None else ():
+            if not name.isidentifier():
+                raise ValueError(
+                    f"{name!r} cannot be the name of an argument: use letters, digits, _"
+                )
+        unknown = sorted((given or {}).keys() - _KNOWN_KEYWORDS)
+        if unknown and changes:
+            raise ValueError(
+                f"the arguments of {tool!r} cannot be changed: its input schema has {unknown[0]!r}"
+            )
+        values = {
+            name: change.value if isinstance(change, Fixed) else change.default
+            for name, change in changes.items()
+        }
+        self._values = {
+            name: base.parameter(name, Any, value)
+            for name, value in values.items()
+            if value is not msgspec.NODEFAULT
+        }
+
+    def signature(self) -> Signature:
+        """Return the signature of the transformed tool."""
+        base = self.base.signature
+        kept: dict[str, Any] = {
+            "handler": base.handler,
+            "context_types": base.context_types,
+            "foreign_context_types": base.foreign_context_types,
+            "limits": base.limits,
+            "converter": base.converter,
+        }
+        if isinstance(base, GivenSchema):
+            return TransformedSchema(transform=self, given=self._changed(base.given), **kept)
+        return TransformedParameters(transform=self, **kept)
+
+    def _changed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON Schema of the arguments that are left, under their new names."""
+        properties: dict[str, Any] = {}
+        required = list(given.get("required", ()))
+        for old, new in self.names.items():
+            change = self.change(old)
+            schema = given["properties"][old]
+            if change.description is not None:
+                schema = {**schema, "description": change.description}
+            if change.default is not msgspec.NODEFAULT:
+                schema = {**schema, "default": change.default}
+                required = [name for name in required if name != old]
+            properties[new] = schema
+        changed = {**given, "properties": properties}
+        if "required" in given:
+            names = self.names
+            changed["required"] = [names.get(name, name) for name in required if name in names]
+        return changed
+
+    def change(self, name: str) -> Argument:
+        """Return the change of an argument that is not fixed, by its name in the base."""
+        return cast("Argument", self.changes.get(name) or Argument())
+
+    def arguments(self, given: Mapping[str, Any]) -> Any:
+        """Return the arguments for the base, as its own signature decodes them.
+
+        `given` has the names of the transformed tool; fixed arguments have their names in the base.
+
+        Raises:
+            TypeError: The tool has no such argument, or a required one is missing.
+        """
+        old_names = {new: old for old, new in self.names.items()}
+        values = {
+            name: copy.deepcopy(each.default) if each.is_mutable else each.default
+            for name, each in self._values.items()
+        }
+        for name, value in given.items():
+            if name in self.names and name not in old_names:
+                new = self.names[name]
+                raise TypeError(f"the argument {name!r} has the name {new!r} here")
+            values[old_names.get(name, name)] = value
+        base = self.base.signature
+        if isinstance(base, GivenSchema):
+            return values
+        for old, new in self.names.items():
+            if old not in values and base.parameters[old].is_required:
+                raise TypeError(f"the argument {new!r} is missing")
+        return base.arguments_type(**values)
+
+
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
+class TransformedParameters(Signature):
+    """The signature of a transformed tool whose arguments come from the parameters of a function.
+
+    Attributes:
+        transform: The transformation.
+    """
+
+    transform: ToolTransform
+
+    @functools.cached_property
+    def context_parameter(self) -> str | None:
+        """None: the base receives the context."""
+        return None
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        """The types of the arguments."""
+        hints = self.transform.base.signature.hints
+        return {new: hints[old] for old, new in self.transform.names.items()}
+
+    @functools.cached_property
+    def docstring(self) -> Docstring:
+        """The docstring of the function, with the descriptions of the changes."""
+        of_base = self.transform.base.signature.docstring
+        texts = {
+            new: self.transform.change(old).description or of_base.parameters.get(old)
+            for old, new in self.transform.names.items()
+        }
+        return Docstring(of_base.description, {name: it for name, it in texts.items() if it})
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """The arguments, under their new names."""
+        parameters: dict[str, Parameter] = {}
+        for old, new in self.transform.names.items():
+            before, change = (
+                self.transform.base.signature.parameters[old],
+                self.transform.change(old),
+            )
+            hint = before.hint
+            if change.description is not None:
+                special: Any = Annotated  # The last description counts.
+                hint = special[hint, msgspec.Meta(description=change.description)]
+            is_changed = change.default is not msgspec.NODEFAULT
+            default = change.default if is_changed else before.default
+            parameters[new] = self.parameter(new, hint, default)
+        return parameters
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
@@ -241,19 +263,10 @@ class TransformedSchema(GivenSchema):
     """The signature of a transformed tool that was registered with a JSON Schema.
 
     Attributes:
-        base: The signature of the base.
-        changes: The changes of arguments, by their names in the base.
-        names: The name of each argument that is not fixed, by its name in the base.
+        transform: The transformation.
     """
 
-    base: Signature
-    changes: Mapping[str, Change]
-    names: Mapping[str, str]
-
-    @functools.cached_property
-    def _replaced_names(self) -> Sequence[str]:
-        """The names in the base that clients must not send, also if the schema is open."""
-        return sorted(self.changes.keys() - set(self.names.values()))
+    transform: ToolTransform
 
     def decode(self, raw: msgspec.Raw | bytes | None) -> Any:
         """Decode the arguments of a call, and validate them against the changed schema.
@@ -262,17 +275,9 @@ class TransformedSchema(GivenSchema):
             ArgumentsError: The arguments are invalid; the error has a line for each error in them.
         """
         arguments = super().decode(raw)
-        lines = [f"{name}: unknown argument" for name in self._replaced_names if name in arguments]
+        # Clients must not send the former names either, also if the schema is open.
+        former = self.transform.changes.keys() - set(self.transform.names.values())
+        lines = [f"{name}: unknown argument" for name in sorted(former) if name in arguments]
         if lines:
             raise ArgumentsError(lines)
         return arguments
-
-    def restored(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments for the base; see `TransformedSignature`."""
-        old_names = {new: old for old, new in self.names.items()}
-        values = {
-            name: change.value if isinstance(change, Fixed) else change.default
-            for name, change in self.changes.items()
-            if isinstance(change, Fixed) or change.default is not msgspec.NODEFAULT
-        }
-        return copy.deepcopy(values) | {old_names.get(it, it): given[it] for it in given}

@@ -17,7 +17,7 @@ from mcp_trio import (
     ToolError,
     types,
 )
-from mcp_trio._server.uri_templates import TemplateError
+from mcp_trio._protocol.uri_templates import TemplateError
 from mcp_trio.limits import MessageLimits
 
 INVALID_PARAMS = -32602

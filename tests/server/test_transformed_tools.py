@@ -275,7 +275,7 @@ async def test_a_wrong_argument_of_a_wrapper_is_an_error_of_the_server(server, s
     server.transform_tool("search", arguments=CHANGES, wrap=wrap)
     failure = await (await serve(server)).failure("search", {"query": "cod"})
     assert failure == "internal error in search"
-    assert "Unexpected keyword argument 'q'" in caplog.text
+    assert "the argument 'q' has the name 'query' here" in caplog.text
 
 
 async def test_the_annotation_of_a_wrapper_gives_the_output_schema(serve):

@@ -32,10 +32,9 @@ import pytest
 
 from mcp_trio import Server
 from mcp_trio._protocol.versions import NEWEST_LEGACY
-from mcp_trio._server import validation_errors as mistakes
 from mcp_trio._server.results import JsonWriter, tool_result
 from mcp_trio._server.signatures import ArgumentsError
-from mcp_trio._server.type_adapters import TypeReader, convert, json_schema
+from mcp_trio._server.type_adapters import TypeReader, convert, json_schema, line
 from tests.server.conftest import signature, signature_of
 
 Value = TypeVar("Value")
@@ -511,7 +510,7 @@ def test_a_type_without_constraints_is_unchanged(hint):
 
 
 @pytest.mark.parametrize(
-    ("hint", "good", "bad", "line"),
+    ("hint", "good", "bad", "expected"),
     [
         (Annotated[decimal.Decimal, at.Gt(0)], "0.1", "0", "expected Decimal > 0"),
         (Annotated[decimal.Decimal, at.Lt(decimal.Decimal(2))], "1.9", "2", "expected Decimal < 2"),
@@ -558,11 +557,11 @@ def test_a_type_without_constraints_is_unchanged(hint):
         ),
     ],
 )
-def test_constraints_that_msgspec_lacks_are_checked_after_decoding(hint, good, bad, line):
+def test_constraints_that_msgspec_lacks_are_checked_after_decoding(hint, good, bad, expected):
     assert convert(good, readable(hint)) is not ...
     with pytest.raises(msgspec.ValidationError) as caught:
         convert([bad], readable(list[hint]))
-    assert mistakes.line(caught.value) == f"[0]: {line}"
+    assert line(caught.value) == f"[0]: {expected}"
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from mcp_trio._jsonrpc.messages import encode_notification, encode_request, enco
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, LISTEN
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
-from mcp_trio._server.http_options import HostKind
-from mcp_trio._server.http_serve import Address, serve_http
+from mcp_trio._server.http_serve import Address, HostKind, serve_http
 from mcp_trio._server.sockets import bound_websocket
 from mcp_trio._server.subscriptions import ChangeNotifier
 from mcp_trio._testing.channels import BOTH_ENDS, TIMEOUT_SECONDS, End, MakePair

@@ -52,8 +52,8 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.requests import IncomingTrigger
+from mcp_trio._protocol.uri_templates import TemplateError, UriError, UriTemplate
 from mcp_trio._server.sealed_state import Binding, KeyRing, Sealer
-from mcp_trio._server.uri_templates import TemplateError, UriError, UriTemplate
 from mcp_trio._transports.http1 import (
     ChunkedBody,
     Rejected,

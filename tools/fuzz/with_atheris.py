@@ -11,7 +11,7 @@ GUIDES = [
     "mcp_trio._jsonrpc",
     "mcp_trio._protocol",
     "mcp_trio._server.sealed_state",
-    "mcp_trio._server.uri_templates",
+    "mcp_trio._protocol.uri_templates",
     "mcp_trio._transports.http1",
     "mcp_trio._transports.trio_websocket",
     "wsproto",

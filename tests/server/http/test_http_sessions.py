@@ -17,7 +17,7 @@ import trio.testing
 from mcp_trio import Context, Limits, Server
 from mcp_trio import types as s
 from mcp_trio._protocol.event_store import ReplayBuffer
-from mcp_trio._server.http_options import MemoryChanges, MemorySessions
+from mcp_trio._server.http_sessions import MemoryChanges, MemorySessions
 from mcp_trio.http import HttpStores, SessionFacts
 from mcp_trio.limits import KIB, HttpLimits
 from mcp_trio.recording import RecordOptions, replay

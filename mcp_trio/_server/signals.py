@@ -1,10 +1,11 @@
-"""The end of a process after a signal or its parent's death, although something holds it.
+"""Serving until a signal arrives, and the exit of a process that something holds.
 
-A thread waits for the end. So it comes even if a handler blocks the event loop, or is shielded from
-its cancellation.
+A thread waits for the forced exit. So it comes even if a handler blocks the event loop, or is
+shielded from its cancellation.
 """
 
 import itertools
+import logging
 import math
 import os
 import select
@@ -13,23 +14,128 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CodeType, FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 import trio
 
+from mcp_trio._recorder.clock import TickClock
 from mcp_trio._server.effects import CURRENT_CONTEXT
 from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import await_frames
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio._system import SIGHUP, open_process_end
+
+logger = logging.getLogger("mcp_trio")
 
 SIGNAL_STATUS_BASE: Final = 128
 """Added to the number of the signal that ended the process, this is its exit status."""
+
+
+# Serving until a signal arrives -----------------------------------------------------------------
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+OnServing: TypeAlias = Callable[[str], None]
+_Serve: TypeAlias = Callable[..., Awaitable[None]]
+_Wait: TypeAlias = Callable[[], Awaitable[None]]
+
+
+def log_serving(url: str) -> None:
+    """Log the URL at which a server accepts requests."""
+    logger.info("serving %s", url)
+
+
+def run_until_signal(
+    serve: _Serve, *, exit_seconds: float, on_serving: OnServing = log_serving, **options: Any
+) -> NoReturn:
+    """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
+
+    `on_serving` is called with the URL that `serve` reports. The process exits `exit_seconds` after
+    a signal, and at once after a second one.
+
+    Raises:
+        SystemExit: After a signal, with status 128 plus the number of the signal.
+        Exception: The error that `serve` raised, not in an exception group.
+    """
+    run = partial(serve_until_signal, partial(serve, **options), on_serving, exit_seconds)
+    raise SystemExit(SIGNAL_STATUS_BASE + trio.run(run, clock=TickClock()))
+
+
+async def serve_until_signal(
+    serve: _Serve,
+    on_serving: Callable[[Any], object],
+    exit_seconds: float,
+    numbers: Collection[int] = SIGNALS,
+    until: _Wait = trio.sleep_forever,
+    *,
+    stop: Callable[[Any], None] | None = None,
+    parent_pid: int | None = None,
+) -> int:
+    """Serve until a signal arrives, and return its number; return 0 if serving ends before.
+
+    The process exits `exit_seconds` after a signal, and at once after a second one.
+
+    Args:
+        serve: Serves until cancelled or `stop` is called; it reports what it serves.
+        on_serving: Called with what `serve` reports.
+        exit_seconds: The seconds after which the process exits; see `forced_exit`.
+        numbers: The signals.
+        until: Serving ends when this returns.
+        stop: Called with what `serve` has reported when a signal arrives. Without it, and before
+            `serve` has reported, `serve` is cancelled.
+        parent_pid: The parent process, after whose end the process exits; see `forced_exit`.
+
+    Raises:
+        Exception: The error that `serve` raised, not in an exception group.
+    """
+    received: list[int] = []
+    reported: list[Any] = []
+
+    async def watch(signals: AsyncIterator[int], serving: trio.CancelScope) -> None:
+        async for number in signals:
+            received.append(number)
+            if stop is None or not reported:
+                serving.cancel()
+            else:
+                stop(reported[0])
+
+    async def wait(serving: trio.CancelScope) -> None:
+        await until()
+        serving.cancel()
+
+    with (
+        trio.open_signal_receiver(*numbers) as signals,
+        forced_exit(numbers, seconds=exit_seconds, parent_pid=parent_pid),
+    ):
+        try:
+            async with trio.open_nursery() as nursery:
+                with trio.CancelScope() as serving:
+                    nursery.start_soon(watch, signals, serving)
+                    nursery.start_soon(wait, serving)
+                    async with trio.open_nursery() as inner:
+                        reported.append(await inner.start(serve))
+                        on_serving(reported[0])
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as error:
+            raise sole_exception(error) from None
+    return received[0] if received else 0
+
+
+# The forced exit --------------------------------------------------------------------------------
 
 _LINES_MAX: Final = 20
 _PRINT_SECONDS_MAX: Final = 1.0

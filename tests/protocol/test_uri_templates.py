@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mcp_trio._server.uri_templates import TemplateError, TraversalError, UriError, UriTemplate
+from mcp_trio._protocol.uri_templates import TemplateError, TraversalError, UriError, UriTemplate
 
 parse = UriTemplate.parse
 

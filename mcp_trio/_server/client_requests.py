@@ -62,10 +62,10 @@ from mcp_trio._server.type_adapters import (
     TypeReader,
     convert,
     json_schema,
+    line,
     name_of,
     text_in,
 )
-from mcp_trio._server.validation_errors import line
 from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.effects import randomness
 from mcp_trio._session.handlers import Handling
