@@ -130,6 +130,19 @@ def selection_of(
     return Selection(frozenset(names), frozenset(tags), frozenset(kinds or KINDS))
 
 
+@attrs.frozen
+class Unregistered:
+    """The entries of a kind that are not registered: those of servers behind a client.
+
+    Only a decision about the kind applies to them, since their names and tags are not known.
+    """
+
+    kind: str
+    key: str = attrs.field(default="", init=False)
+    tags: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    origin: None = attrs.field(default=None, init=False)
+
+
 @attrs.define(eq=False, repr=False)
 class Visibility:
     """The decisions of `enable` and `disable`, of which the latest about an entry counts.
@@ -149,7 +162,13 @@ class Visibility:
         for selector in selection.selectors():
             self.decisions[selector] = (number, shows)
 
-    def decision(self, entry: "RegisteredEntry") -> bool | None:
+    def rename(self, kind: str, old: str, new: str) -> None:
+        """Let the decision about a name, if there is one, be about another name from now on."""
+        decision = self.decisions.pop((kind, old, None), None)
+        if decision is not None:
+            self.decisions[kind, new, None] = decision
+
+    def decision(self, entry: "RegisteredEntry | Unregistered") -> bool | None:
         """Return whether an entry is shown; None if nothing was decided about it."""
         if not self.decisions:
             return None

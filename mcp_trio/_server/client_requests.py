@@ -70,7 +70,15 @@ from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.effects import randomness
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all
-from mcp_trio.errors import CapabilityMissing, LocalProtocolError, RemoteProtocolError
+from mcp_trio.errors import (
+    URL_ELICITATION_REQUIRED,
+    CapabilityMissing,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RequestError,
+    ToolError,
+    UrlElicitationRequired,
+)
 from mcp_trio.types import (
     AudioContent,
     CreateMessageParams,
@@ -729,18 +737,26 @@ class UrlElicitation(Ask[Answer[None]]):
         return Answer(action=result.action, elicitation_id=self.elicitation_id)
 
 
-def url_elicitation_params(
-    handling: Handling, served: "ServedSession", elicitations: Sequence[UrlElicitation]
-) -> list[Any]:
-    """Return the params of URL elicitations as the data of a `URLElicitationRequiredError`.
+async def elicit_urls(
+    handling: Handling, served: "ServedSession", required: UrlElicitationRequired
+) -> None:
+    """Ask the user to visit the URLs that a handler needs; return when the user has agreed.
 
     Raises:
+        RequestError: With code -32042, for a client that has to visit the URLs and then repeat the
+            request.
+        ToolError: The user does not agree.
         CapabilityMissing: The client does not support URL elicitation.
         LocalProtocolError: A URL breaks a rule of the protocol.
     """
-    params = [each.asked().params for each in prepared(handling, served, elicitations)]
-    data: list[Any] = msgspec.to_builtins(params)
-    return data
+    elicitations: list[UrlElicitation] = required.elicitations
+    if handling.request.peer.protocol_version.has_elicitation_ids:
+        ready = prepared(handling, served, elicitations)
+        params: list[Any] = msgspec.to_builtins([each.asked().params for each in ready])
+        raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
+    agreed = await answers(handling, served, elicitations)
+    if not all(answer.is_accepted for answer in agreed):
+        raise ToolError(f"{required}, and the user has not agreed to it")
 
 
 @attrs.define(init=False, eq=False)

@@ -23,8 +23,15 @@ from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.shares import request_shares
 from mcp_trio._protocol.uri_templates import UriError
-from mcp_trio._server.access import ALLOWED_MARK, DENIED_MARK, AccessRule, Selection, Visibility
-from mcp_trio._server.client_requests import UrlElicitation, answers, url_elicitation_params
+from mcp_trio._server.access import (
+    ALLOWED_MARK,
+    DENIED_MARK,
+    AccessRule,
+    Selection,
+    Unregistered,
+    Visibility,
+)
+from mcp_trio._server.client_requests import elicit_urls
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
@@ -64,7 +71,6 @@ from mcp_trio.errors import (
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     SERVER_BUSY,
-    URL_ELICITATION_REQUIRED,
     AccessDenied,
     RequestError,
     ResourceNotFound,
@@ -187,7 +193,7 @@ class ServedSession:
 
     # Which entries the client sees.
 
-    def is_visible(self, entry: RegisteredEntry) -> bool:
+    def is_visible(self, entry: RegisteredEntry | Unregistered) -> bool:
         """Return whether the client of this session sees an entry of a list, and may use it."""
         decision = None if self._visibility is None else self._visibility.decision(entry)
         if decision is None:
@@ -199,12 +205,6 @@ class ServedSession:
             return True
         view = self.view_of(origin.mount.inner)
         return view.is_visible(cast("RegisteredEntry", origin.entry))
-
-    @property
-    def _hides_entries(self) -> bool:
-        """Return whether this session hides entries that others see, or shows hidden ones."""
-        views = (self._views or {}).values()
-        return any(each._visibility is not None for each in (self, *views))  # noqa: SLF001
 
     def decide(self, selection: Selection, *, shows: bool) -> None:
         """Show or hide entries in this session, and notify its client of the changed lists.
@@ -311,24 +311,7 @@ class ServedSession:
                 required = sole_exception(error)
                 if not isinstance(required, UrlElicitationRequired):
                     raise
-                await self._elicit_urls(handling, required)
-
-    async def _elicit_urls(self, handling: Handling, required: UrlElicitationRequired) -> None:
-        """Ask the user to visit the URLs; return when the user has agreed.
-
-        Raises:
-            RequestError: With code -32042, for a client that has to visit the URLs and then repeat
-                the request.
-            ToolError: The user does not agree.
-            CapabilityMissing: The client cannot be asked.
-        """
-        elicitations: list[UrlElicitation] = required.elicitations
-        if handling.request.peer.protocol_version.has_elicitation_ids:
-            params = url_elicitation_params(handling, self, elicitations)
-            raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
-        agreed = await answers(handling, self, elicitations)
-        if not all(answer.is_accepted for answer in agreed):
-            raise ToolError(f"{required}, and the user has not agreed to it")
+                await elicit_urls(handling, self, required)
 
     # Mounted servers.
 
@@ -407,6 +390,7 @@ class ServedSession:
         """Return the definitions of a complete list, with those of mounted servers."""
         registry, protocol_version = self.registry, handling.request.peer.protocol_version
         entries = {entry.key: entry for entry in LISTS[method].entries(registry)}
+        unregistered = Unregistered(method.partition("/")[0])
         hidden = await self._hidden(handling, method)
         own = [
             each
@@ -420,6 +404,8 @@ class ServedSession:
         for mount in mounts:
             if isinstance(mount, Mount):
                 mounted = await self.view_of(mount.inner).list_mounted(handling, method)
+            elif not self.is_visible(unregistered):
+                continue
             else:
                 mounted = await self.remote(mount, handling).items(handling, self, method)
             for each in mounted:
@@ -428,21 +414,55 @@ class ServedSession:
                 except ValueError as error:
                     logger.warning("%s leaves out an entry of %s: %s", method, mount.text, error)
                     continue
-                entry = entries.get(item_key(item))
-                if entry is not None and not self.is_visible(entry):
+                key = item_key(item)
+                if not self.is_visible(entries.get(key) or unregistered):
                     continue
-                if item_key(item) in keys:
-                    name = item_key(item)
-                    logger.warning(
-                        "%s leaves out %r of %s: the server has another one of this name",
-                        method,
-                        name,
-                        mount.text,
-                    )
+                if key in keys:
+                    text = "%s leaves out %r of %s: the server has another one of this name"
+                    logger.warning(text, method, key, mount.text)
                     continue
-                keys.add(item_key(item))
+                keys.add(key)
                 items.append(item)
         return items
+
+    def _find_elsewhere(
+        self, kind: str, key: str, *, is_for_client: bool = True
+    ) -> "tuple[Mount | RemoteMount, str] | None":
+        """Return the mount of a server behind a client that may have an entry, and its key there.
+
+        None if the entry is registered, or if the client does not see those that are not.
+        """
+        registry = self.registry
+        if not registry.reaches_remotes or (kind == "resources" and self.shared.has_resource(key)):
+            return None
+        if is_for_client and not self.is_visible(Unregistered(kind)):
+            return None
+        return registry.find_mount(kind, key)
+
+    def _use_mounted(
+        self,
+        kind: str,
+        entry: RegisteredEntry | None,
+        handling: Handling,
+        method: str,
+        params: Any,
+    ) -> Awaitable[Any]:
+        """Return the result for a tool or prompt that is not one of this server.
+
+        `entry` is its registered entry; None for one that may be behind a client.
+
+        Raises:
+            RequestError: There is no such tool or prompt, or the client does not see it.
+        """
+        found = None
+        if entry is None:
+            found = self._find_elsewhere(kind, params.name)
+        elif entry.origin is not None and self.is_visible(entry):
+            found = entry.origin.mount, entry.origin.entry.name
+        if found is None:
+            raise self._unknown(kind, params.name)
+        mount, name = found
+        return self._in_mount(mount, handling, method, msgspec.structs.replace(params, name=name))
 
     async def _in_mount(
         self,
@@ -505,29 +525,22 @@ class ServedSession:
                 remote.live.roots_changed()
 
         async def last(request: MiddlewareRequest) -> None:
-            if request.method in self.registry.methods:
-                await self._run_notification_handler(request.method, request.params)
+            own = self.registry.methods.get(request.method)
+            if own is None:
+                return
+            handler, keywords = own.signature.handler, own.signature.bind(request.params, None)
+            if own.runs_in_thread:
+                lane = LANE.get()
+                innermost = None if lane is None else lane.child(has_own_pace=True)
+                sequencer = self.announcer.session.sequencer
+                bridge = ThreadBridge(own.name, sequencer, innermost=innermost)
+                limiter = ClientThreads(self._threads, 0)
+                await run_in_thread(handler, keywords, bridge=bridge, limiter=limiter)
+            elif hasattr(value := handler(**keywords), "__await__"):
+                await value
 
         request = MiddlewareRequest(method=method.name, params=params, context=None)
         await run_through(self.shared.middleware, request, last)
-
-    async def _run_notification_handler(self, method: str, params: Any) -> None:
-        own = self.registry.methods[method]
-        handler, keywords = own.signature.handler, own.signature.bind(params, None)
-        if own.runs_in_thread:
-            lane = LANE.get()
-            bridge = ThreadBridge(
-                own.name,
-                self.announcer.session.sequencer,
-                innermost=None if lane is None else lane.child(has_own_pace=True),
-            )
-            await run_in_thread(
-                handler, keywords, bridge=bridge, limiter=ClientThreads(self._threads, 0)
-            )
-        else:
-            value: Any = handler(**keywords)
-            if hasattr(value, "__await__"):
-                await value
 
     # Methods.
 
@@ -559,24 +572,15 @@ class ServedSession:
         leave this method, and become such a result by `failure_result`.
         """
         tool = self.registry.tools.get(params.name)
-        if tool is None:
-            found = self.registry.find_mount(lambda prefix: prefix.own_name(params.name))
-            if found is not None:
-                own = msgspec.structs.replace(params, name=found[1])
-                answered: types.CallToolResult = await self._in_mount(
-                    found[0], handling, "tools/call", own
-                )
-                return answered
-        # Nearly all servers hide nothing, and need no call to know that.
-        hides = self.registry.visibility.decisions or self._visibility is not None
-        if tool is None or ((hides or tool.origin is not None) and not self.is_visible(tool)):
-            raise self._rejection(INVALID_PARAMS, f"unknown tool: {params.name}")
-        if tool.origin is not None:
-            own = msgspec.structs.replace(params, name=tool.origin.entry.name)
-            mounted: types.CallToolResult = await self._in_mount(
-                tool.origin.mount, handling, "tools/call", own
+        if tool is None or tool.origin is not None:
+            mounted: types.CallToolResult = await self._use_mounted(
+                "tools", tool, handling, "tools/call", params
             )
             return mounted
+        # Nearly all servers hide nothing, and need no call to know that.
+        hides = self.registry.visibility.decisions or self._visibility is not None
+        if hides and not self.is_visible(tool):
+            raise self._unknown("tools", params.name)
         if tool.rule is not None:
             await self._check_access(handling, tool.rule)
         protocol_version = handling.request.peer.protocol_version
@@ -634,13 +638,12 @@ class ServedSession:
         is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
-            elsewhere = self._find_resource_elsewhere(uri)
+            elsewhere = self._find_elsewhere("resources", uri, is_for_client=is_for_client)
             if elsewhere is not None:
                 return await self._read_in_mount(
                     *elsewhere, handling, uri, limiter, is_for_client=is_for_client
                 )
-            find = self._find_visible_resource if is_for_client else self._find_resource
-            resource, values = find(uri)
+            resource, values = self._find_resource(uri, is_for_client=is_for_client)
             if resource.origin is not None:
                 mount = resource.origin.mount
                 own_uri = mount.prefix.own_uri(uri) or uri
@@ -668,36 +671,21 @@ class ServedSession:
         missing = {name: hint for name, hint in hints if getattr(result, name) is None}
         return msgspec.structs.replace(result, **missing)
 
-    def _find_resource_elsewhere(self, uri: str) -> "tuple[Mount | RemoteMount, str] | None":
-        """Return the mount of a server behind a client that may have a resource, and its URI."""
-        if not self.registry.reaches_remotes or self.shared.has_resource(uri):
-            return None
-        return self.registry.find_mount(lambda prefix: prefix.own_uri(uri))
+    def _find_resource(
+        self, uri: str, *, is_for_client: bool = True
+    ) -> tuple[RegisteredResource, dict[str, str]]:
+        """Return the resource at a URI, which the client must see, and the template's values.
 
-    def _find_target_elsewhere(
-        self, reference: types.Reference
-    ) -> "tuple[Mount | RemoteMount, str] | None":
-        if isinstance(reference, types.PromptReference):
-            return self.registry.find_mount(lambda prefix: prefix.own_name(reference.name))
-        return self._find_resource_elsewhere(reference.uri)
-
-    def _find_resource(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
+        Raises:
+            RequestError: There is no such resource, or the URI is rejected.
+        """
         try:
             found = self.registry.find_resource(uri)
         except UriError as error:
             raise self._rejection(INVALID_PARAMS, str(error), {"uri": uri}) from error
-        if found is None:
-            raise self._resource_not_found(uri)
+        if found is None or (is_for_client and not self.is_visible(found[0])):
+            raise self._rejection(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
         return found
-
-    def _find_visible_resource(self, uri: str) -> tuple[RegisteredResource, dict[str, str]]:
-        found = self._find_resource(uri)
-        if not self.is_visible(found[0]):
-            raise self._resource_not_found(uri)
-        return found
-
-    def _resource_not_found(self, uri: str) -> RequestError:
-        return self._rejection(RESOURCE_NOT_FOUND, f"resource not found: {uri}", {"uri": uri})
 
     async def _check_resource(self, handling: Handling, uri: str, *, is_new: bool) -> None:
         """Check that a resource exists; subscribe to one of a server behind a client, if `is_new`.
@@ -705,9 +693,9 @@ class ServedSession:
         Raises:
             RequestError: There is no such resource, or the server is not connected.
         """
-        found = self._find_resource_elsewhere(uri)
+        found = self._find_elsewhere("resources", uri)
         if found is None:
-            rule = self._find_visible_resource(uri)[0].rule
+            rule = self._find_resource(uri)[0].rule
             if rule is not None:
                 await self._check_access(handling, rule)
             return
@@ -720,7 +708,7 @@ class ServedSession:
 
     def _unsubscribe_remote(self, uri: str) -> None:
         """End the subscription to a resource of a server behind a client, if it is one."""
-        found = self._find_resource_elsewhere(uri)
+        found = self._find_elsewhere("resources", uri, is_for_client=False)
         if found is None:
             return
         mount, own_uri = found
@@ -763,11 +751,11 @@ class ServedSession:
         elsewhere: list[str] = []
 
         def is_readable(uri: str) -> bool:
-            if self._find_resource_elsewhere(uri) is not None:
+            if self._find_elsewhere("resources", uri) is not None:
                 unchecked.append(uri)
                 return True
             try:
-                resource, _ = self._find_visible_resource(uri)
+                resource, _ = self._find_resource(uri)
             except RequestError:
                 return False
             if resource.rule is not None:
@@ -783,7 +771,7 @@ class ServedSession:
                     others = [each for each in wanted.resource_subscriptions or () if each != uri]
                     wanted = msgspec.structs.replace(wanted, resource_subscriptions=others or None)
                 else:
-                    if self._find_resource_elsewhere(uri) is not None:
+                    if self._find_elsewhere("resources", uri) is not None:
                         elsewhere.append(uri)
             if unchecked:  # Other servers, or the conditions of access rules, were waited for.
                 self._subscriptions.check_room(client, params.notifications)
@@ -800,18 +788,13 @@ class ServedSession:
         registry, argument = self.registry, params.argument
         target = target_of(params.ref)
         entry = registry.entry(target)
-        found = None if entry is not None else self._find_target_elsewhere(params.ref)
+        found = None if entry is not None else self._find_elsewhere(*target)
         if found is not None:
-            own = msgspec.structs.replace(params, ref=found[0].prefix.own_reference(params.ref))
-            answered: types.CompleteResult = await self._in_mount(
-                found[0], handling, "completion/complete", own
-            )
-            return answered
-        if not registry.completions:
+            return await self._complete_in_mount(found[0], handling, params)
+        if not (registry.completions or registry.reaches_remotes):
             raise RequestError(METHOD_NOT_FOUND, "method not found: nothing is completed here")
         if entry is None or not self.is_visible(entry):
-            what = f"unknown {target[0].removesuffix('s')}: {target[1]}"
-            raise self._rejection(INVALID_PARAMS, what)
+            raise self._unknown(*target)
         if argument.name not in entry.arguments:
             raise self._rejection(INVALID_PARAMS, f"unknown argument: {argument.name}")
         if entry.rule is not None and entry.origin is None:
@@ -820,36 +803,31 @@ class ServedSession:
         if completion is None:
             return completion_result(None)
         if completion.origin is not None:
-            mount = completion.origin.mount
-            own = msgspec.structs.replace(params, ref=mount.prefix.own_reference(params.ref))
-            mounted: types.CompleteResult = await self._in_mount(
-                completion.origin.mount, handling, "completion/complete", own
-            )
-            return mounted
+            return await self._complete_in_mount(completion.origin.mount, handling, params)
         value = await self._call(completion, handling, params)
         return _converted(completion, completion_result, value)
+
+    async def _complete_in_mount(
+        self, mount: "Mount | RemoteMount", handling: Handling, params: types.CompleteParams
+    ) -> types.CompleteResult:
+        own = msgspec.structs.replace(params, ref=mount.prefix.own_reference(params.ref))
+        result: types.CompleteResult = await self._in_mount(
+            mount, handling, "completion/complete", own
+        )
+        return result
 
     async def get_prompt(
         self, handling: Handling, params: types.GetPromptParams
     ) -> types.GetPromptResult | types.InputRequiredResult:
         """Answer `prompts/get`."""
         prompt = self.registry.prompts.get(params.name)
-        if prompt is None:
-            found = self.registry.find_mount(lambda prefix: prefix.own_name(params.name))
-            if found is not None:
-                own = msgspec.structs.replace(params, name=found[1])
-                answered: types.GetPromptResult = await self._in_mount(
-                    found[0], handling, "prompts/get", own
-                )
-                return answered
-        if prompt is None or not self.is_visible(prompt):
-            raise self._rejection(INVALID_PARAMS, f"unknown prompt: {params.name}")
-        if prompt.origin is not None:
-            own = msgspec.structs.replace(params, name=prompt.origin.entry.name)
-            mounted: types.GetPromptResult = await self._in_mount(
-                prompt.origin.mount, handling, "prompts/get", own
+        if prompt is None or prompt.origin is not None:
+            mounted: types.GetPromptResult = await self._use_mounted(
+                "prompts", prompt, handling, "prompts/get", params
             )
             return mounted
+        if not self.is_visible(prompt):
+            raise self._unknown("prompts", params.name)
         if prompt.rule is not None:
             await self._check_access(handling, prompt.rule)
         arguments = _decoded(prompt.signature.decode_text, params.arguments or {})
@@ -893,7 +871,9 @@ class ServedSession:
 
         None: those that the server hides from all clients.
         """
-        if not (self._hides_entries or self.registry.restricted(method)):
+        views = (self, *(self._views or {}).values())
+        decides = any(each._visibility is not None for each in views)  # noqa: SLF001
+        if not (decides or self.registry.restricted(method)):
             return None
         hidden: list[str] = []
         for entry in tuple(LISTS[method].entries(self.registry)):
@@ -902,6 +882,9 @@ class ServedSession:
             if is_denied or not self.is_visible(entry):
                 hidden.append(entry.key)
         return frozenset(hidden)
+
+    def _unknown(self, kind: str, key: str) -> RequestError:
+        return self._rejection(INVALID_PARAMS, f"unknown {kind.removesuffix('s')}: {key}")
 
     def _rejection(self, code: int, text: str, data: Any = None) -> RequestError:
         return RequestError(code, self._shortened(text), data)

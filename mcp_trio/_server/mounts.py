@@ -87,6 +87,18 @@ class Prefix:
             return None
         return scheme[0] + uri[scheme.end() + len(start) :]
 
+    def key(self, kind: str, own: str) -> str:
+        """Return the key at the outer server of a tool, prompt or resource, by the kind of it.
+
+        Raises:
+            ValueError: A URI does not begin with a scheme.
+        """
+        return self.uri(own) if kind == "resources" else self.name(own)
+
+    def own_key(self, kind: str, key: str) -> str | None:
+        """Return the key at the mounted server; None if the key does not have the prefix."""
+        return self.own_uri(key) if kind == "resources" else self.own_name(key)
+
     def own_reference(self, reference: types.Reference) -> types.Reference:
         """Return the mounted server's reference for one of the outer server."""
         if isinstance(reference, types.PromptReference):

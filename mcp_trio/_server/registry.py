@@ -28,14 +28,14 @@ from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._server.access import AccessRule, Selection, Visibility
+from mcp_trio._server.access import AccessRule, Selection, Unregistered, Visibility
 from mcp_trio._server.introspection import (
     function_label,
     is_async,
     name_of,
     plain_function,
 )
-from mcp_trio._server.mounts import Mount, Origin, Prefix
+from mcp_trio._server.mounts import Mount, Origin
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
 from mcp_trio.errors import INVALID_PARAMS, RequestError
@@ -607,19 +607,16 @@ class Registry:
         reaching = (each for each in self.mounts if each.inner.registry.reaches_remotes)
         return [*self.remotes, *reaching]
 
-    def find_mount(
-        self, own_name: Callable[[Prefix], str | None]
-    ) -> "tuple[Mount | RemoteMount, str] | None":
-        """Return the mount that may have what is not registered, and its name there.
+    def find_mount(self, kind: str, key: str) -> "tuple[Mount | RemoteMount, str] | None":
+        """Return the mount that may have an entry that is not registered, and its key there.
 
-        Only servers behind a client have such names. `own_name` returns the name for a prefix; of
-        several prefixes, the longest one counts.
+        Only servers behind a client have such entries. Of several prefixes, the longest one counts.
         """
         found: list[tuple[Mount | RemoteMount, str]] = []
         for mount in self._reaching():
-            name = own_name(mount.prefix)
-            if name is not None:
-                found.append((mount, name))
+            own = mount.prefix.own_key(kind, key)
+            if own is not None:
+                found.append((mount, own))
         return max(found, key=lambda it: len(it[0].prefix.text), default=None)
 
     # Registering and removing.
@@ -665,7 +662,15 @@ class Registry:
         self.insert(kind, key, entry, is_replacement=replaces == key)
         if replaces is not None and replaces != key:
             self.discard(kind, replaces)
+            self._rename(kind, replaces, key)
         self.changed(kind)
+
+    def _rename(self, kind: str, old: str, new: str) -> None:
+        """Let decisions of `disable` about an entry's old name be about its new name."""
+        self.visibility.rename(kind, old, new)
+        for mount in tuple(self.mounted_as):
+            prefix = mount.prefix
+            mount.outer.registry._rename(kind, prefix.key(kind, old), prefix.key(kind, new))  # noqa: SLF001
 
     def insert(
         self, kind: str, key: str, entry: Registered, *, is_replacement: bool = False
@@ -747,10 +752,9 @@ class Registry:
         self, mount: Mount, target: Target, argument: str, completion: Registered
     ) -> None:
         """Add the completion of a mounted server."""
-        origin = Origin(mount, completion)
-        self.add_completion(
-            _outer_target(mount, target), argument, attrs.evolve(completion, origin=origin)
-        )
+        kind, key = target
+        derived = attrs.evolve(completion, origin=Origin(mount, completion))
+        self.add_completion((kind, mount.prefix.key(kind, key)), argument, derived)
 
     def check(self) -> None:
         """Check the entries whose annotations had names that were not defined at registration.
@@ -789,7 +793,7 @@ class Registry:
         self,
         selection: Selection,
         visibility: Visibility,
-        is_visible: Callable[[RegisteredEntry], bool],
+        is_visible: Callable[[RegisteredEntry | Unregistered], bool],
         *,
         shows: bool,
     ) -> list[str]:
@@ -806,14 +810,17 @@ class Registry:
         missing = sorted(selection.names.difference(entry.key for entry in entries))
         if missing:
             what = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
-            hint = "; entries of servers behind a client cannot be hidden" * self.reaches_remotes
+            hint = "; those of servers behind a client can be chosen by kinds= only"
+            hint *= self.reaches_remotes
             raise LookupError(f"no {what} {missing[0]!r} is registered{hint}")
-        before = [is_visible(entry) for entry in entries]
+        unregistered = map(Unregistered, selection.kinds) if self.reaches_remotes else ()
+        seen: list[RegisteredEntry | Unregistered] = [*entries, *unregistered]
+        before = [is_visible(entry) for entry in seen]
         visibility.decide(selection, shows=shows)
-        pairs = zip(entries, before, strict=True)
+        pairs = zip(seen, before, strict=True)
         return sorted({entry.kind for entry, shown in pairs if is_visible(entry) is not shown})
 
-    def is_visible(self, entry: RegisteredEntry) -> bool:
+    def is_visible(self, entry: RegisteredEntry | Unregistered) -> bool:
         """Return whether clients see an entry, unless their session decides otherwise.
 
         One of a mounted server is hidden if either server hides it.
@@ -896,8 +903,9 @@ class Registry:
     def discard_completion(self, target: Target, argument: str) -> Registered | None:
         """Remove a completion, here and from the registries that follow."""
         removed = self.completions.pop((target, argument), None)
+        kind, key = target
         for mount in tuple(self.mounted_as):
-            outer, outer_target = mount.outer.registry, _outer_target(mount, target)
+            outer, outer_target = mount.outer.registry, (kind, mount.prefix.key(kind, key))
             present = outer.completions.get((outer_target, argument))
             origin = None if present is None else present.origin
             if origin is not None and origin.entry is removed:
@@ -1071,12 +1079,6 @@ class Registry:
             with suppress(TypeError):
                 schemas[name] = tool.signature.schema
         return schemas
-
-
-def _outer_target(mount: Mount, target: Target) -> Target:
-    """Return the target at the outer server for a target of a mounted one."""
-    kind, key = target
-    return kind, mount.prefix.name(key) if kind == "prompts" else mount.prefix.uri(key)
 
 
 def _digest(data: bytes) -> str:

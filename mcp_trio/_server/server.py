@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Handler: TypeAlias = Callable[..., Any]
 SignatureT = TypeVar("SignatureT", bound=Signature)
+AnnotationsT = TypeVar("AnnotationsT", types.Annotations, types.ToolAnnotations)
 Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 # https://modelcontextprotocol.io/specification/2025-11-25/server/tools#tool-names
@@ -146,16 +147,21 @@ def _handler_and_name(kind: str, handler: Any, name: str | None) -> tuple[Any, s
     return None, handler
 
 
-def _tool_annotations(
-    annotations: types.ToolAnnotations | Mapping[str, Any] | None,
-) -> types.ToolAnnotations | None:
-    if annotations is None or isinstance(annotations, types.ToolAnnotations):
-        return annotations
-    hints = types.ToolAnnotations.__struct_encode_fields__
-    unknown = sorted(set(annotations) - set(hints))
+def _checked_annotations(
+    kind: type[AnnotationsT], given: AnnotationsT | Mapping[str, Any] | None
+) -> AnnotationsT | None:
+    """Return the annotations of a tool or resource, which may be given as a dict."""
+    if given is None:
+        return None
+    members: Any = msgspec.to_builtins(given)
+    known = kind.__struct_encode_fields__
+    unknown = sorted(set(members) - set(known))
     if unknown:
-        raise ValueError(f"unknown annotations {unknown}: choose from {', '.join(hints)}")
-    return msgspec.convert(annotations, types.ToolAnnotations)
+        raise ValueError(f"unknown annotations {unknown}: choose from {', '.join(known)}")
+    try:
+        return msgspec.convert(members, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the annotations are invalid: {error}") from error
 
 
 def _checked_tags(tags: Collection[str]) -> frozenset[str]:
@@ -431,7 +437,7 @@ class Server:
                 destructive and resumable, and the server has no `states`.
         """
         handler, name = _handler_and_name("tool", handler, name)
-        hints = _tool_annotations(annotations)
+        hints = _checked_annotations(types.ToolAnnotations, annotations)
 
         def register(handler: F) -> F:
             given_schema = {} if input_schema is None else {"given": input_schema}
@@ -545,7 +551,8 @@ class Server:
             name=name or base.name,
             title=title or base.title,
             description=description or base.given_description,
-            annotations=_tool_annotations(annotations) or base.annotations,
+            annotations=_checked_annotations(types.ToolAnnotations, annotations)
+            or base.annotations,
             tags=base.tags if tags is None else _checked_tags(tags),
             meta=base.meta if meta is None else meta,
             signature=transform.signature(),
@@ -574,7 +581,7 @@ class Server:
         icons: Sequence[types.Icon] | None = None,
         mime_type: str | None = None,
         size: int | None = None,
-        annotations: types.Annotations | None = None,
+        annotations: types.Annotations | Mapping[str, Any] | None = None,
         tags: Collection[str] = (),
         meta: Mapping[str, Any] | None = None,
         ttl_seconds: float = 0.0,
@@ -599,7 +606,8 @@ class Server:
             icons: Icons to display.
             mime_type: The media type of the contents.
             size: The size of the contents in bytes, if the URI has no variables.
-            annotations: The audience, the priority and the time of the last change.
+            annotations: The audience, the priority from 0 to 1, and the time of the last change:
+                `Annotations(priority=1)`, or as the specification names them, `{"priority": 1}`.
             tags: Words by which clients and gateways group resources; see `tool`.
             meta: Further members of the resource's `_meta`; a name has a prefix, as in
                 "com.example/name".
@@ -615,7 +623,8 @@ class Server:
             TypeError: The URI is missing, the function cannot be called with keyword arguments, or
                 an annotation cannot be decoded.
             ValueError: The URI is registered already or has no scheme, the template is malformed,
-                parameters and variables differ, or the size of a template is given.
+                parameters and variables differ, the size of a template is given, or the annotations
+                have an unknown member or a priority that is not from 0 to 1.
         """
         if callable(uri):
             name = name_of(uri)
@@ -625,6 +634,7 @@ class Server:
         template = UriTemplate.parse(uri)
         if not _SCHEME.match(uri):
             raise ValueError(f"{uri!r} does not begin with a scheme, such as file: or https:")
+        hints = _checked_annotations(types.Annotations, annotations)
 
         def register(handler: F) -> F:
             signature, runs_in_thread = self._inspect(handler, Signature, thread=thread)
@@ -637,7 +647,7 @@ class Server:
                 icons=icons,
                 mime_type=mime_type,
                 size=size,
-                annotations=annotations,
+                annotations=hints,
                 tags=_checked_tags(tags),
                 meta=meta,
                 template=template,
@@ -761,8 +771,8 @@ class Server:
         A hidden entry is in no list, and a request for it is answered as one for an unknown name.
         Calls that are running continue. The latest `enable` or `disable` about an entry counts; of
         an entry that is registered later, too, if it has the tag or the kind. `Context.enable`
-        shows it to one client. Entries of servers that are mounted behind a client cannot be
-        hidden, since their names are not registered here.
+        shows it to one client. Entries of servers that are mounted behind a client are hidden with
+        their kind only, since their names and tags are not registered here.
 
         Args:
             names: Names of tools and prompts; URIs and templates of resources.

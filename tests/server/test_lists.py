@@ -559,6 +559,30 @@ async def test_resources_are_listed_with_size_and_annotations(
     assert row["annotations"] == {"audience": ["user"], "lastModified": "2026-07-28T00:00:00Z"}
 
 
+@pytest.mark.requirement("RES-18")
+@pytest.mark.parametrize(
+    ("annotations", "text"),
+    [
+        ({"priority": 7}, r"the annotations are invalid: .* <= 1"),
+        ({"priority": -0.5}, r"the annotations are invalid: .* >= 0"),
+        (types.Annotations(priority=7), r"the annotations are invalid: .* <= 1"),
+        ({"audience": ["nobody"]}, "the annotations are invalid: Invalid enum value 'nobody'"),
+        ({"importance": 1}, r"unknown annotations \['importance'\]: choose from audience"),
+    ],
+)
+def test_annotations_of_a_resource_are_checked_where_they_are_given(annotations, text):
+    with pytest.raises(ValueError, match=text):
+        Server("harbour").resource("x:1", annotations=annotations)
+
+
+async def test_annotations_of_a_resource_may_be_a_dict(serve):
+    server = Server("harbour")
+    server.resource("x:1", annotations={"priority": 1, "lastModified": "2026-01-01"})(nothing)
+    asker = await serve(server, protocol_version="2025-11-25")
+    (row,) = (await asker.result("resources/list"))["resources"]
+    assert row["annotations"] == {"priority": 1, "lastModified": "2026-01-01"}
+
+
 @pytest.mark.requirement("ICON-01")
 async def test_server_info_has_the_members_of_the_protocol_version(serve):
     server = Server(

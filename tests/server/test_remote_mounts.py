@@ -297,8 +297,63 @@ def test_two_servers_behind_clients_whose_names_could_be_mixed_up_are_an_error(f
 
 def test_names_of_a_server_behind_a_client_cannot_be_hidden():
     server = hub((remote(weather(), STATELESS), "w"))
-    with pytest.raises(LookupError, match="servers behind a client cannot be hidden"):
+    with pytest.raises(LookupError, match="can be chosen by kinds= only"):
         server.disable("w_forecast")
+
+
+def connect_directly(server):
+    return server
+
+
+def connect_through_a_mounted_server(server):
+    return hub((server, None))
+
+
+@pytest.mark.requirement("TOOL-32", "RES-22", "PROM-15", "TOOL-35")
+@pytest.mark.parametrize("connect", [connect_directly, connect_through_a_mounted_server])
+@all_versions
+async def test_entries_of_a_server_behind_a_client_are_hidden_with_their_kind(
+    outer, inner, connect
+):
+    server = hub((remote(weather(), inner), "w"))
+    served, changed = connect(server), []
+    async with Client(served, protocol_versions=[outer], list_changed=changed.append) as client:
+        assert len(await client.list_tools()) == 2
+        await client.read_resource("data://w/stations")
+        server.disable(kinds=["tools", "resources"])
+        assert await client.list_tools() == []
+        assert await client.list_resources() == []
+        assert await client.list_resource_templates() == []
+        with pytest.raises(RequestError, match="unknown tool: w_forecast"):
+            await client.call_tool("w_forecast", {"city": "Oslo"})
+        with pytest.raises(RequestError, match="resource not found: data://w/stations"):
+            await client.read_resource("data://w/stations")
+        with pytest.raises(RequestError, match="unknown resource"):
+            await client.complete("weather://w/{city}/now", "city", "B")
+        (plan,) = await client.list_prompts()
+        server.enable(kinds=["tools"])
+        assert len(await client.list_tools()) == 2
+        await trio.testing.wait_all_tasks_blocked()
+        assert (set(changed), plan.name) == ({"tools", "resources"}, "w_plan")
+    names, _, _ = await connected(hub((remote(weather(), inner), "w")))
+    assert names == NAMES
+
+
+async def test_a_session_hides_the_entries_of_a_server_behind_a_client_from_its_own_client():
+    server = hub((remote(weather(), LEGACY), "w"))
+
+    @server.tool
+    async def lock(ctx: Context) -> str:
+        await ctx.disable(kinds=["prompts", "resources"])
+        return (await ctx.read_resource("data://w/stations"))[0].text
+
+    client = partial(Client, server, protocol_versions=[LEGACY])
+    async with client() as one, client() as other:
+        assert (await one.call_tool("lock")).data == "Blindern"
+        assert [it.name for it in await one.list_prompts()] == []
+        with pytest.raises(RequestError, match="unknown prompt: w_plan"):
+            await one.get_prompt("w_plan", {"city": "Oslo"})
+        assert [it.name for it in await other.list_prompts()] == ["w_plan"]
 
 
 @pytest.mark.parametrize("target", [1, None, {"command": "python"}])

@@ -445,3 +445,33 @@ def test_a_renamed_argument_is_repeated_in_its_header():
     server.tool(name="tide", input_schema=schema)(taking_all)
     server.transform_tool("tide", arguments={"place": Argument("region"), "depth": Fixed(1)})
     assert server._sessions.param_header_paths("tide") == {"Region": ("region",)}
+
+
+@pytest.mark.requirement("TOOL-32", "TOOL-35")
+@pytest.mark.parametrize("prefix", ["m", None])
+async def test_a_hidden_tool_stays_hidden_under_its_new_name(server, serve, prefix):
+    outer = Server("outer")
+    outer.mount(server, prefix=prefix)
+    name = "m_{}".format if prefix else str
+    server.disable("search")
+    server.transform_tool("search", name="fish", arguments=CHANGES)
+    asker = await serve(server)
+    assert await listed(asker) == {}
+    assert (await asker.error("tools/call", {"name": "fish"}))["message"] == "unknown tool: fish"
+    server.enable("fish")
+    assert await asker.call("fish", query="cod") == "cod 3 t"
+
+    outer.disable(name("fish"))
+    server.transform_tool("fish", name="find")
+    asker = await serve(outer)
+    assert await listed(asker) == {}
+    outer.enable(name("find"))
+    assert await asker.call(name("find"), query="cod") == "cod 3 t"
+    server.tool(name="fish")(search)  # the decision about the former name has left with the tool
+    assert {*await listed(asker)} == {name("find"), name("fish")}
+
+
+async def test_a_hidden_tool_that_is_kept_does_not_hide_the_transformed_one(server, serve):
+    server.disable("search")
+    server.transform_tool("search", name="fish", arguments=CHANGES, keep=True)
+    assert {*await listed(await serve(server))} == {"fish"}
