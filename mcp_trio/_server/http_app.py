@@ -266,9 +266,19 @@ class McpEndpoint:
         steps: list[FirstStep] | None = None,
     ) -> bool:
         """Send the response; return whether the client stayed connected to its end."""
-        sender = self._sender(
-            pending, session, stream, partial(_session_ended, session, request_id)
-        )
+
+        def why_unanswered() -> Rejection | None:
+            """Return a rejection if the session was closed; None if the client has cancelled.
+
+            The status is not 404: after that the client would repeat in a new session a request
+            that may have had effects already.
+            """
+            if not session.is_closed:
+                return None
+            text = "the session was closed before this was answered"
+            return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
+
+        sender = self._sender(pending, session, stream, why_unanswered)
         has_stayed = is_answered = False
         try:
             if steps:
@@ -367,7 +377,7 @@ class McpEndpoint:
             return
         message, request = routing_result.message, pending.request
         is_incomplete = routing_result.is_incomplete
-        status_of_others = _status_of_success if self.protected is None else _status_of_denial
+        is_open = self.protected is None  # Otherwise errors of a denied access have a status.
         slot, steps = self._delivered(
             pending,
             lambda: channel.deliver(
@@ -382,7 +392,10 @@ class McpEndpoint:
             headers=pending.headers,
             # Every incomplete request is answered with 400, whatever its JSON-RPC error is.
             status_of=lambda code: (
-                400 if is_incomplete else STATUS_OF_ERROR.get(code) or status_of_others(code)
+                HTTPStatus.BAD_REQUEST
+                if is_incomplete
+                else STATUS_OF_ERROR.get(code)
+                or (HTTPStatus.OK if is_open else _status_of_denial(code))
             ),
             challenge_of=self._challenge_of(pending),
             why_unanswered=lambda: (
@@ -431,10 +444,6 @@ def _status_of_denial(code: int) -> int:
     return HTTPStatus.FORBIDDEN if code == FORBIDDEN else HTTPStatus.OK
 
 
-def _status_of_success(_code: int) -> int:
-    return HTTPStatus.OK
-
-
 def _busy(status: int, text: str, request_id: RequestId | None = None) -> Rejection:
     """Return the rejection of a request that the client may repeat after a while."""
     headers = [("Retry-After", RETRY_SECONDS)]
@@ -443,18 +452,6 @@ def _busy(status: int, text: str, request_id: RequestId | None = None) -> Reject
 
 def _id_headers(session: HttpSession) -> list[tuple[str, str]]:
     return [(SESSION_ID, session.id)] if session.is_negotiated else []
-
-
-def _session_ended(session: HttpSession, request_id: RequestId | None) -> Rejection | None:
-    """Return why a request was not answered; None if the client has cancelled the request.
-
-    The status is not 404: after that the client would repeat in a new session a request that may
-    have had effects already.
-    """
-    if not session.is_closed:
-        return None
-    text = "the session was closed before this was answered"
-    return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
 
 
 def closing(request_id: RequestId | None = None) -> Rejection:
@@ -798,37 +795,31 @@ class HttpApp:
     # the stack makes every wait of the request slower.
 
     def _respond(self, pending: PendingRequest) -> Awaitable[None]:
-        preflight = self._preflight(pending.request) if is_preflight(pending.request) else None
-        if preflight is not None:
-            return pending.exchange.answer(204, preflight)
-        rejection = self.host_check.rejection(pending.request)
+        request, path = pending.request, pending.request.path
+        if is_preflight(request):
+            custom = None
+            if self._custom is not None and path not in self._routes:
+                custom = self._custom.methods_of(request)
+            methods = {} if custom is None else {"methods": custom}
+            preflight = self.host_check.preflight(request, **methods)
+            if preflight is not None:
+                return pending.exchange.answer(204, preflight)
+        rejection = self.host_check.rejection(request)
         if rejection is not None:
             raise RejectedError(rejection)
-        path = pending.request.path
         if path == _HEALTH:  # Load balancers send no credentials.
             return _respond_health(pending)
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
+        is_public = route in self._public
         if route is None:
-            return self._respond_by_custom_route(pending)
-        if self.protected is None or route in self._public:
-            return route(pending)
-        return _authenticated(pending, self.protected, route)
-
-    def _respond_by_custom_route(self, pending: PendingRequest) -> Awaitable[None]:
-        found = None if self._custom is None else self._custom.find(pending.request)
-        if found is None:
-            text = f"there is no such path; the MCP endpoint is {self.path}"
-            raise RejectedError(Rejection(status=404, text=text))
-        route, is_public = found
+            found = None if self._custom is None else self._custom.find(request)
+            if found is None:
+                text = f"there is no such path; the MCP endpoint is {self.path}"
+                raise RejectedError(Rejection(status=404, text=text))
+            route, is_public = found
         if self.protected is None or is_public:
             return route(pending)
         return _authenticated(pending, self.protected, route)
-
-    def _preflight(self, request: HttpRequest) -> Headers | None:
-        custom = None
-        if self._custom is not None and request.path not in self._routes:
-            custom = self._custom.methods_of(request)
-        return self.host_check.preflight(request, **({} if custom is None else {"methods": custom}))
 
     async def _respond_metadata(self, pending: PendingRequest) -> None:
         """Answer with the protected resource metadata (RFC 9728), which need no credentials."""
@@ -883,18 +874,19 @@ class _RuntimeTask:
 
     async def run(self) -> None:
         """Run the runtime, as the system task; keep or log an error of its lifespan."""
+
+        def keep(errors: ErrorGroup) -> None:
+            error = errors.exceptions[0]
+            if self.ready.is_set():
+                logger.error("the lifespan of a mounted server failed at its end", exc_info=error)
+            else:
+                self.error = error
+
         try:
-            with contained(self._keep_error):
+            with contained(keep):
                 await self.app.runtime.run(task_status=self)
         finally:
             self.ready.set()
-
-    def _keep_error(self, errors: ErrorGroup) -> None:
-        error = errors.exceptions[0]
-        if self.ready.is_set():
-            logger.error("the lifespan of a mounted server failed at its end", exc_info=error)
-        else:
-            self.error = error
 
     async def wait_ready(self) -> HttpApp:
         """Wait until the runtime runs, and return the application.

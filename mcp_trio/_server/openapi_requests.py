@@ -115,16 +115,13 @@ class RequestTemplate:
         Raises:
             ToolError: A value cannot be sent in its place.
         """
-        given = [
-            each
-            for each in self.arguments
-            if each.name in values
-            # Only JSON has a null; elsewhere the parameter is left out.
-            and (values[each.name] is not None or self._is_in_json(each))
-        ]
+        # Only JSON has a null; elsewhere the parameter is left out.
+        with_null = ("member", "body") if self.media_type not in (FORM, MULTIPART) else ()
         at: dict[Location, list[tuple[Argument, Any]]] = {}
-        for argument in given:
-            at.setdefault(argument.location, []).append((argument, values[argument.name]))
+        for argument in self.arguments:
+            value: Any = values.get(argument.name)
+            if value is not None or (argument.name in values and argument.location in with_null):
+                at.setdefault(argument.location, []).append((argument, value))
         query = "&".join(
             field for argument, value in at.get("query", ()) for field in _fields(argument, value)
         )
@@ -139,7 +136,7 @@ class RequestTemplate:
         whole, members = at.get("body", ()), at.get("member", ())
         if self.media_type is None or not (whole or members or self.needs_body):
             return call
-        value: Any = whole[0][1] if whole else {each.wire_name: it for each, it in members}
+        value = whole[0][1] if whole else {each.wire_name: it for each, it in members}
         if self.media_type == MULTIPART:
             return _multipart(call, members)
         if self.media_type == FORM:
@@ -155,10 +152,6 @@ class RequestTemplate:
             content = msgspec.json.encode(value)
         headers["Content-Type"] = self.media_type
         return attrs.evolve(call, headers=headers, content=content)
-
-    def _is_in_json(self, argument: Argument) -> bool:
-        is_in_body = argument.location in ("member", "body")
-        return is_in_body and self.media_type not in (FORM, MULTIPART)
 
     def _path(self, values: Sequence[tuple[Argument, Any]]) -> str:
         texts = {argument.wire_name: _path_text(argument, value) for argument, value in values}
@@ -181,7 +174,12 @@ def _path_text(argument: Argument, value: Any) -> str:
         if not text:
             raise ToolError(f"the argument {argument.name!r} cannot be empty")
         return first + text
-    separator, pairs = ",", _pairs(value)
+    separator = ","
+    pairs: list[tuple[str, str | None]] = (
+        [(quote(key, safe=""), quote(_text(it), safe="")) for key, it in value.items()]
+        if is_object(value)
+        else [(quote(_text(item), safe=""), None) for item in value]
+    )
     texts = [key if item is None else f"{key},{item}" for key, item in pairs]
     if argument.is_exploded:
         is_matrix = argument.style == "matrix"
@@ -194,13 +192,6 @@ def _path_text(argument: Argument, value: Any) -> str:
     if not texts:
         raise ToolError(f"the argument {argument.name!r} cannot be empty")
     return first + separator.join(texts)
-
-
-def _pairs(value: Any) -> list[tuple[str, str | None]]:
-    """Return the encoded items of a list, each with None, or the members of a dict."""
-    if is_object(value):
-        return [(quote(key, safe=""), quote(_text(it), safe="")) for key, it in value.items()]
-    return [(quote(_text(item), safe=""), None) for item in value]
 
 
 def _fields(argument: Argument, value: Any) -> list[str]:

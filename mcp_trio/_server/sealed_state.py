@@ -15,7 +15,7 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 import attrs
 import msgspec
@@ -42,16 +42,6 @@ _PREFIX_BYTES: Final = len(_VERSION) + _ID_BYTES
 _PURPOSE: Final = b"mcp_trio request state"
 
 
-def _check_keys(_ring: object, _field: object, keys: Sequence[object]) -> None:
-    if not keys:
-        raise ValueError("a KeyRing needs at least one key")
-    sizes = [len(key) for key in keys if isinstance(key, bytes)]
-    if len(sizes) < len(keys):
-        raise TypeError("a key has to be bytes")
-    if min(sizes) < KEY_BYTES_MIN:
-        raise ValueError(f"a key needs at least {KEY_BYTES_MIN} bytes: use secrets.token_bytes()")
-
-
 def _as_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
     if isinstance(keys, bytes | str):
         raise TypeError("a KeyRing takes a sequence of keys, such as [key]")
@@ -71,10 +61,22 @@ class KeyRing:
         ValueError: There is no key, or a key is too short.
     """
 
-    keys: Sequence[bytes] = attrs.field(converter=_as_keys, validator=_check_keys, repr=False)
+    keys: Sequence[bytes] = attrs.field(converter=_as_keys, repr=False)
     _ciphers: list[tuple[bytes, "AESGCM"]] | None = attrs.field(
         default=None, init=False, repr=False
     )
+
+    def __attrs_post_init__(self) -> None:
+        keys = cast("Sequence[object]", self.keys)
+        if not keys:
+            raise ValueError("a KeyRing needs at least one key")
+        sizes = [len(key) for key in keys if isinstance(key, bytes)]
+        if len(sizes) < len(keys):
+            raise TypeError("a key has to be bytes")
+        if min(sizes) < KEY_BYTES_MIN:
+            raise ValueError(
+                f"a key needs at least {KEY_BYTES_MIN} bytes: use secrets.token_bytes()"
+            )
 
     @classmethod
     def random(cls) -> "KeyRing":

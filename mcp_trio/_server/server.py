@@ -125,19 +125,6 @@ def _resource_server(setting: "AuthSetting | None") -> "ResourceServer | None":
     return ResourceServer.of(setting)
 
 
-def _check_offers(_server: object, _field: object, offers: Collection[str]) -> None:
-    unknown = set(offers) - CAPABILITIES.keys()
-    if unknown:
-        raise ValueError(f"unknown offers {sorted(unknown)}: choose from {', '.join(CAPABILITIES)}")
-
-
-def _check_extensions(
-    _server: object, _field: object, capabilities: types.ServerCapabilities | None
-) -> None:
-    for identifier in (capabilities and capabilities.extensions) or ():
-        check_extension(identifier)
-
-
 def _handler_and_name(kind: str, handler: Any, name: str | None) -> tuple[Any, str | None]:
     """Return the function and the name, of which the first argument of a decorator is either."""
     if not isinstance(handler, str):
@@ -232,10 +219,8 @@ class Server:
     )
     lifespan: Lifespan | None = attrs.field(default=None, kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True, repr=False)
-    offers: Collection[str] = attrs.field(default=(), kw_only=True, validator=_check_offers)
-    capabilities: types.ServerCapabilities | None = attrs.field(
-        default=None, kw_only=True, validator=_check_extensions
-    )
+    offers: Collection[str] = attrs.field(default=(), kw_only=True)
+    capabilities: types.ServerCapabilities | None = attrs.field(default=None, kw_only=True)
     methods: Mapping[str, Handler] = attrs.field(factory=dict[str, Handler], kw_only=True)
     list_ttl_seconds: float = attrs.field(default=0.0, kw_only=True)
     cache_scope: types.CacheScope = attrs.field(default="private", kw_only=True)
@@ -257,6 +242,11 @@ class Server:
     def __attrs_post_init__(self) -> None:
         if isasyncgenfunction(self.lifespan):
             raise TypeError("a lifespan must be decorated with contextlib.asynccontextmanager")
+        unknown = sorted(set(self.offers) - CAPABILITIES.keys())
+        if unknown:
+            raise ValueError(f"unknown offers {unknown}: choose from {', '.join(CAPABILITIES)}")
+        for identifier in (self.capabilities and self.capabilities.extensions) or ():
+            check_extension(identifier)
         hints = CacheHints(self.list_ttl_seconds, self.cache_scope)
         self._registry = Registry(self.limits, self.list_changed, hints, frozenset(self.offers))
         self._sessions = ServerSessions(self, self._registry, self._change_notifier)
