@@ -1,6 +1,6 @@
 """Test tools: mock servers, scripted peers, faulty connections, simulations, checks, logins."""
 
-from mcp_trio._replay.live import mock_client
+from mcp_trio._replay.live_replay import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server
 from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio._testing.faults import Fault, Faults, FaultyChannel, channel_pair

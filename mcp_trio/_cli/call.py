@@ -45,6 +45,7 @@ from mcp_trio._cli.output import (
     resource_text,
     styled,
 )
+from mcp_trio._journal.texts import json_text
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import (
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from mcp_trio._client.callbacks import ElicitationCallback
     from mcp_trio._client.client import Client
     from mcp_trio._client.connect import Target
-    from mcp_trio.types import CallToolResult, GetPromptResult, ReadResourceResult
+    from mcp_trio.types import CallToolResult, GetPromptResult
 
 
 # SERVER, and the options for the session with it.
@@ -197,22 +198,17 @@ def recorded_results(file: Path) -> list[msgspec.Raw]:
     Raises:
         RecordingError: The recording lost records, because the disk was full.
     """
+    from mcp_trio._journal.conversation import conversation
     from mcp_trio._journal.reader import Damage, first_loss, read_recording
-    from mcp_trio._journal.records import body_bytes
-    from mcp_trio._jsonrpc.messages import Decoder, Response
     from mcp_trio._recorder.files import open_recording
 
-    decoder = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
-    records = [
-        item for item in read_recording(open_recording(file)) if not isinstance(item, Damage)
-    ]
+    items = read_recording(open_recording(file))
+    records = [item for item in items if not isinstance(item, Damage)]
     if first_loss(records) is not None:
         raise RecordingError(f"no disk space for the results in {file.parent}")
-    received = [body_bytes(record) or b"" for record in records if record.kind == "in"]
-    messages = [message for raw in received for message in decoder.messages(raw)]
     # The first result is that of `initialize`, or of `server/discover`.
-    _, *results = [message.result for message in messages if isinstance(message, Response)]
-    return results
+    _, *results = conversation(records).of("server", "result")
+    return [each.body for each in results if each.body is not None]
 
 
 def _run_session(
@@ -254,35 +250,6 @@ async def connected(client: "Client", choices: SessionChoices) -> AsyncGenerator
         yield
 
 
-def _naming_remedy(error: ConnectionLost, choices: SessionChoices) -> ConnectionLost:
-    """Return the error; if the server asks for authorization, its text names what gives it."""
-    from mcp_trio._client.connect import url_of
-
-    url = url_of(_target(choices))
-    if url is None:
-        return error
-    if isinstance(error, AuthorizationError):
-        from mcp_trio._cli.auth import naming_login
-
-        return naming_login(error, url)
-    named = naming_header(error)
-    if named is error or "://" not in url or not url.lower().startswith("http"):
-        return named
-    text = f"{named.reason}; if the server has a login page: mcp-trio auth login {url}"
-    return ConnectionLost(text, http_status=named.http_status)
-
-
-def _login_for(url: str | None, headers: Mapping[str, str]) -> "OAuth | None":
-    """Return the stored login for a URL, unless a header takes its place."""
-    is_http = url is not None and url.lower().startswith(("http://", "https://"))
-    if not is_http or any(name.lower() == "authorization" for name in headers):
-        return None
-    from mcp_trio._cli.auth import stored_login
-
-    assert url is not None
-    return stored_login(url)
-
-
 @contextlib.contextmanager
 def naming_options(choices: SessionChoices) -> Generator[None]:
     """Within this context, errors of a session name the options that help."""
@@ -298,7 +265,20 @@ def naming_options(choices: SessionChoices) -> Generator[None]:
             stderr_tail=error.stderr_tail,
         ) from None
     except ConnectionLost as error:
-        raise _naming_remedy(error, choices) from None
+        from mcp_trio._client.connect import url_of
+
+        url = url_of(_target(choices))
+        if url is None:
+            raise
+        if isinstance(error, AuthorizationError):
+            from mcp_trio._cli.auth import naming_login
+
+            raise naming_login(error, url) from None
+        named = naming_header(error)
+        if named is not error and url.lower().startswith("http"):
+            text = f"{named.reason}; if the server has a login page: mcp-trio auth login {url}"
+            named = ConnectionLost(text, http_status=named.http_status)
+        raise named from None
 
 
 def client_of(
@@ -319,8 +299,18 @@ def client_of(
     from mcp_trio._client.connect import starts_command, url_of
 
     target = _target(choices)
-    reject_headers(choices.headers, url_of(target))
-    configured = getattr(target, "headers", {})
+    url, headers = url_of(target), {**getattr(target, "headers", {}), **choices.headers}
+    reject_headers(choices.headers, url)
+    login: OAuth | None = None
+    has_authorization = any(name.lower() == "authorization" for name in headers)
+    if (
+        url is not None
+        and url.lower().startswith(("http://", "https://"))
+        and not has_authorization
+    ):
+        from mcp_trio._cli.auth import stored_login
+
+        login = stored_login(url)
     return Client(
         target,
         name="mcp-trio",
@@ -333,7 +323,7 @@ def client_of(
         elicitation=elicitation,
         elicitation_modes=("form", "url"),
         headers=choices.headers or None,
-        auth=_login_for(url_of(target), {**configured, **choices.headers}),
+        auth=login,
         inherit_env=not isinstance(choices.server, str),
         stderr="inherit" if choices.stderr and starts_command(target) else None,
         **options,
@@ -361,7 +351,7 @@ def _target(choices: SessionChoices) -> "Target":
 
 def _print_log(message: LoggingMessageParams) -> None:
     data = message.data
-    text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+    text = data if isinstance(data, str) else json_text(data)
     source = "" if message.logger is None else f" {message.logger}"
     echo_error(f"{message.level}{source}: {text}")
 
@@ -641,14 +631,15 @@ async def call_tool(
 
 def print_tool_result(result: "CallToolResult", hint: str = "") -> None:
     """Print the result of a tool to stdout; the text of a failed tool to stderr, with `hint`."""
-    text = content_text(result.content)
+    text, structured = content_text(result.content), result.structured_content
     if result.is_error:
         echo_error(f"{text}{hint}")
-    elif _has_more_than_texts(result):
-        structured = msgspec.json.format(msgspec.json.encode(result.structured_content)).decode()
-        echo_peer_text(f"{text}\n{structured}" if text else structured)
-    else:
-        echo_peer_text(text)
+        return
+    texts = (part.text for part in result.content if isinstance(part, TextContent))
+    if structured is not msgspec.UNSET and not _repeats(texts, structured):
+        formatted = msgspec.json.format(msgspec.json.encode(structured)).decode()
+        text = f"{text}\n{formatted}" if text else formatted
+    echo_peer_text(text)
 
 
 async def _suggestion(name: str, fetch: Callable[[], Awaitable[Iterable[Any]]]) -> str:
@@ -660,23 +651,18 @@ async def _suggestion(name: str, fetch: Callable[[], Awaitable[Iterable[Any]]]) 
     return "" if name in names else did_you_mean(name, names)
 
 
-def _has_more_than_texts(result: "CallToolResult") -> bool:
-    """Return whether there is structured content that no text repeats.
+def _repeats(texts: Iterable[str], structured: Any) -> bool:
+    """Return whether a text repeats structured content, as JSON.
 
-    A text repeats it as JSON. A value that is not an object is wrapped in structured content: the
-    text `5` repeats `{"result": 5}`.
+    A value that is not an object is wrapped in structured content: `5` repeats `{"result": 5}`.
     """
-    structured = result.structured_content
-    if structured is msgspec.UNSET:
-        return False
-    texts = [part.text for part in result.content if isinstance(part, TextContent)]
-    values: list[Any] = []
     for text in texts:
-        try:
+        values: list[Any] = [text]
+        with contextlib.suppress(ValueError, RecursionError):
             values.append(msgspec.json.decode(text))
-        except (ValueError, RecursionError):
-            values.append(text)
-    return structured not in [*values, *({"result": value} for value in (*values, *texts))]
+        if structured in [*values, *({"result": value} for value in values)]:
+            return True
+    return False
 
 
 # `mcp-trio list`.
@@ -816,10 +802,11 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
             hint = did_you_mean(name, KINDS)
             raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}{hint}")
 
-    async def fetch(client: "Client") -> dict[str, Sequence[Any]]:
-        return await fetch_lists(client, kinds)
-
-    lists, raw_results = in_session(SessionChoices(**chosen), fetch, with_raw_results=as_json)
+    lists, raw_results = in_session(
+        SessionChoices(**chosen),
+        lambda client: fetch_lists(client, kinds),
+        with_raw_results=as_json,
+    )
     if as_json:
         echo_json(msgspec.json.encode(items_as_sent(lists, raw_results)))
         return
@@ -863,11 +850,11 @@ Examples:
 def prompt_command(name: str, arguments: tuple[str, ...], *, as_json: bool, **chosen: Any) -> None:
     """Get the prompt NAME with its arguments, and print each message below its role."""
     given = prompt_arguments(parse_arguments(arguments))
-
-    async def get(client: "Client") -> "GetPromptResult":
-        return await get_prompt(client, name, given)
-
-    result, raw_results = in_session(SessionChoices(**chosen), get, with_raw_results=as_json)
+    result, raw_results = in_session(
+        SessionChoices(**chosen),
+        lambda client: get_prompt(client, name, given),
+        with_raw_results=as_json,
+    )
     if as_json:
         echo_json(bytes(raw_results[-1]))
         return
@@ -927,11 +914,11 @@ Examples:
 )
 def read_command(uri: str, *, as_json: bool, output: Any, **chosen: Any) -> None:
     """Read the resource URI, and print its contents."""
-
-    async def read(client: "Client") -> "ReadResourceResult":
-        return await client.read_resource(uri)
-
-    result, raw_results = in_session(SessionChoices(**chosen), read, with_raw_results=as_json)
+    result, raw_results = in_session(
+        SessionChoices(**chosen),
+        lambda client: client.read_resource(uri),
+        with_raw_results=as_json,
+    )
     content = bytes(raw_results[-1]) if as_json else b"".join(map(resource_bytes, result.contents))
     if output is not None:
         try:

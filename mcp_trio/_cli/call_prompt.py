@@ -13,8 +13,17 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import partial
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -44,10 +53,11 @@ from mcp_trio._cli.call import (
 from mcp_trio._cli.elicitation import answer_function
 from mcp_trio._cli.output import echo_error, echo_peer_text, echo_text, printable, resource_text
 from mcp_trio._client.client import Client
+from mcp_trio._journal.texts import json_text
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._system import state_folder
 from mcp_trio.errors import MCPError
-from mcp_trio.types import CallToolResult, ElicitParams, ElicitResult, GetPromptResult
+from mcp_trio.types import ElicitParams, ElicitResult
 
 # The session, in a thread.
 
@@ -224,6 +234,9 @@ def _on_interrupt(function: Callable[[], object] | None) -> Generator[None]:
 
 _Lists: TypeAlias = Mapping[str, Sequence[Any]]
 
+# The attribute that names an item of a list to the user, if that is not its name.
+_NAMES: Final[Mapping[str, str]] = {"resources": "uri", "templates": "uri_template"}
+
 QUIT: Final = "/quit"
 COMMANDS: Final[Mapping[str, str]] = {
     "/prompt": "/prompt NAME argument=text…: get a prompt",
@@ -271,7 +284,11 @@ class Completer:
                 case "/prompt", [name, *given]:
                     return self._prompt_arguments(name, given, last)
                 case "/read", []:
-                    return self._uris(last)
+                    uris = [each.uri for each in self.lists.get("resources", ())]
+                    found = [f"{uri} " for uri in uris if uri.startswith(last)]
+                    for template in self.lists.get("templates", ()):
+                        found += self._from_template(template.uri_template, last)
+                    return list(dict.fromkeys(found))
                 case tool, given:
                     return self._tool_arguments(tool, given, last)
         return []
@@ -283,30 +300,23 @@ class Completer:
         schemas = {tool.name: tool.input_schema for tool in self.lists.get("tools", ())}
         schema: Mapping[str, Any] = schemas.get(name, {})
         properties = properties_of(schema)
-        argument, equals, value = last.partition("=")
-        if not equals:
-            return _missing(properties, given, last)
-        values = _values(properties.get(argument), schema)
-        return [f"{argument}={shlex.quote(each)} " for each in values if each.startswith(value)]
+        return _argument_candidates(
+            properties,
+            given,
+            last,
+            lambda argument, _: _values(properties.get(argument), schema),
+        )
 
     def _prompt_arguments(self, name: str, given: Sequence[str], last: str) -> list[str]:
         prompts = (each for each in self.lists.get("prompts", ()) if each.name == name)
         arguments = [each.name for prompt in prompts for each in prompt.arguments or ()]
-        argument, equals, value = last.partition("=")
-        if not equals:
-            return _missing(arguments, given, last)
-        if argument not in arguments:
-            return []
         others = dict(each.split("=", 1) for each in given if "=" in each)
-        values = self.complete(name, argument, value, others)
-        return [f"{argument}={shlex.quote(each)} " for each in values if each.startswith(value)]
-
-    def _uris(self, last: str) -> list[str]:
-        uris = [each.uri for each in self.lists.get("resources", ())]
-        found = [f"{uri} " for uri in uris if uri.startswith(last)]
-        for template in self.lists.get("templates", ()):
-            found += self._from_template(template.uri_template, last)
-        return list(dict.fromkeys(found))
+        return _argument_candidates(
+            arguments,
+            given,
+            last,
+            lambda argument, value: self.complete(name, argument, value, others),
+        )
 
     def _from_template(self, template: str, text: str) -> list[str]:
         """Return URIs that begin with the text, up to the next variable of the template."""
@@ -327,10 +337,22 @@ class Completer:
         return [f"{text} "] if matched == text else []
 
 
-def _missing(names: Iterable[str], given: Iterable[str], last: str) -> list[str]:
-    """Return the arguments that are not given yet, and begin with `last`."""
-    there = {re.split(":?=", each, maxsplit=1)[0] for each in given}
-    return [f"{name}=" for name in names if name not in there and name.startswith(last)]
+def _argument_candidates(
+    names: Collection[str],
+    given: Iterable[str],
+    last: str,
+    values_of: Callable[[str, str], Iterable[str]],
+) -> list[str]:
+    """Return the arguments that are not given yet and begin with `last`, or the values of one.
+
+    `values_of` returns the values of an argument, which may begin with a text.
+    """
+    argument, equals, value = last.partition("=")
+    if not equals:
+        there = {re.split(":?=", each, maxsplit=1)[0] for each in given}
+        return [f"{name}=" for name in names if name not in there and name.startswith(last)]
+    values = values_of(argument, value) if argument in names else ()
+    return [f"{argument}={shlex.quote(each)} " for each in values if each.startswith(value)]
 
 
 def _values(schema: object, root: Mapping[str, Any]) -> list[str]:
@@ -343,9 +365,7 @@ def _values(schema: object, root: Mapping[str, Any]) -> list[str]:
         for alternative in array_items(members.get(keyword)):
             there = resolved(alternative, root)
             values += array_items(there.get("enum"))
-    texts = (
-        each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in values
-    )
+    texts = (each if isinstance(each, str) else json_text(each) for each in values)
     return list(dict.fromkeys(texts))
 
 
@@ -424,44 +444,29 @@ class CallPrompt:
             case "/help", _:
                 click.echo(HELP)
             case "/list", _:
-                self._print_names()
+                self._refresh()
+                for kind, items in self._lists.items():
+                    name_of = attrgetter(_NAMES.get(kind, "name"))
+                    names = ", ".join(printable(name_of(each)) for each in items)
+                    echo_text(f"{kind}: {names or 'none'}")
             case "/read", [uri]:
                 result = self._session.run(lambda client: client.read_resource(uri))
                 for contents in result.contents:
                     echo_peer_text(resource_text(contents))
             case "/prompt", [prompt, *arguments]:
                 given = prompt_arguments(parse_arguments(arguments))
-
-                async def get(client: Client) -> GetPromptResult:
-                    return await get_prompt(client, prompt, given)
-
-                print_prompt_result(self._session.run(get))
+                got = self._session.run(lambda client: get_prompt(client, prompt, given))
+                print_prompt_result(got)
             case (("/read" | "/prompt"), _):  # without a name, or with too many words
                 raise click.UsageError(COMMANDS[name])
             case _ if name.startswith("/"):
                 raise click.UsageError(f"no command {name}{did_you_mean(name, COMMANDS)}")
             case _:
-                return self._call_tool(name, words)
+                parsed = parse_arguments(words)
+                called = self._session.run(lambda client: call_tool(client, name, parsed))
+                print_tool_result(called)
+                return not called.is_error
         return True
-
-    def _call_tool(self, name: str, words: Sequence[str]) -> bool:
-        given = parse_arguments(words)
-
-        async def call(client: Client) -> CallToolResult:
-            return await call_tool(client, name, given)
-
-        result = self._session.run(call)
-        print_tool_result(result)
-        return not result.is_error
-
-    def _print_names(self) -> None:
-        self._refresh()
-        for kind, items in self._lists.items():
-            names = (
-                getattr(each, "uri", None) or getattr(each, "uri_template", None) or each.name
-                for each in items
-            )
-            echo_text(f"{kind}: {', '.join(map(printable, names)) or 'none'}")
 
     def _refresh(self) -> None:
         if self._session.have_lists_changed:

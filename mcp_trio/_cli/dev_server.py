@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import msgspec
 import trio
 
-from mcp_trio._cli.output import shortened
-from mcp_trio._cli.timeline import Counts, Row, Timeline, members_of, tool_text
+from mcp_trio._cli.timeline import Counts, Row, Timeline
 from mcp_trio._journal.records import Record, body_bytes
+from mcp_trio._journal.texts import json_text, members_of, shortened, tool_text
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._replay.targets import TargetError, import_server, own_files
@@ -239,12 +239,8 @@ def subject_of(message: bytes) -> str:
             if kind in _LISTS
         ]
         rest = {name: value for name, value in result.items() if name not in _WITHOUT_CONTENT}
-        text = tool_text(result) or "; ".join(names) or _json(rest)
+        text = tool_text(result) or "; ".join(names) or json_text(rest)
     else:
         arguments = members_of(members_of(members.get("params")).get("arguments"))
-        text = " ".join(f"{name}={_json(value)}" for name, value in arguments.items())
+        text = " ".join(f"{name}={json_text(value)}" for name, value in arguments.items())
     return shortened(text, _SUBJECT_COLUMNS_MAX)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

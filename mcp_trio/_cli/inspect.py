@@ -1,7 +1,7 @@
 """`mcp-trio show`, `diff`, `check` and `export`: look at recordings, and convert them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,6 @@ from mcp_trio._cli.output import (
     echo_text,
     print_table,
     printable,
-    shortened,
 )
 from mcp_trio._cli.timeline import (
     METHOD_COLUMNS,
@@ -45,6 +44,7 @@ from mcp_trio._cli.timeline import (
 )
 from mcp_trio._journal.reader import Damage
 from mcp_trio._journal.records import KINDS, body_bytes
+from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio.errors import RecordingError
 
 if TYPE_CHECKING:
@@ -223,20 +223,14 @@ def read_rows(
         RecordingError: The file is not a recording.
     """
     counts = Counts()
-    items = records_of(file)
-    if messages is not None:
-        items = _with_messages(items, messages)
-    return list(timeline(items, counts)), counts
 
+    def items() -> "Iterator[Record | Damage]":
+        for item in records_of(file):
+            if messages is not None and not isinstance(item, Damage) and item.kind in {"in", "out"}:
+                messages[item.number] = printable(json_text(body_bytes(item) or b""))
+            yield item
 
-def _with_messages(
-    items: "Iterable[Record | Damage]", messages: dict[int | None, str]
-) -> "Iterator[Record | Damage]":
-    for item in items:
-        if not isinstance(item, Damage) and item.kind in {"in", "out"}:
-            raw = body_bytes(item) or b""
-            messages[item.number] = printable(raw.decode(errors="backslashreplace"))
-        yield item
+    return list(timeline(items(), counts)), counts
 
 
 def _number(value: int | str | None) -> str:
@@ -365,14 +359,9 @@ def _texts_by_record(records: "Sequence[Record]") -> dict[int | None, str]:
 
 
 def _changed(difference: "Difference") -> str:
-    old, new = _value_text(difference.left_value), _value_text(difference.right_value)
+    values = (json_text(each) for each in (difference.left_value, difference.right_value))
+    old, new = (shortened(printable(each), _VALUE_COLUMNS_MAX) for each in values)
     return f"{difference.path}: {old} -> {new}"
-
-
-def _value_text(value: Any) -> str:
-    if value is msgspec.UNSET:
-        return "nothing"
-    return shortened(printable(msgspec.json.encode(_plain(value)).decode()), _VALUE_COLUMNS_MAX)
 
 
 _DIFFERENCE_TEXTS: "Final[Mapping[str, Callable[[Difference], str]]]" = {
@@ -445,15 +434,6 @@ def check_summary(report: "CheckReport") -> str:
 # `mcp-trio export`.
 
 
-def _jsonld(record: "Record", *, with_record: bool) -> list[bytes]:
-    from mcp_trio._journal.export import export_jsonld
-
-    return export_jsonld(record, with_record=with_record)
-
-
-FORMATS: Final[Mapping[str, Callable[..., list[bytes]]]] = {"jsonld": _jsonld}
-
-
 @click.command(
     short_help="Convert a recording's messages for other tools.",
     epilog="""\b
@@ -473,10 +453,10 @@ Examples:
 @click.argument("file", shell_complete=complete_recordings)
 @click.option(
     "--format",
-    "format_name",
-    type=click.Choice(list(FORMATS)),
+    type=click.Choice(["jsonld"]),
     default="jsonld",
     show_default=True,
+    expose_value=False,
     help="The format to convert to.",
 )
 @click.option(
@@ -493,13 +473,13 @@ def export_command(
     context: click.Context,
     /,
     file: str,
-    format_name: str,
     output: str | None,
     *,
     overwrite: bool,
     with_records: bool,
 ) -> None:
     """Write the messages of the recording FILE in another format."""
+    from mcp_trio._journal.export import export_jsonld
     from mcp_trio._recorder.files import FileSink
 
     left_out: list[str] = []
@@ -510,7 +490,7 @@ def export_command(
                 left_out.append(f"line {item.line}: {item.text}")
                 continue
             try:
-                yield from FORMATS[format_name](item, with_record=with_records)
+                yield from export_jsonld(item, with_record=with_records)
             except RecordingError as error:
                 left_out.append(str(error))
 

@@ -104,11 +104,6 @@ def styled(text: str, *, colour: str | None = None, bold: bool = False) -> str:
     return click.style(text, fg=colour, bold=bold)
 
 
-def shortened(text: str, columns_max: int) -> str:
-    """Return the text, cut and ended with an ellipsis if it is longer than `columns_max`."""
-    return text if len(text) <= columns_max else f"{text[: columns_max - 1]}…"
-
-
 def size(count: float) -> str:
     """Return a number of bytes with its unit, such as `17 bytes` or `4.2 MiB`."""
     is_exact = True

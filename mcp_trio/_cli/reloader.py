@@ -45,10 +45,10 @@ from mcp_trio._cli.output import (
     echo_text,
     print_table,
     printable,
-    shortened,
     size,
     styled,
 )
+from mcp_trio._journal.texts import shortened
 from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits

@@ -39,7 +39,7 @@ from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
-    from mcp_trio._replay.live import InputsReport
+    from mcp_trio._replay.live_replay import InputsReport
     from mcp_trio._replay.repeat import Outcome, ReplayJob
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
@@ -460,7 +460,7 @@ def _drive(
     import attrs
 
     from mcp_trio._cli.output import busy
-    from mcp_trio._replay.live import drive
+    from mcp_trio._replay.live_replay import drive
     from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 
     limits = DEFAULT_LIMITS
@@ -508,7 +508,7 @@ _DIFFERENCE_COLOURS: Final = {
 
 def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
     from mcp_trio._cli.output import Column, Line, print_table
-    from mcp_trio._replay.live import value_texts
+    from mcp_trio._replay.live_replay import value_texts
 
     if as_json:
         import msgspec

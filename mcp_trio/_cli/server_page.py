@@ -27,6 +27,7 @@ from mcp_trio._cli.call import (
     session_parameters,
 )
 from mcp_trio._cli.output import echo_json, printable, printable_lines
+from mcp_trio._journal.texts import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -207,7 +208,7 @@ def _print_members(console: "Console", name: str, value: object) -> None:
     """Print a JSON object in one line, unless it is None or empty."""
     members = msgspec.to_builtins(value)
     if members:
-        texts = (f"{key}: {_json(each)}" for key, each in members.items())
+        texts = (f"{key}: {json_text(each)}" for key, each in members.items())
         _print(console, f"{name}: {', '.join(texts)}", indent=2)
 
 
@@ -216,10 +217,6 @@ def _capabilities(capabilities: "ServerCapabilities") -> Iterator[str]:
     for name, value in msgspec.to_builtins(capabilities).items():
         included = [key for key, each in value.items() if each is not False]
         yield f"{name} ({', '.join(included)})" if included else name
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 # The arguments of a tool, from its JSON Schema. As in `call`, a schema may contain anything.
@@ -241,7 +238,7 @@ def argument_rows(
     for name, argument in properties_of(schema).items():
         given = object_members(argument)  # a reference may have a description of its own
         members = {**resolved(argument, root), **given}
-        default = _json(members["default"]) if "default" in members else ""
+        default = json_text(members["default"]) if "default" in members else ""
         description = members.get("description") or members.get("title") or ""
         is_required = "yes" if name in required else "no"
         yield f"{path}{name}", type_text(argument, root), is_required, default, str(description)
@@ -269,9 +266,9 @@ def type_text(schema: object, root: Mapping[str, Any], depth: int = 0) -> str:
     if depth > SCHEMA_DEPTH_MAX:  # the schema contains itself
         return "any"
     if "const" in members:
-        return _json(members["const"])
+        return json_text(members["const"])
     if values := array_items(members.get("enum")):
-        return " | ".join(map(_json, values))
+        return " | ".join(map(json_text, values))
     for keyword in ("anyOf", "oneOf"):
         if alternatives := array_items(members.get(keyword)):
             texts = dict.fromkeys(type_text(each, root, depth + 1) for each in alternatives)

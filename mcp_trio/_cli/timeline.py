@@ -3,15 +3,14 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from statistics import median
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import attrs
 import click
 import msgspec
 
-from mcp_trio._cli.output import Column, Line, print_table, printable, shortened, styled
+from mcp_trio._cli.output import Column, Line, print_table, printable, styled
 from mcp_trio._journal.conversation import (
-    InputRequired,
     RoundTrip,
     RoundTripTracker,
     input_responses_in,
@@ -19,6 +18,15 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.reader import Damage
 from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body, message_name
+from mcp_trio._journal.texts import (
+    input_required_text,
+    json_text,
+    members_of,
+    message_text,
+    responses_text,
+    shortened,
+    tool_text,
+)
 from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
@@ -31,100 +39,6 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.metadata import CLIENT_INFO, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio.limits import DEFAULT_LIMITS
-
-# Short texts for messages: the method, and the member of its params that matters most.
-
-
-def message_text(method: str, params: object) -> str:
-    """Return the method, and what the message is about, such as `tools/call forecast`."""
-    subject = _SUBJECTS.get(method)
-    return method if subject is None else f"{method} {subject(members_of(params))}".rstrip()
-
-
-def input_required_text(result: InputRequired) -> str:
-    """Return the requests of a result that asks the client for input, each with its key."""
-    requests = [
-        f"{key}: {message_text(each.method, each.params)}" for key, each in result.requests.items()
-    ]
-    return f"asks {'; '.join(requests)}" if requests else "asks to retry the request"
-
-
-def responses_text(responses: Mapping[str, msgspec.Raw]) -> str:
-    """Return a client's responses to these requests, each with its key.
-
-    Of an elicitation's response, these are the action and the content.
-    """
-    texts: list[str] = []
-    for key, response in responses.items():
-        members = members_of(response)
-        if "action" in members:
-            parts = [part for name in ("action", "content") if (part := members.get(name))]
-            text = " ".join(part if isinstance(part, str) else _json(part) for part in parts)
-        else:
-            text = bytes(response).decode(errors="replace")
-        texts.append(f"{key}: {text}")
-    return "; ".join(texts)
-
-
-def members_of(body: object) -> dict[str, Any]:
-    """Return the members of a JSON object, decoded or not; none for anything else."""
-    if isinstance(body, dict):
-        return cast("dict[str, Any]", body)
-    if not isinstance(body, bytes | msgspec.Raw):
-        return {}
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except ValueError:
-        return {}
-
-
-def tool_text(result: Mapping[str, Any]) -> str:
-    """Return the texts in a tool's result, joined."""
-    try:
-        return " ".join(str(item["text"]) for item in result["content"] if "text" in item)
-    except (KeyError, TypeError):
-        return ""
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _member(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda params: str(params.get(name, ""))
-
-
-def _progress(params: dict[str, Any]) -> str:
-    total, message = params.get("total"), params.get("message")
-    of = "" if total is None else f"/{total}"
-    return f"{params.get('progress')}{of}" + ("" if message is None else f" {message}")
-
-
-def _subscribed(params: dict[str, Any]) -> str:
-    """Return what a subscription asks for: names of lists, and URIs of resources."""
-    wanted = members_of(params.get("notifications"))
-    return " ".join(
-        _json(value) if isinstance(value, list) else name for name, value in wanted.items() if value
-    )
-
-
-_SUBJECTS: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
-    "tools/call": _member("name"),
-    "prompts/get": _member("name"),
-    "resources/read": _member("uri"),
-    "resources/subscribe": _member("uri"),
-    "resources/unsubscribe": _member("uri"),
-    "logging/setLevel": _member("level"),
-    "initialize": _member("protocolVersion"),
-    "subscriptions/listen": _subscribed,
-    "elicitation/create": _member("message"),
-    "notifications/elicitation/complete": _member("elicitationId"),
-    "notifications/progress": _progress,
-    "notifications/message": lambda params: f"{params.get('level')}: {params.get('data')}",
-    "notifications/resources/updated": _member("uri"),
-    "notifications/subscriptions/acknowledged": _subscribed,
-}
-
 
 # Rows: a record each, and for a batch one more for each of its messages.
 #
@@ -327,13 +241,13 @@ def _other_row(session: _Session, record: Record) -> Row:
         case "mark":
             body = members_of(body_bytes(record))
             value = body.get("value")
-            note = "" if value is None else _json(value)
+            note = "" if value is None else json_text(value)
             return Row(kind="mark", what=str(body.get("name", "")), note=note)
         case "shut":
             return Row(kind="shut", what=str(members_of(body_bytes(record)).get("cause", "")))
         case "end":
             counts = members_of(body_bytes(record)).get("counts")
-            return Row(kind="end", note=_json(counts) if counts else "")
+            return Row(kind="end", note=json_text(counts) if counts else "")
         case _:
             outcome: Outcome | None = "error" if record.kind in {"err", "gap"} else None
             note = (body_bytes(record) or b"").decode(errors="replace")

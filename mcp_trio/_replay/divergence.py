@@ -1,14 +1,15 @@
 """Divergences: the difference between a recorded and a replayed operation, and its report."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from mcp_trio._journal.diff import JsonDifference, json_differences
 from mcp_trio._journal.records import Record, ValueBody, body_bytes, decode_body, encode_body
 from mcp_trio._journal.redaction import Redactor
+from mcp_trio._journal.texts import excerpts, json_text, members_of, shortened, tool_text
 from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.trace import (
     LaneKey,
@@ -30,9 +31,6 @@ from mcp_trio.errors import INTERNAL_ERROR, ReplayDivergence
 
 # Operations of these kinds are the same if they have the same name, whatever their arguments.
 _NAMED_KINDS: Final = frozenset({"cmd", "val", "mark"})
-
-# The kind of a divergence between operations of one kind and label; "frame" for all others.
-_CHANGE_KINDS: Final = {"cmd": "argument", "val": "argument"}
 
 _RESPONSE: Final = "response"
 
@@ -182,17 +180,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             if skips(operation, record):
                 return "missing"
             if has_same_label(record, operation):
-                if self._differs_in_secrets_only(record, operation):
+                recorded = [str(left) for _, left, _ in self.differences]
+                redactor = self.redactor
+                if redactor is not None and recorded and all(map(redactor.knows, recorded)):
                     return "redacted"
-                return _CHANGE_KINDS.get(record.kind, "frame")
+                return "argument" if record.kind in {"cmd", "val"} else "frame"
         return "order" if is_recorded_later else "extra"
-
-    def _differs_in_secrets_only(self, record: Record, operation: Operation) -> bool:
-        recorded, replayed = body_bytes(record), operation.body
-        if self.redactor is None or recorded is None or replayed is None:
-            return False
-        texts = [str(left) for _, left, _ in json_differences(recorded, replayed)]
-        return bool(texts) and all(map(self.redactor.knows, texts))
 
     @property
     def differences(self) -> Sequence[JsonDifference]:
@@ -320,11 +313,11 @@ def describe(*findings: Finding) -> ReplayDivergence:
         alike.setdefault(_likeness(finding), []).append(index)
     paragraphs: list[str] = []
     for shown, *others in alike.values():
-        lines = [str(errors[shown])]
+        rows: list[tuple[str, str]] = []
         for finding in (findings[index] for index in others):
             location = next(_lines(finding), "").partition(": ")[0]
-            lines.append(f"  {'also at:':<11}{_position(finding)}{location and f', {location}'}")
-        paragraphs.append("\n".join(lines))
+            rows.append(("also at", f"{_position(finding)}{location and f', {location}'}"))
+        paragraphs.append(report_text(str(errors[shown]), rows))
     requests = {
         request_lane(finding.acting_lane) for finding in findings if finding.acting_lane is not None
     }
@@ -373,7 +366,7 @@ def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDiverge
         ordinal = operation.ordinal
     headline = f"replay diverged at {_position(finding)}"
     return ReplayDivergence(
-        "\n".join([headline, *(f"  {label + ':':<11}{text}" for label, text in rows)]),
+        report_text(headline, rows),
         record=finding.number,
         lane=None if lane is None else lane[1],
         kind=finding.kind,
@@ -389,6 +382,11 @@ def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDiverge
         untracked_calls=finding.untracked_calls,
         follows=None if origin is None else origin[0],
     )
+
+
+def report_text(headline: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return a headline, and below it the rows, each with its label."""
+    return "\n".join([headline, *(f"  {label + ':':<11}{text}" for label, text in rows)])
 
 
 # Several divergences.
@@ -447,8 +445,7 @@ def state_text(finding: Finding) -> str:
             if name != own
         ),
     ]
-    lines = [f"  {label + ':':<11}{text}" for label, text in rows]
-    return "\n".join([f"stopped at {_position(finding)}", *lines])
+    return report_text(f"stopped at {_position(finding)}", rows)
 
 
 def _position(finding: Finding) -> str:
@@ -475,7 +472,7 @@ def _recorded_and_replayed(finding: Finding) -> tuple[str, str]:
     if record is not None and operation is not None and operation.body is not None:
         left, right = excerpts(left, right, chars_max=_TEXT_CHARS_MAX)
     else:
-        left, right = _beginning(left), _beginning(right)
+        left, right = shortened(left, _TEXT_CHARS_MAX), shortened(right, _TEXT_CHARS_MAX)
     if finding.missing is not None:
         recorded = "missing from the file"
     elif record is None:
@@ -498,24 +495,6 @@ def _text(body: bytes | None) -> str:
     return "" if body is None else body.decode("utf-8", "replace")
 
 
-def _beginning(text: str) -> str:
-    return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 1] + "…"
-
-
-def excerpts(left: str, right: str, *, chars_max: int) -> tuple[str, str]:
-    """Return two texts, each cut to this length around the first character that differs."""
-    pairs = zip(left, right, strict=False)
-    shorter = min(len(left), len(right))
-    same = next((at for at, (a, b) in enumerate(pairs) if a != b), shorter) if left != right else 0
-    begin = max(min(same - chars_max // 3, max(len(left), len(right)) - chars_max), 0)
-    cut: list[str] = []
-    for text in (left, right):
-        excerpt = text[begin : begin + chars_max]
-        is_cut = begin + chars_max < len(text)
-        cut.append(f"{'…' if begin else ''}{excerpt}{'…' if is_cut else ''}")
-    return cut[0], cut[1]
-
-
 def _lines(finding: Finding) -> Iterator[str]:
     """Yield the line of the user's code that acts, or at which the lane waits."""
     operation, lane = finding.operation, finding.lane
@@ -532,14 +511,10 @@ def _changes(finding: Finding) -> Iterator[str]:
     """Yield the JSON paths at which the two bodies differ, if they are of one kind."""
     differences = finding.differences
     for path, left, right in differences[:_DIFFERENCES_MAX]:
-        before, after = excerpts(_value_text(left), _value_text(right), chars_max=_VALUE_CHARS_MAX)
+        before, after = excerpts(json_text(left), json_text(right), chars_max=_VALUE_CHARS_MAX)
         yield f"{path}: {before} became {after}"
     if len(differences) > _DIFFERENCES_MAX:
         yield f"and {len(differences) - _DIFFERENCES_MAX} more values"
-
-
-def _value_text(value: object) -> str:
-    return "nothing" if value is msgspec.UNSET else _text(msgspec.json.encode(value))
 
 
 def _waiting(finding: Finding) -> str:
@@ -672,33 +647,12 @@ def _failure_cause(finding: Finding) -> str:
     # The recorded handler failed as well, or the exception says that a call was blocked.
     if finding.later_record is not None or finding.kind == "blocked":
         return ""
-    try:
-        response = msgspec.json.decode(operation.body or b"{}", type=_Response)
-    except (ValueError, RecursionError):
-        return ""
-    error, result = response.error, response.result
-    is_crash = result.is_error and any(it.text.startswith(CRASH_TEXT) for it in result.content)
-    if error.code != INTERNAL_ERROR and not is_crash:
+    response = members_of(operation.body)
+    error, result = members_of(response.get("error")), members_of(response.get("result"))
+    is_crash = result.get("isError") is True and tool_text(result).startswith(CRASH_TEXT)
+    if error.get("code") != INTERNAL_ERROR and not is_crash:
         return ""
     return "the handler raised an exception, which is in the log: its answer is an internal error"
-
-
-class _Error(msgspec.Struct, frozen=True):
-    code: int = 0
-
-
-class _Text(msgspec.Struct, frozen=True):
-    text: str = ""
-
-
-class _Result(msgspec.Struct, frozen=True, rename="camel"):
-    content: list[_Text] = []
-    is_error: bool = False
-
-
-class _Response(msgspec.Struct):
-    error: _Error = _Error()
-    result: _Result = _Result()
 
 
 def _lost_exception_cause(finding: Finding) -> str:
@@ -776,7 +730,7 @@ def _name(kind: str, body: bytes | None) -> str:
 def _unseen_cause(finding: Finding) -> str:
     """Name what Python lets no replay see: the order of a set, and addresses of objects."""
     for _, left, right in finding.differences:
-        before, after = _value_text(left), _value_text(right)
+        before, after = json_text(left), json_text(right)
         if _ADDRESS.search(before) and _ADDRESS.sub("", before) == _ADDRESS.sub("", after):
             return "the address of an object, as in its default repr(), differs in each process"
         if sorted(before) == sorted(after):
@@ -809,7 +763,7 @@ def _clock_cause(finding: Finding) -> str:
     is_near_deadline = finding.kind in _DEADLINE_KINDS or (
         record is not None and record.kind == "cxl"
     )
-    if _opening(finding, "clock") != _FOREIGN_CLOCK or not is_near_deadline:
+    if finding.trace.opening.clock != _FOREIGN_CLOCK or not is_near_deadline:
         return ""
     return (
         "a deadline that expired in another turn of the event loop: the recording was made under"
@@ -819,13 +773,14 @@ def _clock_cause(finding: Finding) -> str:
 
 
 def _earlier_sessions_cause(finding: Finding) -> str:
-    count = _opening(finding, "earlier_sessions") or 0
+    count = finding.trace.opening.earlier_sessions
     if not count:
         return ""
+    sessions = "1 other session" if count == 1 else f"{count} other sessions"
     return (
-        f"{_sessions(count)} of the recorded process ended before this one began, and memory that"
-        " they left, such as a module's globals, is not in this file: record such sessions together"
-        " with SharedRecording"
+        f"{sessions} of the recorded process ended before this one began, and memory that they"
+        " left, such as a module's globals, is not in this file: record such sessions together with"
+        " SharedRecording"
     )
 
 
@@ -833,20 +788,11 @@ def _concurrent_sessions_cause(finding: Finding) -> str:
     count = finding.trace.concurrent_sessions
     if not count:
         return ""
-    were = "was" if count == 1 else "were"
+    sessions = "1 other session was" if count == 1 else f"{count} other sessions were"
     return (
-        f"{_sessions(count)} {were} open at the same time: memory that sessions share is not in"
-        " this file, so record such sessions together with SharedRecording"
+        f"{sessions} open at the same time: memory that sessions share is not in this file, so"
+        " record such sessions together with SharedRecording"
     )
-
-
-def _sessions(count: int) -> str:
-    return f"{count} other session{'' if count == 1 else 's'}"
-
-
-def _opening(finding: Finding, name: str) -> Any:
-    """Return a fact from the `open` record; None if the recording does not have it."""
-    return getattr(finding.trace.opening, name, None)
 
 
 CAUSES: Final[Sequence[Callable[[Finding], str]]] = (

@@ -8,9 +8,9 @@ live server's value.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import attrs
 import msgspec
@@ -36,6 +36,7 @@ from mcp_trio._journal.conversation import (
     without_meta,
 )
 from mcp_trio._journal.diff import json_differences
+from mcp_trio._journal.texts import members_of
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
@@ -113,14 +114,10 @@ def retry_params(
     Responses to input requests that the live server does not make are left out.
     """
     keys = live_keys(recorded.requests, live.requests)
-    adapted = {
-        name: value
-        for name, value in params.items()
-        if name not in {INPUT_RESPONSES, REQUEST_STATE}
-    }
-    responses = params.get(INPUT_RESPONSES)
-    if isinstance(responses, dict):
-        given = cast("dict[str, Any]", responses)
+    adapted = {**params}
+    given = members_of(adapted.pop(INPUT_RESPONSES, None))
+    adapted.pop(REQUEST_STATE, None)
+    if given:
         adapted[INPUT_RESPONSES] = {keys[key]: given[key] for key in given if key in keys}
     if live.request_state is not None:
         adapted[REQUEST_STATE] = live.request_state
@@ -149,26 +146,26 @@ def live_keys(
 
     Equal requests are matched first, and the remaining ones by their method, in order.
     """
+
+    def normalized(request: InputRequest) -> bytes:
+        params = msgspec.json.decode(request.params)
+        return msgspec.json.encode([request.method, params], order="sorted")
+
     found: dict[str, str] = {}
     for is_exact in (True, False):
         for key, request in recorded.items():
             if key not in found:
-                wanted = _normalized(request)
+                wanted = normalized(request)
                 candidates = [
                     live_key
                     for live_key, other in live.items()
                     if live_key not in found.values()
                     and other.method == request.method
-                    and (not is_exact or _normalized(other) == wanted)
+                    and (not is_exact or normalized(other) == wanted)
                 ]
                 if candidates:
                     found[key] = key if key in candidates else candidates[0]
     return found
-
-
-def _normalized(request: InputRequest) -> bytes:
-    params = msgspec.json.decode(request.params)
-    return msgspec.json.encode([request.method, params], order="sorted")
 
 
 # Protocol versions --------------------------------------------------------------------------------
@@ -181,36 +178,19 @@ def check_protocol_version(recorded: Conversation, protocol_version: str) -> Non
         ValueError: The version is unknown; or it has a handshake and the recorded client made none,
             or the client made a handshake and the version has none.
     """
-    possible = possible_protocol_versions(recorded)
+    requests = recorded.of("client", "request")
+    is_legacy = any(each.method == INITIALIZE for each in requests)
+    is_stateless = recorded.stateless_request is not None
+    possible = [
+        name
+        for name in ALL_PROTOCOL_VERSIONS
+        if (is_legacy if PROTOCOL_VERSIONS[name].has_handshake else is_stateless)
+    ]
     if protocol_version not in possible:
         raise ValueError(
             f"the recorded requests cannot be sent under {protocol_version}; possible protocol"
             f" versions: {', '.join(possible) or 'none'}"
         )
-
-
-def possible_protocol_versions(recorded: Conversation) -> Sequence[str]:
-    """Return the protocol versions under which a client's requests can be sent, newest first."""
-    requests = recorded.of("client", "request")
-    is_legacy = any(each.method == INITIALIZE for each in requests)
-    is_stateless = recorded.stateless_request is not None
-    return [
-        name
-        for name in ALL_PROTOCOL_VERSIONS
-        if (is_legacy if PROTOCOL_VERSIONS[name].has_handshake else is_stateless)
-    ]
-
-
-def with_protocol_version(
-    message: RecordedMessage, params: dict[str, Any], protocol_version: str
-) -> dict[str, Any]:
-    """Return params with another protocol version where the recorded ones have one."""
-    has_handshake = PROTOCOL_VERSIONS[protocol_version].has_handshake
-    if message.method == INITIALIZE and has_handshake:
-        params["protocolVersion"] = protocol_version
-    if protocol_version_of(message.body) is not None and not has_handshake:
-        params["_meta"][VERSION] = protocol_version
-    return params
 
 
 # The matcher --------------------------------------------------------------------------------------
@@ -319,10 +299,16 @@ class ResponseMatcher:
                 return encode_recorded_response(message, request.id)
 
     def _live_params(self, message: RecordedMessage) -> dict[str, Any]:
+        """Return params with the live server's values, and the other protocol version if any."""
         params: dict[str, Any] = self._forwarded_values.replace(members(message.body))
         if self.protocol_version is None:
             return params
-        return with_protocol_version(message, params, self.protocol_version)
+        has_handshake = PROTOCOL_VERSIONS[self.protocol_version].has_handshake
+        if message.method == INITIALIZE and has_handshake:
+            params["protocolVersion"] = self.protocol_version
+        if protocol_version_of(message.body) is not None and not has_handshake:
+            params["_meta"][VERSION] = self.protocol_version
+        return params
 
     def _live_reference(self, message: RecordedMessage) -> int | str | None:
         """Return the live id or token of the request to which a client's notification refers."""

@@ -52,6 +52,7 @@ from mcp_trio._journal.conversation import (
     without_meta,
 )
 from mcp_trio._journal.diff import JsonDifference, json_differences
+from mcp_trio._journal.texts import json_text, members_of, shortened
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Lost,
@@ -66,7 +67,6 @@ from mcp_trio._jsonrpc.messages import (
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
-from mcp_trio._replay.live import value_text
 from mcp_trio._replay.live_messages import (
     MessageChannel,
     encode_recorded_notification,
@@ -97,6 +97,7 @@ if TYPE_CHECKING:
 
 _CLOSEST_MAX: Final = 3
 _PATHS_MAX: Final = 4
+_PARAMS_CHARACTERS_MAX: Final = 100
 
 # Requests that clients repeat as they like; each gets the last recorded answer.
 _REPEATABLE: Final = frozenset({PING, DISCOVER, INITIALIZE, "logging/setLevel"})
@@ -130,7 +131,8 @@ class UnrecordedRequest(msgspec.Struct, frozen=True):
     closest: tuple[str, ...]
 
     def __str__(self) -> str:
-        text = f"{self.method} {value_text(self.params)} was not recorded"
+        params = shortened(json_text(self.params), _PARAMS_CHARACTERS_MAX)
+        text = f"{self.method} {params} was not recorded"
         if not self.closest:
             return f"{text}, nor any other {self.method}"
         return f"{text}; closest recorded requests: {'; '.join(self.closest)}"
@@ -144,9 +146,9 @@ class RequestMatcher:
         self._open_requests = list(self._requests)
         self._answered_requests: list[RecordedMessage] = []
         self._open_notifications = recorded.of("client", "notification")
-        self._rules: list[Callable[[RecordedMessage, bytes], bool]] = [_is_same, _is_same_retry]
+        self._rules: list[Callable[[RecordedMessage, bytes], bool]] = [_is_same, _is_alike]
         if recorded.opening.redaction:
-            self._rules.append(_has_same_shape)
+            self._rules.append(partial(_is_alike, by_shape=True))
 
     @property
     def unused(self) -> list[RecordedMessage]:
@@ -231,58 +233,40 @@ def _is_same(recorded: RecordedMessage, call: bytes) -> bool:
     return recorded.method == INITIALIZE or not _call_differences(recorded, call)
 
 
-def _is_same_retry(recorded: RecordedMessage, call: bytes) -> bool:
-    return _have_same_decisions(recorded, call) and not _differences_beside_responses(
-        recorded, call
+def _is_alike(recorded: RecordedMessage, call: bytes, *, by_shape: bool = False) -> bool:
+    """Return whether a retry differs in its input responses only, and they decide the same.
+
+    With `by_shape`, its other values need only have the shapes of the recorded ones.
+    """
+    for path, old, new in _call_differences(recorded, call):
+        is_response = _INPUT_RESPONSES_PATH.match(path) is not None
+        if not (is_response or (by_shape and _shape(old) == _shape(new))):
+            return False
+    recorded_responses, responses = (
+        members_of(members_of(each).get(INPUT_RESPONSES)) for each in (_call(recorded.body), call)
     )
-
-
-def _has_same_shape(recorded: RecordedMessage, call: bytes) -> bool:
-    differences = _differences_beside_responses(recorded, call)
-    is_same = all(_shape(old) == _shape(new) for _, old, new in differences)
-    return is_same and _have_same_decisions(recorded, call)
-
-
-def _differences_beside_responses(recorded: RecordedMessage, call: bytes) -> list[JsonDifference]:
-    return [
-        each
-        for each in _call_differences(recorded, call)
-        if _INPUT_RESPONSES_PATH.match(each[0]) is None
-    ]
-
-
-def _have_same_decisions(recorded: RecordedMessage, call: bytes) -> bool:
-    """Return whether both answer the same input requests with the same decisions."""
-    old, new = (_input_responses(each) for each in (_call(recorded.body), call))
-    return old.keys() == new.keys() and all(
-        _is_same_decision(response, new[key]) for key, response in old.items()
+    return recorded_responses.keys() == responses.keys() and all(
+        _is_same_decision(response, responses[key]) for key, response in recorded_responses.items()
     )
-
-
-def _input_responses(call: bytes) -> Mapping[str, Any]:
-    responses = msgspec.json.decode(call, type=dict[str, Any]).get(INPUT_RESPONSES)
-    return cast("Mapping[str, Any]", responses) if isinstance(responses, Mapping) else {}
 
 
 def _is_same_decision(recorded: object, live: object) -> bool:
     """Return whether two input responses are of one kind, by their members and action."""
-    if not isinstance(recorded, Mapping) or not isinstance(live, Mapping):
+    old, new = members_of(recorded), members_of(live)
+    if not (old and new):
         return recorded == live
-    old, new = cast("Mapping[str, Any]", recorded), cast("Mapping[str, Any]", live)
     return old.get("action") == new.get("action") and not old.keys().isdisjoint(new)
 
 
 def _shape(value: Any) -> str:
-    text = "" if value is UNSET else msgspec.json.encode(value).decode()
-    return "".join(map(_character_class, text))
-
-
-def _character_class(character: str) -> str:
-    if character.isdigit():
-        return "0"
-    if not character.isascii():
-        return str(len(character.encode()))
-    return "a" if character.islower() else "A" if character.isupper() else character
+    """Return a value as JSON, with one digit or letter in place of each that it has."""
+    text = "" if value is UNSET else json_text(value)
+    return "".join(
+        ("0" if c.isdigit() else "a" if c.islower() else "A" if c.isupper() else c)
+        if c.isascii()
+        else str(len(c.encode()))
+        for c in text
+    )
 
 
 # Version negotiation ------------------------------------------------------------------------------
@@ -311,12 +295,10 @@ def negotiation_answer(recorded: Conversation, request: Request) -> bytes | None
         text = "this is a mock: only a session with a handshake was recorded"
         return encode_error(request.id, METHOD_NOT_FOUND, text)
     prefixes = (each.method.partition("/")[0] for each in recorded.of("client", "request"))
-    server_info: Mapping[str, Any] = {}
-    for result in recorded.of("server", "result"):
-        meta: Any = members(result.body).get("_meta")
-        if isinstance(meta, dict) and SERVER_INFO in meta:
-            server_info = {SERVER_INFO: meta[SERVER_INFO]}
-            break
+    metas = (
+        members_of(members(each.body).get("_meta")) for each in recorded.of("server", "result")
+    )
+    server_info = next((meta[SERVER_INFO] for meta in metas if SERVER_INFO in meta), None)
     discovered: Mapping[str, Any] = {
         "resultType": "complete",
         "supportedVersions": [protocol_version],
@@ -325,7 +307,7 @@ def negotiation_answer(recorded: Conversation, request: Request) -> bytes | None
         },
         "ttlMs": 0,
         "cacheScope": "private",
-        "_meta": server_info,
+        "_meta": {} if server_info is None else {SERVER_INFO: server_info},
     }
     return encode_response(request.id, discovered)
 
@@ -451,8 +433,7 @@ class MockSession:
                 index = recorded_index(message.id)
                 if index is not None and index in self._awaited_answers:
                     self._awaited_answers.pop(index).set()
-                    answer = self._recorded.answers.get(index)
-                    if answer is not None:
+                    if (answer := self._recorded.answers.get(index)) is not None:
                         self._send_caused_by(answer)
             case Malformed(id=int() | str(), is_request=True):
                 error = encode_error(message.id, message.code, message.message)

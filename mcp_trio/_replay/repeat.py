@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Final, Literal
 
@@ -149,78 +150,60 @@ def replay_repeatedly(
         TargetError: The target names no server, or cannot be imported.
         RuntimeError: A process ended early, as by a handler that ends it.
     """
-    workers = [_Worker(job, hash_seed, on_outcome) for hash_seed in HASH_SEEDS]
-    try:
-        for worker in workers:
-            worker.thread.join()
-    finally:
-        for worker in workers:
-            worker.stop()
-    for worker in workers:
-        if worker.error is not None:
-            raise worker.error
-    return [outcome for worker in workers for outcome in worker.outcomes]
+    processes: list[subprocess.Popen[bytes]] = []
+    with ThreadPoolExecutor(len(HASH_SEEDS), "mcp_trio replay") as threads:
+        try:
+            replays = [
+                threads.submit(_replay_in_process, job, seed, processes, on_outcome)
+                for seed in HASH_SEEDS
+            ]
+            return [outcome for each in replays for outcome in each.result()]
+        finally:
+            for process in processes:
+                process.kill()
 
 
 # Held during a call of `on_outcome`.
 _outcome_lock: Final = threading.Lock()
 
 
-class _Worker:
-    """A process that replays, and the thread that reads its outcomes."""
-
-    def __init__(
-        self, job: ReplayJob, hash_seed: int, on_outcome: Callable[[Outcome], object]
-    ) -> None:
-        self.outcomes: list[Outcome] = []
-        self.error: Exception | None = None
-        self._on_outcome = on_outcome
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  `stop` closes it
-        self._process = subprocess.Popen(
+def _replay_in_process(
+    job: ReplayJob,
+    hash_seed: int,
+    processes: list[subprocess.Popen[bytes]],
+    on_outcome: Callable[[Outcome], object],
+) -> list[Outcome]:
+    """Start a process, add it to `processes`, send it the job, and read its outcomes."""
+    outcomes: list[Outcome] = []
+    with (
+        tempfile.TemporaryFile() as stderr,
+        subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, msgspec.json.encode(sys.path).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._stderr,
+            stderr=stderr,
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-        )
-        self._job = msgspec.json.encode(job)
-        self.thread = threading.Thread(target=self._run, name="mcp_trio replay", daemon=True)
-        self.thread.start()
-
-    def stop(self) -> None:
-        """Kill the process if it still runs, and close its files."""
-        self._process.kill()
-        self._process.wait()
-        self.thread.join()
-        self._stderr.close()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except Exception as error:  # `replay_repeatedly` raises it
-            self.error = error
-
-    def _work(self) -> None:
-        """Send the job to the process, read the outcomes, and check the exit status."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        with stdin, stdout:
-            stdin.write(self._job)
-            stdin.close()
-            for line in stdout:
-                read = msgspec.json.decode(line, type=dict[str, object])
-                if _TARGET_ERROR in read:
-                    raise TargetError(str(read[_TARGET_ERROR]))
-                outcome = msgspec.json.decode(line, type=Outcome)
-                self.outcomes.append(outcome)
-                with _outcome_lock:
-                    self._on_outcome(outcome)
-        if status := self._process.wait():
-            self._stderr.seek(0)
-            lines = self._stderr.read().decode(errors="replace").splitlines()
+        ) as process,
+    ):
+        processes.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin as stdin:
+            stdin.write(msgspec.json.encode(job))
+        for line in process.stdout:
+            read = msgspec.json.decode(line, type=dict[str, object])
+            if _TARGET_ERROR in read:
+                raise TargetError(str(read[_TARGET_ERROR]))
+            outcome = msgspec.json.decode(line, type=Outcome)
+            outcomes.append(outcome)
+            with _outcome_lock:
+                on_outcome(outcome)
+        if status := process.wait():
+            stderr.seek(0)
+            lines = stderr.read().decode(errors="replace").splitlines()
             tail = "\n".join(lines[-_STDERR_LINES_MAX:])
             raise RuntimeError(f"a process that replays ended with status {status}:\n{tail}")
+    return outcomes
 
 
 def work() -> None:

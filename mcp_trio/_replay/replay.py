@@ -2,95 +2,41 @@
 
 import functools
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 import trio
 
-from mcp_trio._journal.records import LISTED_KINDS, Record, body_bytes, messages_in
+from mcp_trio._journal.records import Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
-from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.replayer import Abort, Player, Replayer, ThreadToken, unshield
+from mcp_trio._replay.listed_changes import ListedChanges
+from mcp_trio._replay.player import Abort, SilentChannel, ThreadToken, run_player
+from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.session_replay import (
     OutboundReplay,
     OutboundReplayer,
     SessionReplay,
     find_uncompared,
 )
-from mcp_trio._replay.source_locations import error_location
 from mcp_trio._replay.stops import Stop, reject_stop
-from mcp_trio._replay.trace import (
-    MessageFields,
-    Trace,
-    is_request_lane,
-    load_trace,
-    message_fields,
-    request_data,
-    seconds_of,
-)
+from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields, seconds_of
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
-from mcp_trio._server.registry import Registry
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
-from mcp_trio.errors import NothingCompared, ReplayDivergence
+from mcp_trio.errors import NothingCompared
 
 if TYPE_CHECKING:
     from mcp_trio._server.server import Server
 
 Mode: TypeAlias = Literal["strict", "outbound"]
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
-
-
-Entry: TypeAlias = tuple[str, str]
-"""A kind of `LISTED_KINDS`, and a name or URI.
-
-The name is empty if the list was too long: the record then has one digest for the whole list.
-"""
-
-Changes: TypeAlias = Mapping[Entry, Literal["changed", "added", "removed"]]
-"""The entries that differ from the recorded ones."""
-
-_SINGULARS: Final[Mapping[str, str]] = dict(
-    zip(LISTED_KINDS, ("tool", "prompt", "resource", "resource template"), strict=True)
-)
-
-
-class SilentChannel:
-    """A channel without a peer: the sequencer compares what is sent and delivers what arrives."""
-
-    transport = "replay"
-
-    def send_nowait(self, messages: Sequence[bytes]) -> int:
-        """Discard the messages; return their number."""
-        return len(messages)
-
-    async def send(self, messages: Sequence[bytes]) -> None:  # noqa: ARG002  of `Channel`
-        """Discard the messages."""
-        await trio.lowlevel.checkpoint()
-
-    def deliver_to(self, take: Callable[[Sequence[bytes | Oversized]], None]) -> None:
-        """Do nothing: the replayer gives each message to the session itself."""
-
-    async def receive(self) -> Sequence[bytes | Oversized]:
-        """Wait for ever; no session that `deliver_to` delivers to calls this."""
-        await trio.sleep_forever()
-
-    async def aclose(self) -> None:
-        """Do nothing but let other tasks run."""
-        await trio.lowlevel.checkpoint()
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +151,7 @@ def run_replay(
     if stop is not None:
         reject_stop(trace, stop)
     registry = sessions_of(server).registry
-    changes = _list_changes(trace, registry)
+    changes = ListedChanges(trace, registry)
     tools = set(registry.tools)  # The lifespan may register more.
     clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
@@ -225,7 +171,7 @@ def run_replay(
         )
         make_sequencer = functools.partial(OutboundReplay, replayer, uncompared=uncompared)
     replayer.stop = stop
-    replayer.list_change = functools.partial(_used_change, trace, registry, changes)
+    replayer.list_change = changes.of_request
     if trace.opening.redaction is not None:
         replayer.redactor = redactor_for_replay(trace.opening.redaction, trace.journal, key)
 
@@ -267,7 +213,7 @@ def run_replay(
         )
     divergences = [] if divergence is None else [divergence]
     if mode == "strict":
-        divergences += _used_changes(trace, registry, changes)
+        divergences += changes.divergences()
     if divergences:
         first, *others = divergences
         if all_divergences:
@@ -292,7 +238,7 @@ def run_replay(
         notes=trace.notes,
         continuing=replayer.continuing,
         untracked_calls=tuple(replayer.untracked_calls),
-        list_changes=tuple(f"{_entry_text(entry)} was {it}" for entry, it in changes.items()),
+        list_changes=changes.texts(),
         lifespan=lifespan_text,
     )
 
@@ -348,230 +294,3 @@ async def replay_async(
             all_divergences=all_divergences,
         )
     )
-
-
-# The Trio run -------------------------------------------------------------------------------------
-
-
-class _SetupFailed(Exception):  # noqa: N818  it carries an error, and is none itself
-    """The cause is an error of the server or its lifespan, by which the replay could not begin."""
-
-
-@contextmanager
-def _marking_setup_errors() -> Generator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise _SetupFailed from error
-
-
-async def run_player(
-    player: Player,
-    open_session: Callable[[Any, int], Session],
-    lifespan: AbstractAsyncContextManager[Any],
-    watch: UntrackedCallWatch,
-) -> None:
-    """Run a player in a Trio run of its own, until all tasks have ended.
-
-    Raises:
-        Exception: The server or its lifespan failed before the first session.
-    """
-    scope = trio.CancelScope()
-    errors: list[BaseException] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_stalled, player, scope)
-        try:
-            with scope, watch, _marking_setup_errors():
-                async with lifespan as value:
-                    errors += await _play(player, open_session, value)
-        except _SetupFailed as failed:
-            errors.append(failed)
-        await player.thread_token.wait_all_released()
-        nursery.cancel_scope.cancel()
-    for error in errors:
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        if isinstance(error, _SetupFailed):
-            assert error.__cause__ is not None
-            raise error.__cause__
-    for error in errors:
-        if not isinstance(error, Abort | trio.Cancelled):
-            text = f"{type(error).__name__}: {error}  {error_location(error)}"
-            player.fail(text.rstrip())
-
-
-async def _play(
-    player: Player, open_session: Callable[[Any, int], Session], stand_in: Any
-) -> list[BaseException]:
-    """Replay all sessions and lifespans; return the errors that left them.
-
-    Sessions without a lifespan in the journal get the `stand_in` for its value.
-    """
-
-    async def run_lifespan(run: LifespanRun) -> None:
-        try:
-            async with run.enter():
-                await run.wait_for_sessions()
-        except BaseException as error:
-            # Its end is compared with the recording. What happens after the replay does not count.
-            if any(isinstance(each, KeyboardInterrupt) for each in _leaves(error)):
-                raise
-
-    try:
-        async with trio.open_nursery() as nursery:
-
-            async def begin(channel: int, lifespan: LifespanRun | None) -> Session:
-                context, value = copy_context(), stand_in
-                if lifespan is not None:
-                    assert lifespan.variables is not None  # The player has checked it.
-                    context, value = lifespan.variables.copy(), lifespan.value
-                with _marking_setup_errors():
-                    session = open_session(value, channel)
-                started = trio.Event()
-
-                async def run_session() -> None:
-                    async with trio.open_nursery() as own:
-                        await own.start(session.run)
-                        started.set()
-
-                context.run(nursery.start_soon, run_session)
-                await started.wait()
-                return session
-
-            await player.play(begin, lambda run: nursery.start_soon(run_lifespan, run))
-            nursery.cancel_scope.cancel()
-    except BaseException as error:
-        return list(_leaves(error))
-    return []
-
-
-async def _cancel_stalled(player: Player, scope: trio.CancelScope) -> None:
-    """Whenever the clock stalls, cancel all tasks, shielded or not."""
-    main = trio.lowlevel.current_task().parent_nursery
-    assert main is not None
-    while True:
-        await player.clock.stalled.wait()
-        player.clock.stalled = trio.Event()
-        if not player.is_over:
-            player.fail(player.clock.reason)
-        player.thread_token.abandon()
-        scope.cancel()
-        unshield(main.parent_task)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors in an exception group, or the error itself."""
-    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
-    if not inner:
-        yield error
-    for each in inner:
-        yield from _leaves(each)
-
-
-# Listed entries -----------------------------------------------------------------------------------
-
-# The `open` record has a digest of each entry that the server lists: of a tool, prompt or resource.
-# An entry may have changed although a replay is the same, because the recorded client did not ask
-# for the list. So the entries are compared separately.
-
-
-def _list_changes(trace: Trace, registry: Registry) -> Changes:
-    """Return the entries that the server lists differently now than in the recording.
-
-    A recording without digests, made by an early version of this package, has no changes.
-    """
-    if not trace.opening.listed:
-        return {}
-    recorded, now = _digests(trace.opening.listed), _digests(registry.listed())
-    changes: dict[Entry, Literal["changed", "added", "removed"]] = {}
-    for entry in dict.fromkeys([*recorded, *now]):
-        if entry not in now:
-            changes[entry] = "removed"
-        elif entry not in recorded:
-            changes[entry] = "added"
-        elif recorded[entry] != now[entry]:
-            changes[entry] = "changed"
-    return changes
-
-
-def _digests(listed: Mapping[str, Sequence[str]]) -> dict[Entry, str]:
-    lines = [(kind, line.partition(" ")) for kind in LISTED_KINDS for line in listed.get(kind, ())]
-    return {(kind, name): digest for kind, (digest, _, name) in lines}
-
-
-def _entry_text(entry: Entry) -> str:
-    kind, name = entry
-    return f'the {_SINGULARS[kind]} "{name}"' if name else f"the list of {kind}"
-
-
-def _used_changes(trace: Trace, registry: Registry, changes: Changes) -> Iterator[ReplayDivergence]:
-    """Yield a divergence for each changed entry that requests used, at the first such request."""
-    seen = set[Entry]()
-    for record in trace.journal if changes else ():
-        messages = messages_in(body_bytes(record) or b"") if record.kind == "in" else ()
-        for message in map(message_fields, messages):
-            entry = _used_entry(message, registry) if message.is_request else None
-            if entry is None or entry not in changes or entry in seen:
-                continue
-            seen.add(entry)
-            text, lane = _entry_text(entry), f"r{record.number}"
-            hint = (
-                f"{text} has another description, other parameters, defaults or schemas than"
-                " recorded, and this request used it; all that its handler sent is as recorded"
-            )
-            rows = [
-                ("recorded", f"{text} as it was listed then"),
-                ("replay", f"{text} as it is listed now"),
-                ("meaning", hint),
-                ("choose", 'undo the change | record the session again | replay(mode="outbound")'),
-            ]
-            total = trace.journal[-1].number + 1
-            heading = (
-                f"replay diverged at record {record.number} of {total}"
-                f" (+{seconds_of(record) * 1000:.1f} ms), {message.method}, lane {lane}"
-            )
-            yield ReplayDivergence(
-                "\n".join([heading, *(f"  {label + ':':<11}{row}" for label, row in rows)]),
-                record=record.number,
-                lane=lane,
-                kind="changed",
-                offset_seconds=seconds_of(record),
-                recorded=rows[0][1],
-                replayed=rows[1][1],
-                hint=hint,
-            )
-
-
-def _used_change(trace: Trace, registry: Registry, changes: Changes, lane: str) -> str:
-    """Return how the entry that a lane's request used was changed; empty if it was not."""
-    if not changes:
-        return ""
-    entry = _used_entry(message_fields(request_data(trace.journal, lane)), registry)
-    if entry is None or entry not in changes:
-        return ""
-    return f"{_entry_text(entry)} was {changes[entry]}"
-
-
-def _used_entry(message: MessageFields, registry: Registry) -> Entry | None:
-    """Return the entry that a request calls, gets, reads or completes; None if there is none."""
-    params = message.params
-    match message.method:
-        case "tools/call":
-            return "tools", str(params.get("name"))
-        case "prompts/get":
-            return "prompts", str(params.get("name"))
-        case "resources/read":
-            with suppress(UriError):
-                found = registry.find_resource(str(params.get("uri")))
-                if found is not None:
-                    return "resources" if found[0].is_static else "templates", found[0].key
-        case "completion/complete":
-            reference: Any = params.get("ref")
-            if isinstance(reference, dict):
-                target = cast("dict[str, Any]", reference)
-                is_prompt = "name" in target
-                name = target.get("name" if is_prompt else "uri")
-                return "prompts" if is_prompt else "templates", str(name)
-        case _:
-            pass
-    return None

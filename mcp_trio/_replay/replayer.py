@@ -33,20 +33,16 @@ differs in its values only gets the recorded outcome, and its lane goes on. With
 difference the request is left out from there on (`LeftOutRequests`), and the others go on.
 """
 
-import gc
 import math
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
-from typing import Final, NoReturn, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 import attrs
 import msgspec
 import outcome
 import trio
 from trio.lowlevel import Abort as AbortResult
-from trio.testing import wait_all_tasks_blocked
 
 from mcp_trio._journal.records import (
     LIFESPAN_CANCELLED_MARK,
@@ -63,12 +59,13 @@ from mcp_trio._journal.redaction import Redactor
 from mcp_trio._recorder.writer import SESSION_MARK
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.divergence import Finding, Operation, describe
+from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, unshield
 from mcp_trio._replay.source_locations import (
-    caller_location,
     current_user_frames,
     handler_entry,
     handler_location,
     is_alive,
+    lifespan_use,
     task_location,
     user_frames,
 )
@@ -104,177 +101,6 @@ _KINDS_OF_REPLAYER: Final = frozenset({"in", "shut", "end"})
 # The marks that the replayer itself causes.
 _MARKS_OF_REPLAYER: Final = frozenset({SESSION_MARK, LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK})
 
-# The number of threads that may still run one after another once the replay is over.
-_THREADS_AFTER_END_MAX: Final = 1000
-
-
-class Abort(BaseException):
-    """The exception that ends every task of a replay that is over; it never leaves the replay."""
-
-
-async def raise_abort() -> NoReturn:
-    """Raise `Abort`, but yield first: a loop that catches it must not block the run."""
-    await trio.lowlevel.cancel_shielded_checkpoint()
-    raise Abort
-
-
-# Shields of tasks ---------------------------------------------------------------------------------
-#
-# Trio cannot end a task that waits for ever under a shield, and a replay has to end. The frames of
-# a task refer to the cancel scopes that it has entered; `gc` finds them there, whether or not they
-# are in local variables.
-
-
-# The types of the objects that lead from a frame to a scope entered in it.
-_SCOPE_HOLDERS: Final = (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncGeneratorType,
-    CoroutineType,
-    GeneratorType,
-    MethodType,
-)
-
-
-def entered_scopes(task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
-    """Yield the scopes that a waiting task has entered, without those of its child tasks."""
-    seen = {id(task.coro)}
-    found: list[object] = [task.coro]
-    while found:
-        for inner in gc.get_referents(found.pop()):
-            if isinstance(inner, trio.CancelScope) and inner.is_relative is None:
-                yield inner
-            elif id(inner) not in seen and _may_hold_scope(inner):
-                seen.add(id(inner))
-                found.append(inner)
-
-
-def _may_hold_scope(value: object) -> bool:  # a function, so that type checkers narrow nothing
-    return isinstance(value, _SCOPE_HOLDERS)
-
-
-def unshield(task: trio.lowlevel.Task) -> None:
-    """Remove the shields of a task and of all its child tasks."""
-    for scope in entered_scopes(task):
-        scope.shield = False
-    for nursery in task.child_nurseries:
-        nursery.cancel_scope.shield = False
-        for child in nursery.child_tasks:
-            unshield(child)
-
-
-# The threads of `def` handlers --------------------------------------------------------------------
-
-
-@attrs.define(eq=False, repr=False)
-class ThreadToken:
-    """A token that lets one thread of a `def` handler run at a time, in the order of the journal.
-
-    A thread gives the token back when it calls the context, and when it ends. The clock stalls if a
-    thread keeps it for longer than `seconds` of real time.
-    """
-
-    clock: VirtualClock
-    seconds: float
-    _is_abandoned: bool = attrs.field(default=False, init=False)
-    _runs_left: float = attrs.field(default=math.inf, init=False)
-    _is_taken: bool = attrs.field(default=False, init=False)
-    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _given_back: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    @property
-    def is_taken(self) -> bool:
-        """Return whether a thread runs and the replay waits for it."""
-        return self._is_taken and not self._is_abandoned
-
-    async def acquire(self, name: str) -> None:
-        """Wait until no thread runs, then take the token for the handler `name`."""
-        while self.is_taken:
-            await self._waiting.park()
-        self._is_taken = True
-        self._given_back = trio.Event()
-        self._runs_left -= 1
-        self._is_abandoned |= self._runs_left < 0
-        self.clock.expect_thread(
-            self.seconds,
-            f"the thread of {name!r} neither ended nor used its context within {self.seconds:g} s"
-            " (limits.replay.thread_seconds)",
-        )
-
-    def release(self) -> None:
-        """Give the token back: the thread waits for the event loop, or has ended."""
-        self._is_taken = False
-        self.clock.expect_no_thread()
-        self._given_back.set()
-        self._waiting.unpark()
-
-    def limit_runs(self) -> None:
-        """Let threads end after the replay, but not run for ever."""
-        self._runs_left = _THREADS_AFTER_END_MAX
-
-    def abandon(self) -> None:
-        """Let the replay wait for threads no longer."""
-        self._is_abandoned = True
-        self._given_back.set()
-        self._waiting.unpark_all()
-
-    async def wait_all_released(self) -> None:
-        """Wait until no thread runs and no other one takes the token."""
-        is_taken = True
-        while is_taken:
-            await self.wait_released()
-            for _ in range(2):  # A task that waits for the token takes it in its next step.
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            is_taken = self.is_taken
-
-    async def settle(self) -> None:
-        """Wait until all tasks are blocked and no thread runs."""
-        await wait_all_tasks_blocked()
-        while self.is_taken:
-            await self.wait_released()
-            await wait_all_tasks_blocked()
-
-    async def wait_released(self) -> None:
-        """Wait until no thread runs."""
-        while self.is_taken:
-            await self._given_back.wait()
-
-
-# The player ---------------------------------------------------------------------------------------
-
-BeginSession: TypeAlias = Callable[[int, LifespanRun | None], Awaitable[Session]]
-
-
-class Player(Protocol):
-    """The part of a replay, or of a sweep's schedule, that moves the sessions of one Trio run.
-
-    Attributes:
-        clock: The clock of the Trio run.
-        thread_token: The token of the threads of `def` handlers.
-        is_over: Whether every task has to end.
-    """
-
-    clock: VirtualClock
-    thread_token: ThreadToken
-    is_over: bool
-
-    async def play(
-        self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
-    ) -> None:
-        """Move all sessions and lifespans to their end.
-
-        `begin` opens the session of a channel, within a lifespan if it is part of the replay, and
-        lets it run; `start_lifespan` does so for a lifespan.
-        """
-        ...
-
-    def fail(self, problem: str) -> None:
-        """End everything because of an error that belongs to no operation of a lane."""
-        ...
-
-
-# The replayer -------------------------------------------------------------------------------------
-
 
 @attrs.define(eq=False, repr=False)
 class Position:
@@ -301,15 +127,8 @@ class Position:
         while self.index in self._consumed and not self.is_at_missing:
             self.index += 1
 
-    def consume(self, index: int) -> None:
-        """Consume a record at the position or ahead of it."""
-        if index == self.index and not self.is_at_missing:
-            self.advance()
-        else:
-            self._consumed.add(index)
-
-    def consume_all(self, indexes: Collection[int]) -> None:
-        """Consume records at the position and ahead of it."""
+    def consume(self, *indexes: int) -> None:
+        """Consume records at the position or ahead of it."""
         self._consumed.update(indexes)
         while self.index in self._consumed and not self.is_at_missing:
             self.index += 1
@@ -729,11 +548,6 @@ class Replayer:
             return None
         return task
 
-    def note_call(self, lane: LaneKey, location: str) -> None:
-        """Remember where in users' code a lane has called its context."""
-        if location:
-            self.calls[lane] = location
-
     def open_gate(self, lane: LaneKey) -> None:
         """Let a lane go on with the record at the position, if it waits for that."""
         gate, record = self.gates.get(lane), self.position.record
@@ -786,13 +600,7 @@ class Replayer:
 
     def note_lifespan_use(self, attribute: str, instead: str) -> None:
         """Keep a use of the lifespan's value, which a replay does not have."""
-        lane, location = LANE.get(), caller_location()
-        name = "" if lane is None else lane.name
-        self.note_untracked_call(
-            UntrackedCall(
-                call=attribute, location=location, lane=name, instead=instead, is_outside=True
-            )
-        )
+        self.note_untracked_call(lifespan_use(attribute, instead))
 
     # Stops.
 
@@ -911,7 +719,7 @@ class Replayer:
         request = request_lane(lane)
         if not is_request_lane(request) or request in self.left_out:
             return False
-        self.position.consume_all(self.left_out.add(request, self.position.index))
+        self.position.consume(*self.left_out.add(request, self.position.index))
         self.sessions[request[0]].stop_handler(request[1])
         for waiting, gate in [*self.gates.items()]:
             # A lane that waits for its cancellation will get it.

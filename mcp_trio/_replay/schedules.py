@@ -59,7 +59,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.replayer import Abort, BeginSession, ThreadToken, raise_abort
+from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, raise_abort
 from mcp_trio._replay.sweep_trace import (
     Input,
     Outcomes,

@@ -37,7 +37,8 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.divergence import Operation, label_of
-from mcp_trio._replay.replayer import Abort, Replayer, raise_abort
+from mcp_trio._replay.player import Abort, raise_abort
+from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.source_locations import current_location, handler_location
 from mcp_trio._replay.trace import (
     OUTCOMES,
@@ -218,20 +219,19 @@ class SessionReplay:
             if was_cancelled != is_cancelled:
                 ended = "cxl" if is_cancelled else kind
                 replayer.diverge(self._operation(ended, lane, lane.ordinal + 1, None))
-            self._compare_limits(envelope.get(LIMIT), lane)
+            # The time limits by which the effect was cancelled.
+            recorded_us, limit_us = envelope.get(LIMIT), lane.expired_limit_us
+            if (
+                replayer.position.record is record
+                and key_of(record) == self._key(lane)
+                and isinstance(recorded_us, int)
+                and limit_us is not None
+                and abs(recorded_us - limit_us) > _LIMIT_ROUNDING_US
+            ):
+                operation = self._operation("cxl", lane, lane.ordinal + 1, None)
+                limits = (recorded_us / 1e6, limit_us / 1e6)
+                replayer.diverge(msgspec.structs.replace(operation, limits=limits))
         self._compare(kind, lane, body)
-
-    def _compare_limits(self, recorded_us: object, lane: Lane) -> None:
-        """Compare the time limit by which an effect was cancelled."""
-        record, limit_us = self.replayer.position.record, lane.expired_limit_us
-        if record is None or key_of(record) != self._key(lane) or self.replayer.is_over:
-            return
-        if not isinstance(recorded_us, int) or limit_us is None:
-            return
-        if abs(recorded_us - limit_us) > _LIMIT_ROUNDING_US:
-            operation = self._operation("cxl", lane, lane.ordinal + 1, None)
-            limits = (recorded_us / 1e6, limit_us / 1e6)
-            self.replayer.diverge(msgspec.structs.replace(operation, limits=limits))
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
         """Compare the end of a cancelled request."""
@@ -352,8 +352,9 @@ class SessionReplay:
             lane is not None
             and kind in {"out", "cmd"}
             and replayer.trace.last_index(self._key(lane)) > index
+            and (location := current_location())
         ):
-            replayer.note_call(self._key(lane), current_location())
+            replayer.calls[self._key(lane)] = location
 
     def _is_same(
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None

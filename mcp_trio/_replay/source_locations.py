@@ -8,21 +8,23 @@ import inspect
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import trio
 
+from mcp_trio._replay.trace import message_fields
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.introspection import plain_function
-from mcp_trio._server.registry import Registered, Registry, target_of
+from mcp_trio._server.registry import Registered, target_of
 from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import module_of, owner_of
 from mcp_trio._session.handlers import Application
-from mcp_trio._session.lanes import DRIVER, await_frames
+from mcp_trio._session.lanes import DRIVER, LANE, await_frames
+from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio.errors import MCPError
 from mcp_trio.types import CompleteParams
 
@@ -44,9 +46,16 @@ def current_location() -> str:
     return _innermost_location(inspect.currentframe(), outermost)
 
 
-def caller_location() -> str:
-    """Return the location of the innermost user's code on the stack of this thread."""
-    return _innermost_location(inspect.currentframe(), None)
+def lifespan_use(attribute: str, instead: str) -> UntrackedCall:
+    """Return the caller's use of the lifespan's value, which a replay does not have."""
+    lane = LANE.get()
+    return UntrackedCall(
+        call=attribute,
+        location=_innermost_location(inspect.currentframe(), None),
+        lane="" if lane is None else lane.name,
+        instead=instead,
+        is_outside=True,
+    )
 
 
 def task_location(task: trio.lowlevel.Task) -> str:
@@ -171,16 +180,6 @@ def source_of(location: str) -> str:
 # Handlers -----------------------------------------------------------------------------------------
 
 
-class _Message(msgspec.Struct):
-    method: str
-    params: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _TargetParams(msgspec.Struct):
-    name: str = ""
-    uri: str = ""
-
-
 def handler_location(application: Application, message: bytes) -> str:
     """Return name and location of the handler that a message calls: `in greet at server.py:7`."""
     found = _handler_of(application, message)
@@ -204,16 +203,25 @@ def handler_entry(application: Application, message: bytes) -> tuple[str, int] |
 def _handler_of(application: Application, message: bytes) -> Registered | None:
     if not isinstance(application, ServedSession):
         return None
-    registry = application.registry
+    registry, call = application.registry, message_fields(message)
+    # A handler that the user registered for the method itself comes first.
+    if call.method in registry.methods:
+        return registry.methods[call.method]
     try:
-        call = msgspec.json.decode(message, type=_Message)
-        # A handler that the user registered for the method itself comes first.
-        of_method = registry.methods.get(call.method)
-        if of_method is not None or call.method not in _FINDERS:
-            return of_method
-        params_type, find = _FINDERS[call.method]
-        return find(registry, msgspec.json.decode(call.params, type=params_type))
-    except (ValueError, MCPError):  # an invalid message, or an unknown URI
+        match call.method, call.params:
+            case "tools/call", {"name": str(name)}:
+                return registry.tools.get(name)
+            case "prompts/get", {"name": str(name)}:
+                return registry.prompts.get(name)
+            case "resources/read", {"uri": str(uri)}:
+                found = registry.find_resource(uri)
+                return None if found is None else found[0]
+            case "completion/complete", params:
+                completed = msgspec.convert(params, CompleteParams)
+                return registry.completions.get((target_of(completed.ref), completed.argument.name))
+            case _:
+                return None
+    except (ValueError, MCPError):  # invalid params, or an unknown URI
         return None
 
 
@@ -225,22 +233,3 @@ def _line_of_def(code: CodeType) -> int:
         if linecache.getline(code.co_filename, line).lstrip().startswith(("def ", "async def ")):
             return line
     return first
-
-
-def _find_resource(registry: Registry, params: _TargetParams) -> Registered | None:
-    found = registry.find_resource(params.uri)
-    return None if found is None else found[0]
-
-
-# By the method of the protocol: the type of its params, and a function that finds the handler.
-_FINDERS: Final[dict[str, tuple[Any, Callable[[Registry, Any], Registered | None]]]] = {
-    "tools/call": (_TargetParams, lambda registry, params: registry.tools.get(params.name)),
-    "prompts/get": (_TargetParams, lambda registry, params: registry.prompts.get(params.name)),
-    "resources/read": (_TargetParams, _find_resource),
-    "completion/complete": (
-        CompleteParams,
-        lambda registry, params: registry.completions.get(
-            (target_of(params.ref), params.argument.name)
-        ),
-    ),
-}

@@ -25,9 +25,9 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.replay import SilentChannel, run_player
-from mcp_trio._replay.replayer import ThreadToken
+from mcp_trio._replay.player import SilentChannel, ThreadToken, run_player
 from mcp_trio._replay.schedules import (
     DEFAULT_PCT_BOUND,
     Decision,
@@ -43,7 +43,7 @@ from mcp_trio._replay.schedules import (
     search_depth_first,
     shorten,
 )
-from mcp_trio._replay.source_locations import caller_location
+from mcp_trio._replay.source_locations import lifespan_use
 from mcp_trio._replay.sweep_trace import (
     RequestOutcome,
     SweepTrace,
@@ -53,7 +53,6 @@ from mcp_trio._replay.sweep_trace import (
 from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._session.lanes import LANE
 from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
@@ -270,56 +269,66 @@ class _Sweep:
     run_all: RunSchedules
     results: list[ScheduleResult] = attrs.field(factory=list[ScheduleResult], init=False)
     _started: float = attrs.field(factory=time.perf_counter, init=False)
-    _decisions: int = attrs.field(default=0, init=False)
 
     def run(self, options: SweepOptions) -> SweepReport:
         """Run the schedules; shorten one with other outcomes."""
-        if options.schedule is not None:
-            return self._repeat(options.schedule)
-        coverage, seed = "", options.seed
-        self._run([(RecordedOrder(), 0)])
-        _raise_if_blocked(self.results[0])
-        self._decisions = len(self.results[0].decisions)
+        if (schedule := options.schedule) is not None:
+            if schedule.digest != self.trace.digest:
+                raise RecordingError(
+                    f"the schedule belongs to {schedule.recording!r} with other contents than this"
+                    " recording: sweep this recording again"
+                )
+            deviations = {each.decision: each.take for each in schedule.deviations}
+            self._run_first(RecordedOrder(deviations))
+            return self._report()
+        self._run_first(RecordedOrder())
+        decisions, seed = len(self.results[0].decisions), options.seed
+
+        def order(number: int) -> tuple[Order, int]:
+            if options.strategy == "random":
+                return RandomOrder(number), number
+            return PriorityOrder(number, decisions, options.bound), number
+
+        if seed is not None:
+            if seed:  # Schedule 0 is the recorded order, which was just run.
+                self.results = [*self.run_all([order(seed)])]
+            return self._report()
+        coverage = ""
         if options.strategy == "depth-first":
-            coverage = str(search_depth_first(self._run_next, options.schedules))
-        elif seed is None:
-            numbers = range(1, options.schedules)
-            self._run([(self._order(options, number), number) for number in numbers])
-        elif seed:  # Schedule 0 is the recorded order, which was just run.
-            self.results.clear()
-            self._run([(self._order(options, seed), seed)])
-        return self._report(coverage, self._shortest() if seed is None else None)
+            coverage = str(search_depth_first(self._run_level, options.schedules))
+        else:
+            self.results += self.run_all([order(each) for each in range(1, options.schedules)])
+        return self._report(coverage, self._shortest())
 
-    def _order(self, options: SweepOptions, number: int) -> Order:
-        if options.strategy == "random":
-            return RandomOrder(number)
-        return PriorityOrder(number, self._decisions, options.bound)
-
-    def _run(self, orders: Sequence[tuple[Order, int]]) -> None:
-        self.results += self.run_all(orders)
-
-    def _run_next(self, orders: Sequence[Order]) -> Sequence[Sequence[Decision]]:
+    def _run_level(self, orders: Sequence[Order]) -> Sequence[Sequence[Decision]]:
         """Run a level of a depth-first search; return the decisions of each schedule.
 
         The first level has only the recorded order, which `run` has run already.
         """
         first = len(self.results) if orders[0] != RecordedOrder() else 0
         numbered = [(order, first + offset) for offset, order in enumerate(orders)]
-        self._run(numbered if first else numbered[1:])
+        self.results += self.run_all(numbered if first else numbered[1:])
         return [result.decisions for result in self.results[first:]]
 
-    def _repeat(self, schedule: Schedule) -> SweepReport:
-        if schedule.digest != self.trace.digest:
-            raise RecordingError(
-                f"the schedule belongs to {schedule.recording!r} with other contents than this"
-                " recording: sweep this recording again"
-            )
-        deviations = {each.decision: each.take for each in schedule.deviations}
-        self._run([(RecordedOrder(deviations), 0)])
-        _raise_if_blocked(self.results[0])
-        return self._report("", None)
+    def _run_first(self, order: Order) -> None:
+        """Run the first schedule.
 
-    def _report(self, coverage: str, shortest: Schedule | None) -> SweepReport:
+        Raises:
+            BlockedInReplay: A handler did something that a sweep does not let it do.
+        """
+        self.results += self.run_all([(order, 0)])
+        for untracked_call in self.results[0].untracked_calls:
+            if untracked_call.call.startswith(LIFESPAN):
+                raise BlockedInReplay(
+                    "a sweep does not run the lifespan, so that handlers can only pass its value"
+                    f" to effects: {untracked_call.call} was used {untracked_call.location}"
+                )
+            if untracked_call.is_outside:
+                raise BlockedInReplay(
+                    f"a sweep cannot run handlers that use external I/O directly: {untracked_call}"
+                )
+
+    def _report(self, coverage: str = "", shortest: Schedule | None = None) -> SweepReport:
         results = self.results
         return SweepReport(
             schedules=len(results),
@@ -355,19 +364,6 @@ class _Sweep:
             deviations=deviations_of(result.decisions),
             shows=tuple(each.text for each in result.differences),
         )
-
-
-def _raise_if_blocked(result: ScheduleResult) -> None:
-    for untracked_call in result.untracked_calls:
-        if untracked_call.call.startswith(LIFESPAN):
-            raise BlockedInReplay(
-                "a sweep does not run the lifespan, so that handlers can only pass its value to"
-                f" effects: {untracked_call.call} was used {untracked_call.location}"
-            )
-        if untracked_call.is_outside:
-            raise BlockedInReplay(
-                f"a sweep cannot run handlers that use external I/O directly: {untracked_call}"
-            )
 
 
 # Processes ----------------------------------------------------------------------------------------
@@ -487,12 +483,7 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
     )
 
     def note_lifespan_use(attribute: str, instead: str) -> None:
-        lane, location = LANE.get(), caller_location()
-        name = "" if lane is None else lane.name
-        use = UntrackedCall(
-            call=attribute, location=location, lane=name, instead=instead, is_outside=True
-        )
-        untracked_calls[use] = None
+        untracked_calls[lifespan_use(attribute, instead)] = None
 
     def open_session(lifespan: Any, _channel: int) -> Session:
         return sessions_of(server).open_session(
@@ -535,13 +526,6 @@ def _differences(
                 lane=lane,
                 call=trace.calls.get(lane, ""),
                 path=path,
-                recorded=_value_text(left),
-                swept=_value_text(right),
+                recorded=shortened(json_text(left), _TEXT_CHARACTERS_MAX),
+                swept=shortened(json_text(right), _TEXT_CHARACTERS_MAX),
             )
-
-
-def _value_text(value: object) -> str:
-    if value is msgspec.UNSET:
-        return "nothing"
-    text = (value if isinstance(value, bytes) else msgspec.json.encode(value)).decode()
-    return text if len(text) <= _TEXT_CHARACTERS_MAX else f"{text[:_TEXT_CHARACTERS_MAX]}…"

@@ -9,8 +9,8 @@ import os
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -40,7 +40,6 @@ from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._protocol.methods import METHODS, PROGRESS
 from mcp_trio._replay.trace import (
     MessageFields,
-    Trace,
     call_text,
     load_trace,
     message_fields,
@@ -61,6 +60,8 @@ _CONTEXT_CALLS: Final = frozenset({SLEEP, LOCK})
 
 # The digit that replaces each character of a secret; valid in texts and in numbers.
 _MASK: Final = b"1"
+
+_Item = TypeVar("_Item")
 
 
 # Outcomes -----------------------------------------------------------------------------------------
@@ -181,16 +182,22 @@ class Reply(msgspec.Struct, frozen=True):
         return encode_body(message)
 
 
-class SweepTrace(msgspec.Struct, frozen=True, kw_only=True):
+_ByName: TypeAlias = defaultdict[tuple[str, str], list[_Item]]
+"""Lists by lane, and name of an effect or method of a request."""
+
+
+@attrs.define(eq=False, repr=False)
+class SweepTrace:
     """The inputs, outcomes and order of a recorded session.
 
     Attributes:
         opening: The body of the `open` record.
         digest: A digest of the records.
+        times_ns: The times of all records, in order.
+        redactor: The redactor of a redacted recording.
         inputs: The client's messages, except its responses.
         answers: The lanes of the responses to the client, in order; a lane may have several.
         turns: For each lane, the indexes of the records with which it went on, in order.
-        times_ns: The times of all records, in order.
         commands: The bodies of effects' records, by lane and name, in order.
         effects: The outcomes of effects, likewise.
         values: The values that were read without waiting, likewise.
@@ -201,26 +208,36 @@ class SweepTrace(msgspec.Struct, frozen=True, kw_only=True):
         calls: A description of each request, by lane.
         longest_seconds: The longest duration of an effect or of a request to the client.
         seconds: The duration of the session.
-        redactor: The redactor of a redacted recording.
     """
 
     opening: OpenBody
     digest: str
-    inputs: Sequence[Input]
-    answers: Sequence[str]
-    turns: Mapping[str, Sequence[int]]
     times_ns: Sequence[int]
-    commands: Mapping[tuple[str, str], Sequence[bytes]]
-    effects: Mapping[tuple[str, str], Sequence[RecordedOutcome]]
-    values: Mapping[tuple[str, str], Sequence[RecordedOutcome]]
-    states: Mapping[str, Sequence[str]]
-    replies: Mapping[tuple[str, str], Sequence[Sequence[Reply]]]
-    patches: frozenset[tuple[str, Any]]
-    outcomes: Outcomes
-    calls: Mapping[str, str]
-    longest_seconds: float
-    seconds: float
     redactor: Redactor | None
+    inputs: list[Input] = attrs.field(factory=list[Input], init=False)
+    answers: list[str] = attrs.field(factory=list[str], init=False)
+    turns: dict[str, list[int]] = attrs.field(factory=dict[str, list[int]], init=False)
+    commands: _ByName[bytes] = attrs.field(factory=lambda: defaultdict(list), init=False)
+    effects: _ByName[RecordedOutcome] = attrs.field(factory=lambda: defaultdict(list), init=False)
+    values: _ByName[RecordedOutcome] = attrs.field(factory=lambda: defaultdict(list), init=False)
+    states: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]], init=False)
+    replies: _ByName[list[Reply]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+    patches: set[tuple[str, Any]] = attrs.field(factory=set[tuple[str, Any]], init=False)
+    outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
+    calls: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    longest_seconds: float = attrs.field(default=_LONGEST_SECONDS_MIN, init=False)
+    seconds: float = attrs.field(default=0.0, init=False)
+    # While the records are read: the subscriptions, the cause of the shutdown, whether the last
+    # record was an input, and the requests to the client and the effects that have not ended.
+    _subscriptions: set[str] = attrs.field(factory=set[str], init=False)
+    _cause: str | None = attrs.field(default=None, init=False)
+    _is_after_input: bool = attrs.field(default=False, init=False)
+    _open_requests: dict[int | str, tuple[list[Reply], float]] = attrs.field(
+        factory=dict[int | str, tuple[list[Reply], float]], init=False
+    )
+    _running: dict[str, tuple[CommandBody, float]] = attrs.field(
+        factory=dict[str, tuple[CommandBody, float]], init=False
+    )
 
     def index_at(self, time_ns: float) -> int:
         """Return the index of the first record at a time or later."""
@@ -245,66 +262,12 @@ class SweepTrace(msgspec.Struct, frozen=True, kw_only=True):
             for outcome in redacted
         ]
 
-
-def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
-    """Load the recording of one session of role `server`.
-
-    Raises:
-        RecordingError: The file is no such recording.
-    """
-    trace = load_trace(path, purpose="a sweep", runs_lifespans=False)
-    if any(record.channel for record in trace.journal):
-        raise RecordingError("a sweep takes a recording of one session; this one holds several")
-    reader = _TraceReader()
-    for index, record in enumerate(trace.journal):
-        reader.read(index, record)
-    return reader.trace(trace)
-
-
-_OutcomesByName: TypeAlias = defaultdict[tuple[str, str], list[RecordedOutcome]]
-
-
-def immediate_command(name: str, arguments: bytes) -> CommandBody:
-    """Return the command of an effect that a handler performed without waiting."""
-    return CommandBody(name=name, arguments=msgspec.json.decode(arguments))
-
-
-@attrs.define
-class _TraceReader:
-    """Collects the contents of a `SweepTrace`, record by record."""
-
-    inputs: list[Input] = attrs.field(factory=list[Input])
-    turns: defaultdict[str, list[int]] = attrs.field(factory=lambda: defaultdict(list))
-    commands: defaultdict[tuple[str, str], list[bytes]] = attrs.field(
-        factory=lambda: defaultdict(list)
-    )
-    effects: _OutcomesByName = attrs.field(factory=lambda: defaultdict(list))
-    values: _OutcomesByName = attrs.field(factory=lambda: defaultdict(list))
-    states: defaultdict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
-    replies: defaultdict[tuple[str, str], list[list[Reply]]] = attrs.field(
-        factory=lambda: defaultdict(list)
-    )
-    patches: set[tuple[str, Any]] = attrs.field(factory=set[tuple[str, Any]])
-    outcomes: Outcomes = attrs.field(factory=Outcomes)
-    calls: dict[str, str] = attrs.field(factory=dict[str, str])
-    answers: list[str] = attrs.field(factory=list[str])
-    longest_seconds: float = _LONGEST_SECONDS_MIN
-    seconds: float = 0.0
-    _subscriptions: set[str] = attrs.field(factory=set[str])
-    _cause: str | None = None
-    _is_after_input: bool = False
-    _open_requests: dict[int | str, tuple[list[Reply], float]] = attrs.field(
-        factory=dict[int | str, tuple[list[Reply], float]]
-    )
-    _running: dict[str, tuple[CommandBody, float]] = attrs.field(
-        factory=dict[str, tuple[CommandBody, float]]
-    )
-
     def read(self, index: int, record: Record) -> None:
+        """Add the next record of the journal; `end` follows the last one."""
         self.seconds = seconds_of(record)
         lane = record.lane or ""
         if record.lane is not None and record.is_step:
-            self.turns[lane].append(index)
+            self.turns.setdefault(lane, []).append(index)
         if record.kind == "in":
             self._read_in(index, record)
             return
@@ -354,7 +317,7 @@ class _TraceReader:
             case "mark":
                 mark = decode_body(record, MarkBody)
                 if mark.name == SUSPENDED_MARK and mark.value is not None:
-                    self.states[lane].append(mark.value)
+                    self.states.setdefault(lane, []).append(mark.value)
                 if mark.name == PATCHED_MARK:
                     self.patches.add((lane, mark.value))
             case "shut":
@@ -362,30 +325,10 @@ class _TraceReader:
             case _:
                 pass
 
-    def trace(self, trace: Trace) -> SweepTrace:
-        # An effect that still runs at the end of the recording never ends in a schedule.
+    def end(self) -> None:
+        """Note the end of the journal: an effect that still runs never ends in a schedule."""
         for lane, (command, _) in self._running.items():
             self.effects[lane, command.name].append(RecordedOutcome("cxl", b"null"))
-        redaction, journal = trace.opening.redaction, trace.journal
-        return SweepTrace(
-            opening=trace.opening,
-            digest=hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16],
-            inputs=self.inputs,
-            answers=self.answers,
-            turns=self.turns,
-            times_ns=[record.time_ns for record in journal],
-            commands=self.commands,
-            effects=self.effects,
-            values=self.values,
-            states=self.states,
-            replies=self.replies,
-            patches=frozenset(self.patches),
-            outcomes=self.outcomes,
-            calls=self.calls,
-            longest_seconds=self.longest_seconds,
-            seconds=self.seconds,
-            redactor=None if redaction is None else redactor_for_replay(redaction, journal),
-        )
 
     def _note_duration(self, begin: float) -> None:
         self.longest_seconds = max(self.longest_seconds, self.seconds - begin)
@@ -425,6 +368,33 @@ class _TraceReader:
         replies.append(Reply(index, message))
         self._note_duration(begin)
         return True
+
+
+def immediate_command(name: str, arguments: bytes) -> CommandBody:
+    """Return the command of an effect that a handler performed without waiting."""
+    return CommandBody(name=name, arguments=msgspec.json.decode(arguments))
+
+
+def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
+    """Load the recording of one session of role `server`.
+
+    Raises:
+        RecordingError: The file is no such recording.
+    """
+    trace = load_trace(path, purpose="a sweep", runs_lifespans=False)
+    if any(record.channel for record in trace.journal):
+        raise RecordingError("a sweep takes a recording of one session; this one holds several")
+    redaction, journal = trace.opening.redaction, trace.journal
+    swept = SweepTrace(
+        opening=trace.opening,
+        digest=hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16],
+        times_ns=[record.time_ns for record in journal],
+        redactor=None if redaction is None else redactor_for_replay(redaction, journal),
+    )
+    for index, record in enumerate(journal):
+        swept.read(index, record)
+    swept.end()
+    return swept
 
 
 # Comparison ---------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from mcp_trio._journal.records import (
     message_position,
     sender_of,
 )
+from mcp_trio._journal.texts import members_of
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
@@ -240,11 +241,6 @@ def mark_name(record: Record) -> str:
     return body_name(record) if record.kind == "mark" and record.lane is None else ""
 
 
-def is_lifespan_lane(lane: LaneKey) -> bool:
-    """Return whether a lane is that of a lifespan, or of a task that it has started."""
-    return request_lane_name(lane[1]) == LIFESPAN_LANE
-
-
 class _Named(msgspec.Struct):
     name: str = ""
 
@@ -332,32 +328,46 @@ _BODY_TYPES: Final[Mapping[str, type[Any]]] = {
 }
 
 
-class LoadedRecording(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's recording up to the first lost record.
+def _check_body(record: Record) -> None:
+    """Check that a replay can decode the body of a record.
 
-    Attributes:
-        opening: The body of the `open` record.
-        journal: The records after that one, except those of unknown kinds.
-        numbers: The numbers of all records, also of unknown kinds.
-        notes: Descriptions of the damage.
+    Raises:
+        RecordingError: It cannot.
     """
+    if record.kind == "shut":
+        cause = decode_body(record, ShutBody).cause
+        if cause not in _SHUT_CAUSES:
+            raise RecordingError(f"record {record.number}: an unknown cause of `shut`: {cause!r}")
+    elif record.kind in _BODY_TYPES:
+        decode_body(record, _BODY_TYPES[record.kind])
+    elif record.kind == "in":
+        body, envelope = body_bytes(record), record.envelope or {}
+        try:
+            sender_of(envelope)
+        except msgspec.ValidationError:
+            body = None
+        numbers = (envelope.get("discarded", 0), envelope.get("client", 0))
+        if body is None or not all(isinstance(number, int) for number in numbers):
+            raise RecordingError(f"record {record.number}: an `in` record without a valid message")
+    else:
+        body_bytes(record)
 
-    opening: OpenBody
-    journal: Sequence[Record]
-    numbers: Collection[int]
-    notes: tuple[str, ...]
 
+def load_trace(
+    path: str | os.PathLike[str],
+    *,
+    purpose: str = "strict replay",
+    runs_lifespans: bool = True,
+    rejects_damage: bool = False,
+) -> Trace:
+    """Load a recording of role `server` as a trace, for a `purpose` that errors name.
 
-def load_recording(
-    path: str | os.PathLike[str], *, purpose: str, rejects_damage: bool = False
-) -> LoadedRecording:
-    """Load a recording of role `server` and check its records.
-
-    A `gap` by which records were lost ends the journal.
+    A `gap` by which records were lost ends the journal. Without `runs_lifespans` the journal holds
+    no lifespan.
 
     Raises:
         RecordingError: The file is no recording, is of another role, holds an invalid record, or is
-            damaged, and this is rejected; the text names the `purpose`.
+            damaged, and this is rejected.
     """
     records, damage = _read(path, rejects_damage=rejects_damage)
     notes = [f"line {each.line}: {each.text}" for each in damage]
@@ -371,96 +381,51 @@ def load_recording(
     if loss is not None:
         notes.append(f"record {usable[loss].number}: a gap, at which the replay ends")
         usable = usable[:loss]
-    journal = [record for record in usable if record.kind in KINDS and record.kind != "gap"]
-    for record in journal:
-        if record.kind == "shut":
-            cause = decode_body(record, ShutBody).cause
-            if cause not in _SHUT_CAUSES:
-                raise RecordingError(
-                    f"record {record.number}: an unknown cause of `shut`: {cause!r}"
-                )
-        elif record.kind in _BODY_TYPES:
-            decode_body(record, _BODY_TYPES[record.kind])
-        else:
-            body, envelope = body_bytes(record), record.envelope or {}
-            try:
-                sender_of(envelope)
-            except msgspec.ValidationError:
-                body = None
-            is_valid = (
-                body is not None
-                and isinstance(envelope.get("discarded", 0), int)
-                and isinstance(envelope.get("client", 0), int)
-            )
-            if record.kind == "in" and not is_valid:
-                raise RecordingError(
-                    f"record {record.number}: an `in` record without a valid message"
-                )
-    journal = [record for record in journal if not is_untracked_call(record)]
-    return LoadedRecording(
-        opening=opening,
-        journal=journal,
-        numbers={record.number for record in usable},
-        notes=tuple(notes),
-    )
-
-
-def load_trace(
-    path: str | os.PathLike[str],
-    *,
-    purpose: str = "strict replay",
-    runs_lifespans: bool = True,
-    rejects_damage: bool = False,
-) -> Trace:
-    """Load a recording of role `server` as a trace, for a `purpose` that errors name.
-
-    Without `runs_lifespans` the journal holds no lifespan.
-
-    Raises:
-        RecordingError: The file is no recording, cannot be replayed strictly, or is damaged, and
-            this is rejected.
-    """
-    loaded = load_recording(path, purpose=purpose, rejects_damage=rejects_damage)
-    journal = [each for record in loaded.journal for each in _single_steps(record)]
+    known = [record for record in usable if record.kind in KINDS and record.kind != "gap"]
+    for record in known:
+        _check_body(record)
+    tracked = (record for record in known if not is_untracked_call(record))
+    journal = [each for record in tracked for each in _single_steps(record)]
     marks = [record for record in journal if mark_name(record) in CHANNEL_MARKS]
     opened: dict[int, str] = {}
     for mark in marks:
         if mark_name(mark) == LIFESPAN_OPENED_MARK:
-            value = _mark_value(mark)
+            value = members_of(decode_body(mark, MarkBody).value)
             target = value.get("target", "")
             call = f"{value.get('call', '')}({target and repr(target)})"
             opened[mark.channel] = f"{call} {value.get('location', '')}"
     lifespans = {mark.channel for mark in marks if mark_name(mark) == LIFESPAN_MARK}
     lifespans = lifespans - opened.keys() if runs_lifespans else set[int]()
     journal = without_lifespans(journal, kept=lifespans)
+    lifespan_of: dict[int, int] = {}
+    for mark in filter(begins_session, marks):
+        lifespan = members_of(decode_body(mark, MarkBody).value).get("lifespan")
+        if lifespan in lifespans:
+            lifespan_of[mark.channel] = lifespan
     indexes: dict[LaneKey, list[int]] = {}
     session_ends: dict[int, int] = {}
     missing: dict[int, int] = {}
-    expected = 1
+    numbers, expected = {record.number for record in usable}, 1
     for index, record in enumerate(journal):
-        while expected < record.number and expected in loaded.numbers:
+        while expected < record.number and expected in numbers:
             expected += 1  # this record was read, and takes no part in a replay
         if record.number > expected:
             missing[index] = expected
         expected = record.number + 1
         if record.lane is not None:
             indexes.setdefault(key_of(record), []).append(index)
-        elif record.kind == "mark" and body_name(record) == ENDED_MARK:
+        elif mark_name(record) == ENDED_MARK:
             session_ends[record.channel] = index
     return Trace(
-        opening=loaded.opening,
+        opening=opening,
         journal=journal,
         missing=missing,
         indexes=indexes,
         session_ends=session_ends,
-        notes=loaded.notes,
+        notes=tuple(notes),
         has_session_marks=bool(marks),
         lifespans=lifespans,
-        lifespan_of={
-            mark.channel: lifespan
-            for mark in marks
-            if begins_session(mark) and (lifespan := _mark_value(mark).get("lifespan")) in lifespans
-        },
+        lifespan_of=lifespan_of,
         opened=opened,
     )
 
@@ -478,13 +443,11 @@ def without_lifespans(journal: Iterable[Record], *, kept: Collection[int] = ()) 
         record
         for record in journal
         if record.channel in kept
-        or not (is_lifespan_lane(key_of(record)) or mark_name(record) in _LIFESPAN_MARKS)
+        or not (
+            request_lane_name(record.lane or "") == LIFESPAN_LANE
+            or mark_name(record) in _LIFESPAN_MARKS
+        )
     ]
-
-
-def _mark_value(mark: Record) -> dict[str, Any]:
-    value: Any = decode_body(mark, MarkBody).value
-    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _single_steps(record: Record) -> Iterator[Record]:

@@ -1149,8 +1149,8 @@ async def test_long_values_are_cut_to_show_their_difference(spoken, scripted):
     path = spoken(("C", call(1)), ("S", result(1, text="a" * 200 + "y")))
     (line, _) = str(await run_inputs(path, scripted(script))).splitlines()
     old, new = line.split(": ")[-1].split(" -> ")
-    assert old == "…" + "a" * 20 + 'y"'
-    assert new.startswith("…" + "a" * 20 + "xb")
+    assert old == "…" + "a" * 33 + 'y"'
+    assert new.startswith("…" + "a" * 33 + "xb")
     assert new.endswith("b…")
 
 

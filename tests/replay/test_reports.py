@@ -4,7 +4,6 @@ import logging
 import os
 import threading
 import traceback
-from types import SimpleNamespace
 
 import attrs
 import msgspec
@@ -13,7 +12,8 @@ import trio
 
 from mcp_trio import Context, Server, effect
 from mcp_trio._journal.records import encode_body
-from mcp_trio._replay.divergence import CAUSES, Finding, Operation, describe, excerpts
+from mcp_trio._journal.texts import excerpts
+from mcp_trio._replay.divergence import CAUSES, Finding, Operation, describe
 from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.trace import key_of, load_trace
 from mcp_trio._session.nondeterminism import UntrackedCall
@@ -290,7 +290,7 @@ def finding_at(path, kind, *, body=None, **open_facts):
     index = next(place for place, record in enumerate(trace.journal) if record.kind == kind)
     record = trace.journal[index]
     if open_facts:
-        opening = SimpleNamespace(**open_facts)
+        opening = msgspec.structs.replace(trace.opening, **open_facts)
         trace = attrs.evolve(trace, opening=opening)
     operation = Operation(
         kind=kind, lane=key_of(record), ordinal=record.ordinal, body=body or encode_body({"a": 1})

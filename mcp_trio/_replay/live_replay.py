@@ -20,8 +20,8 @@ that answer no longer. A server that cannot be reached any more is lost as a who
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import takewhile
-from typing import Any, Final, Literal, TypeAlias, cast
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import msgspec
@@ -44,6 +44,7 @@ from mcp_trio._journal.conversation import (
     without_meta,
 )
 from mcp_trio._journal.diff import json_differences
+from mcp_trio._journal.texts import excerpts, json_text, members_of
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Lost,
@@ -245,44 +246,29 @@ _TIME: Final = re.compile(
 )
 
 
-class IgnoreRules:
-    """JSON paths at which differences are ignored, such as `$.result.content[*].text`.
+def ignored_paths(paths: Collection[str]) -> re.Pattern[str]:
+    """Return a pattern for JSON paths at which differences are ignored, and all paths below.
 
-    `[*]` matches any item and `.*` any member; a rule includes everything below its path. Cursors,
-    request states, elicitation ids, and times in ISO 8601 are always ignored.
+    In a path such as `$.result.content[*].text`, `[*]` matches any item and `.*` any member.
 
     Raises:
-        ValueError: A rule does not begin with `$`.
+        ValueError: A path does not begin with `$`.
     """
-
-    def __init__(self, rules: Collection[str] = ()) -> None:
-        for rule in rules:
-            if not rule.startswith("$"):
-                raise ValueError(
-                    f"{rule!r} is no JSON path: it has to begin with $, as $.result.content"
-                )
-        patterns = (
-            "".join(_WILDCARDS.get(step) or re.escape(step) for step in _PATH_STEP.findall(rule))
-            for rule in rules
-        )
-        alternatives = "|".join(patterns) or "(?!)"
-        self._matches = re.compile(rf"(?:{alternatives})(?:[.\[].*)?", re.DOTALL).fullmatch
-
-    def ignores(self, path: str, recorded: Any, live: Any) -> bool:
-        """Return whether a difference between two values at `path` is ignored."""
-        if self._matches(path):
-            return True
-        if not isinstance(recorded, str) or not isinstance(live, str):
-            return False
-        if path.endswith(_OPAQUE_NAMES):
-            return True
-        return _TIME.fullmatch(recorded) is not None and _TIME.fullmatch(live) is not None
+    for path in paths:
+        if not path.startswith("$"):
+            raise ValueError(
+                f"{path!r} is no JSON path: it has to begin with $, as $.result.content"
+            )
+    patterns = (
+        "".join(_WILDCARDS.get(step) or re.escape(step) for step in _PATH_STEP.findall(path))
+        for path in paths
+    )
+    return re.compile(rf"(?:{'|'.join(patterns) or '(?!)'})(?:[.\[].*)?", re.DOTALL)
 
 
 # The report ---------------------------------------------------------------------------------------
 
 _VALUE_CHARACTERS_MAX: Final = 100
-_COMMON_CHARACTERS_MAX: Final = 20
 
 DifferenceKind: TypeAlias = Literal["changed", "missing", "extra", "late", "lost"]
 
@@ -321,28 +307,9 @@ class InputDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def value_texts(difference: InputDifference) -> tuple[str, str]:
-    """Return the two values as JSON; long ones are cut to begin shortly before they differ."""
-    recorded, live = (_json_text(each) for each in (difference.recorded, difference.live))
-    if max(len(recorded), len(live)) <= _VALUE_CHARACTERS_MAX:
-        return recorded, live
-    pairs = zip(recorded, live, strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    begin = max(0, common - _COMMON_CHARACTERS_MAX)
-    return _cut(recorded, begin), _cut(live, begin)
-
-
-def value_text(value: Any) -> str:
-    """Return a value as JSON, cut if it is long; "nothing" for an absent value."""
-    return _cut(_json_text(value), 0)
-
-
-def _json_text(value: Any) -> str:
-    return "nothing" if value is UNSET else msgspec.json.encode(value).decode()
-
-
-def _cut(text: str, begin: int) -> str:
-    end = begin + _VALUE_CHARACTERS_MAX
-    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
+    """Return the two values as JSON; long ones are cut around the point where they differ."""
+    texts = json_text(difference.recorded), json_text(difference.live)
+    return excerpts(*texts, chars_max=_VALUE_CHARACTERS_MAX)
 
 
 class InputsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -396,14 +363,14 @@ class InputsReport(msgspec.Struct, frozen=True, kw_only=True):
 _NAME_MEMBERS: Final = ("name", "uri")
 
 
-def compare(driver: RequestDriver, rules: IgnoreRules) -> InputsReport:
+def compare(driver: RequestDriver, ignored: re.Pattern[str]) -> InputsReport:
     """Compare the recorded conversation with the live one.
 
     The loss of the server counts as one difference; the messages that it then could not send are
     not reported as missing.
     """
     matcher = driver.matcher
-    comparison = _Comparison(matcher, rules, is_lost=driver.lost is not None)
+    comparison = _Comparison(matcher, ignored, is_lost=driver.lost is not None)
     if driver.lost is not None:
         comparison.add("lost", "the server", live=driver.lost)
     comparison.compare_answers(driver.late)
@@ -441,9 +408,11 @@ def _title(method: str, params: Raw | None) -> str:
 class _Comparison:
     """The differences that were found so far."""
 
-    def __init__(self, matcher: ResponseMatcher, rules: IgnoreRules, *, is_lost: bool) -> None:
+    def __init__(
+        self, matcher: ResponseMatcher, ignored: re.Pattern[str], *, is_lost: bool
+    ) -> None:
         self._matcher = matcher
-        self._rules = rules
+        self._ignored = ignored
         self._is_lost = is_lost
         self.found: list[InputDifference] = []
         self.ignored = 0
@@ -505,10 +474,19 @@ class _Comparison:
         self, message: RecordedMessage, subject: str, recorded: bytes, live: bytes
     ) -> None:
         for path, old, new in json_differences(recorded, live):
-            if self._rules.ignores(path, old, new):
+            if self._is_ignored(path, old, new):
                 self.ignored += 1
             else:
                 self.add("changed", subject, message, path=path, recorded=old, live=new)
+
+    def _is_ignored(self, path: str, recorded: Any, live: Any) -> bool:
+        if self._ignored.fullmatch(path):
+            return True
+        if not isinstance(recorded, str) or not isinstance(live, str):
+            return False
+        if path.endswith(_OPAQUE_NAMES):
+            return True
+        return _TIME.fullmatch(recorded) is not None and _TIME.fullmatch(live) is not None
 
     def _add_missing(self, kind: DifferenceKind, subject: str, message: RecordedMessage) -> None:
         if not self._is_lost:
@@ -563,10 +541,8 @@ def _compared_result(result: Raw | None, method: str) -> Any:
     if result is None or not any(name.encode() in bytes(result) for name in ignored):
         return result
     inner = members(result)
-    meta = inner.pop("_meta", None)
-    if isinstance(meta, dict):
-        all_members = cast("dict[str, Any]", meta)
-        meta = {name: value for name, value in all_members.items() if name not in ignored}
+    meta = members_of(inner.pop("_meta", None))
+    meta = {name: value for name, value in meta.items() if name not in ignored}
     return {**inner, "_meta": meta} if meta else inner
 
 
@@ -622,20 +598,18 @@ def drive(
             first request. Later failures are in the report.
         ValueError: A path in `ignore`, the `protocol_version` or a URL is invalid.
     """
-
-    async def run() -> InputsReport:
-        return await run_inputs(
-            path,
-            target,
-            ignore=ignore,
-            channel=channel,
-            protocol_version=protocol_version,
-            limits=limits,
-            inherit_env=inherit_env,
-            headers=headers,
-            allow_damaged=allow_damaged,
-        )
-
+    run = partial(
+        run_inputs,
+        path,
+        target,
+        ignore=ignore,
+        channel=channel,
+        protocol_version=protocol_version,
+        limits=limits,
+        inherit_env=inherit_env,
+        headers=headers,
+        allow_damaged=allow_damaged,
+    )
     return trio.run(run)
 
 
@@ -663,7 +637,7 @@ async def run_inputs(
     if protocol_version is not None:
         check_protocol_version(recorded, protocol_version)
         ignore = (*ignore, NEGOTIATED_VERSION_PATH)
-    rules = IgnoreRules(ignore)
+    ignored = ignored_paths(ignore)
     matcher = ResponseMatcher(recorded, protocol_version)
     process = ProcessOptions(inherit_env=inherit_env)
     web = WebOptions(headers=headers) if headers else NO_WEB_OPTIONS
@@ -672,7 +646,7 @@ async def run_inputs(
     await driver.run(connected.served)
     if driver.first_request_error is not None:
         raise driver.first_request_error
-    report = compare(driver, rules)
+    report = compare(driver, ignored)
     if not report.requests:
         raise NothingCompared(
             "nothing was compared: the recording holds no request; record a session that makes"

@@ -1,0 +1,336 @@
+"""The Trio run in which a player moves recorded sessions: a `Replayer`, or a sweep's `Scheduler`.
+
+`run_player` runs until all tasks have ended. It opens the sessions and lifespans that the player
+asks for, and ends every task when the player is over or the clock stalls: with `Abort`, without
+shields, and without the threads of `def` handlers.
+"""
+
+import gc
+import math
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextvars import copy_context
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
+
+import attrs
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._replay.clock import VirtualClock
+from mcp_trio._replay.source_locations import error_location
+from mcp_trio._server.lifespan import LifespanRun
+from mcp_trio._session.nondeterminism import UntrackedCallWatch
+from mcp_trio._session.session import Session
+
+# The number of threads that may still run one after another once the replay is over.
+_THREADS_AFTER_END_MAX: Final = 1000
+
+
+class Abort(BaseException):
+    """The exception that ends every task of a replay that is over; it never leaves the replay."""
+
+
+async def raise_abort() -> NoReturn:
+    """Raise `Abort`, but yield first: a loop that catches it must not block the run."""
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    raise Abort
+
+
+# Shields of tasks ---------------------------------------------------------------------------------
+#
+# Trio cannot end a task that waits for ever under a shield, and a replay has to end. The frames of
+# a task refer to the cancel scopes that it has entered; `gc` finds them there, whether or not they
+# are in local variables.
+
+
+# The types of the objects that lead from a frame to a scope entered in it.
+_SCOPE_HOLDERS: Final = (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncGeneratorType,
+    CoroutineType,
+    GeneratorType,
+    MethodType,
+)
+
+
+def entered_scopes(task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
+    """Yield the scopes that a waiting task has entered, without those of its child tasks."""
+    seen = {id(task.coro)}
+    found: list[object] = [task.coro]
+    while found:
+        for inner in gc.get_referents(found.pop()):
+            if isinstance(inner, trio.CancelScope) and inner.is_relative is None:
+                yield inner
+            elif id(inner) not in seen and _may_hold_scope(inner):
+                seen.add(id(inner))
+                found.append(inner)
+
+
+def _may_hold_scope(value: object) -> bool:  # a function, so that type checkers narrow nothing
+    return isinstance(value, _SCOPE_HOLDERS)
+
+
+def unshield(task: trio.lowlevel.Task) -> None:
+    """Remove the shields of a task and of all its child tasks."""
+    for scope in entered_scopes(task):
+        scope.shield = False
+    for nursery in task.child_nurseries:
+        nursery.cancel_scope.shield = False
+        for child in nursery.child_tasks:
+            unshield(child)
+
+
+# The threads of `def` handlers --------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class ThreadToken:
+    """A token that lets one thread of a `def` handler run at a time, in the order of the journal.
+
+    A thread gives the token back when it calls the context, and when it ends. The clock stalls if a
+    thread keeps it for longer than `seconds` of real time.
+    """
+
+    clock: VirtualClock
+    seconds: float
+    _is_abandoned: bool = attrs.field(default=False, init=False)
+    _runs_left: float = attrs.field(default=math.inf, init=False)
+    _is_taken: bool = attrs.field(default=False, init=False)
+    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _given_back: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def is_taken(self) -> bool:
+        """Return whether a thread runs and the replay waits for it."""
+        return self._is_taken and not self._is_abandoned
+
+    async def acquire(self, name: str) -> None:
+        """Wait until no thread runs, then take the token for the handler `name`."""
+        while self.is_taken:
+            await self._waiting.park()
+        self._is_taken = True
+        self._given_back = trio.Event()
+        self._runs_left -= 1
+        self._is_abandoned |= self._runs_left < 0
+        self.clock.expect_thread(
+            self.seconds,
+            f"the thread of {name!r} neither ended nor used its context within {self.seconds:g} s"
+            " (limits.replay.thread_seconds)",
+        )
+
+    def release(self) -> None:
+        """Give the token back: the thread waits for the event loop, or has ended."""
+        self._is_taken = False
+        self.clock.expect_no_thread()
+        self._given_back.set()
+        self._waiting.unpark()
+
+    def limit_runs(self) -> None:
+        """Let threads end after the replay, but not run for ever."""
+        self._runs_left = _THREADS_AFTER_END_MAX
+
+    def abandon(self) -> None:
+        """Let the replay wait for threads no longer."""
+        self._is_abandoned = True
+        self._given_back.set()
+        self._waiting.unpark_all()
+
+    async def wait_all_released(self) -> None:
+        """Wait until no thread runs and no other one takes the token."""
+        is_taken = True
+        while is_taken:
+            await self.wait_released()
+            for _ in range(2):  # A task that waits for the token takes it in its next step.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            is_taken = self.is_taken
+
+    async def settle(self) -> None:
+        """Wait until all tasks are blocked and no thread runs."""
+        await wait_all_tasks_blocked()
+        while self.is_taken:
+            await self.wait_released()
+            await wait_all_tasks_blocked()
+
+    async def wait_released(self) -> None:
+        """Wait until no thread runs."""
+        while self.is_taken:
+            await self._given_back.wait()
+
+
+# Players ------------------------------------------------------------------------------------------
+
+BeginSession: TypeAlias = Callable[[int, LifespanRun | None], Awaitable[Session]]
+
+
+class Player(Protocol):
+    """The part of a replay, or of a sweep's schedule, that moves the sessions of one Trio run.
+
+    Attributes:
+        clock: The clock of the Trio run.
+        thread_token: The token of the threads of `def` handlers.
+        is_over: Whether every task has to end.
+    """
+
+    clock: VirtualClock
+    thread_token: ThreadToken
+    is_over: bool
+
+    async def play(
+        self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
+    ) -> None:
+        """Move all sessions and lifespans to their end.
+
+        `begin` opens the session of a channel, within a lifespan if it is part of the replay, and
+        lets it run; `start_lifespan` does so for a lifespan.
+        """
+        ...
+
+    def fail(self, problem: str) -> None:
+        """End everything because of an error that belongs to no operation of a lane."""
+        ...
+
+
+class SilentChannel:
+    """A channel without a peer: the sequencer compares what is sent and delivers what arrives."""
+
+    transport = "replay"
+
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
+        """Discard the messages; return their number."""
+        return len(messages)
+
+    async def send(self, messages: Sequence[bytes]) -> None:  # noqa: ARG002  of `Channel`
+        """Discard the messages."""
+        await trio.lowlevel.checkpoint()
+
+    def deliver_to(self, take: Callable[[Sequence[bytes | Oversized]], None]) -> None:
+        """Do nothing: the replayer gives each message to the session itself."""
+
+    async def receive(self) -> Sequence[bytes | Oversized]:
+        """Wait for ever; no session that `deliver_to` delivers to calls this."""
+        await trio.sleep_forever()
+
+    async def aclose(self) -> None:
+        """Do nothing but let other tasks run."""
+        await trio.lowlevel.checkpoint()
+
+
+# The run ------------------------------------------------------------------------------------------
+
+
+class _SetupFailed(Exception):  # noqa: N818  it carries an error, and is none itself
+    """The cause is an error of the server or its lifespan, by which the replay could not begin."""
+
+
+@contextmanager
+def _marking_setup_errors() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _SetupFailed from error
+
+
+async def run_player(
+    player: Player,
+    open_session: Callable[[Any, int], Session],
+    lifespan: AbstractAsyncContextManager[Any],
+    watch: UntrackedCallWatch,
+) -> None:
+    """Run a player in a Trio run of its own, until all tasks have ended.
+
+    Raises:
+        Exception: The server or its lifespan failed before the first session.
+    """
+    scope = trio.CancelScope()
+    errors: list[BaseException] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_stalled, player, scope)
+        try:
+            with scope, watch, _marking_setup_errors():
+                async with lifespan as value:
+                    errors += await _play(player, open_session, value)
+        except _SetupFailed as failed:
+            errors.append(failed)
+        await player.thread_token.wait_all_released()
+        nursery.cancel_scope.cancel()
+    for error in errors:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if isinstance(error, _SetupFailed):
+            assert error.__cause__ is not None
+            raise error.__cause__
+    for error in errors:
+        if not isinstance(error, Abort | trio.Cancelled):
+            text = f"{type(error).__name__}: {error}  {error_location(error)}"
+            player.fail(text.rstrip())
+
+
+async def _play(
+    player: Player, open_session: Callable[[Any, int], Session], stand_in: Any
+) -> list[BaseException]:
+    """Replay all sessions and lifespans; return the errors that left them.
+
+    Sessions without a lifespan in the journal get the `stand_in` for its value.
+    """
+
+    async def run_lifespan(run: LifespanRun) -> None:
+        try:
+            async with run.enter():
+                await run.wait_for_sessions()
+        except BaseException as error:
+            # Its end is compared with the recording. What happens after the replay does not count.
+            if any(isinstance(each, KeyboardInterrupt) for each in _leaves(error)):
+                raise
+
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def begin(channel: int, lifespan: LifespanRun | None) -> Session:
+                context, value = copy_context(), stand_in
+                if lifespan is not None:
+                    assert lifespan.variables is not None  # The player has checked it.
+                    context, value = lifespan.variables.copy(), lifespan.value
+                with _marking_setup_errors():
+                    session = open_session(value, channel)
+                started = trio.Event()
+
+                async def run_session() -> None:
+                    async with trio.open_nursery() as own:
+                        await own.start(session.run)
+                        started.set()
+
+                context.run(nursery.start_soon, run_session)
+                await started.wait()
+                return session
+
+            await player.play(begin, lambda run: nursery.start_soon(run_lifespan, run))
+            nursery.cancel_scope.cancel()
+    except BaseException as error:
+        return list(_leaves(error))
+    return []
+
+
+async def _cancel_stalled(player: Player, scope: trio.CancelScope) -> None:
+    """Whenever the clock stalls, cancel all tasks, shielded or not."""
+    main = trio.lowlevel.current_task().parent_nursery
+    assert main is not None
+    while True:
+        await player.clock.stalled.wait()
+        player.clock.stalled = trio.Event()
+        if not player.is_over:
+            player.fail(player.clock.reason)
+        player.thread_token.abandon()
+        scope.cancel()
+        unshield(main.parent_task)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in an exception group, or the error itself."""
+    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
+    if not inner:
+        yield error
+    for each in inner:
+        yield from _leaves(each)
