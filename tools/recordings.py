@@ -27,7 +27,7 @@ from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
 from leak_check import leaks, lines_of, names_of_this_machine
 from recording_changes import CHANGES, Change, changes
 
-from mcp_trio._cli.inspect import check_summary, is_intact
+from mcp_trio._cli.recordings import check_summary, is_intact
 from mcp_trio._recorder.files import SUFFIX
 from mcp_trio.errors import RecordingError, ReplayDivergence
 from mcp_trio.recording import Record, check, diff, open_recording, read_recording, replay

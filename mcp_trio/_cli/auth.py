@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -14,7 +15,6 @@ from mcp_trio._cli.output import Column, Line, echo_error, echo_json, print_tabl
 from mcp_trio.errors import AuthorizationError, ConfigError
 
 if TYPE_CHECKING:
-    from mcp_trio._auth.client_flow import TokenSet
     from mcp_trio._auth.credentials import OAuth
     from mcp_trio._auth.token_store import TokenStore
 
@@ -62,7 +62,7 @@ def stored_login(url: str) -> "OAuth | None":
     return None
 
 
-def naming_login(error: AuthorizationError, url: str) -> AuthorizationError:
+def with_login_hint(error: AuthorizationError, url: str) -> AuthorizationError:
     """Return the error; if a user has to log in, its text names the command for that."""
     if error.code != "login_required":
         return error
@@ -158,7 +158,7 @@ def login_command(
             client_secret=os.environ.get(CLIENT_SECRET) if client_id is not None else None,
             metadata_url=metadata_url,
             scopes=scopes or None,
-            on_authorize=_print_url if no_browser else _open_browser,
+            on_authorize=partial(_authorize, opens_browser=not no_browser),
             store=memory,
             trusted_hosts=trusted_hosts,
         )
@@ -187,25 +187,22 @@ async def _connect(server: str, oauth: "OAuth") -> None:
             await client.list_tools()
 
 
-async def _open_browser(url: str) -> str | None:
+async def _authorize(url: str, *, opens_browser: bool) -> str | None:
+    """Let the user open the login page; ask for the redirect if no browser is opened here.
+
+    The listener may get the redirect first, and then this is cancelled.
+    """
+    import trio
+
     from mcp_trio._auth.credentials import open_browser
 
-    echo_error(f"the login page opens in a browser; if it does not, open it yourself:\n{url}")
-    try:
-        await open_browser(url)
-    except AuthorizationError:
-        return await _paste_redirect()
-    return None
-
-
-async def _print_url(url: str) -> str | None:
-    echo_error(f"open this page in a browser:\n{url}")
-    return await _paste_redirect()
-
-
-async def _paste_redirect() -> str | None:
-    """Ask for the redirect; the listener may get it first, and then this is cancelled."""
-    import trio
+    if opens_browser:
+        echo_error(f"the login page opens in a browser; if it does not, open it yourself:\n{url}")
+        with suppress(AuthorizationError):
+            await open_browser(url)
+            return None
+    else:
+        echo_error(f"open this page in a browser:\n{url}")
 
     def ask() -> str:
         text = "then wait, or paste the address of the page at which the browser ends"
@@ -224,7 +221,15 @@ def status_command(*, as_json: bool) -> None:
     from mcp_trio._auth.token_store import read_tokens
 
     found = [
-        _status(tokens, name)
+        LoginStatus(
+            server=tokens.server,
+            issuer=tokens.issuer,
+            client_id=tokens.client.client_id,
+            scopes=tokens.scopes,
+            expires_at=tokens.expires_at,
+            is_renewed=tokens.refresh_token is not None,
+            store=name,
+        )
         for name, store in token_stores().items()
         for server in store.names("token")
         if (tokens := read_tokens(store, server)) is not None
@@ -241,18 +246,6 @@ def status_command(*, as_json: bool) -> None:
         for each in found
     ]
     print_table(columns, lines)
-
-
-def _status(tokens: "TokenSet", store: str) -> LoginStatus:
-    return LoginStatus(
-        server=tokens.server,
-        issuer=tokens.issuer,
-        client_id=tokens.client.client_id,
-        scopes=tokens.scopes,
-        expires_at=tokens.expires_at,
-        is_renewed=tokens.refresh_token is not None,
-        store=store,
-    )
 
 
 def _expiry(status: LoginStatus, now: float) -> str:

@@ -28,8 +28,8 @@ from mcp_trio._cli.options import (
     header_option,
     is_url,
     load_server,
-    naming_header,
     reject_headers,
+    with_header_hint,
 )
 from mcp_trio._cli.output import (
     Column,
@@ -45,7 +45,7 @@ from mcp_trio._cli.output import (
     resource_text,
     styled,
 )
-from mcp_trio._journal.texts import json_text
+from mcp_trio._journal.texts import json_text, members_of
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import (
@@ -223,7 +223,7 @@ def _run_session(
             return await use(client)
 
     # A server in this process may print, but stdout is for results.
-    with contextlib.redirect_stdout(sys.stderr), naming_options(choices):
+    with contextlib.redirect_stdout(sys.stderr), option_hints(choices):
         answer = ElicitationPrompt(accepts_defaults=choices.yes).answer
         client = client_of(choices, answer, record=record)
         return trio.run(connect_and_use)
@@ -251,7 +251,7 @@ async def connected(client: "Client", choices: SessionChoices) -> AsyncGenerator
 
 
 @contextlib.contextmanager
-def naming_options(choices: SessionChoices) -> Generator[None]:
+def option_hints(choices: SessionChoices) -> Generator[None]:
     """Within this context, errors of a session name the options that help."""
     try:
         yield
@@ -271,10 +271,10 @@ def naming_options(choices: SessionChoices) -> Generator[None]:
         if url is None:
             raise
         if isinstance(error, AuthorizationError):
-            from mcp_trio._cli.auth import naming_login
+            from mcp_trio._cli.auth import with_login_hint
 
-            raise naming_login(error, url) from None
-        named = naming_header(error)
+            raise with_login_hint(error, url) from None
+        named = with_header_hint(error)
         if named is not error and url.lower().startswith("http"):
             text = f"{named.reason}; if the server has a login page: mcp-trio auth login {url}"
             named = ConnectionLost(text, http_status=named.http_status)
@@ -377,7 +377,7 @@ TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schemas of the arguments, by name."""
-    return object_members(schema.get("properties"))
+    return members_of(schema.get("properties"))
 
 
 def typed_names(schema: Mapping[str, Any]) -> str:
@@ -411,26 +411,21 @@ def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A reference that leads nowhere, or to itself, becomes an empty schema.
     """
-    members = object_members(schema)
+    members = members_of(schema)
     for _ in range(SCHEMA_DEPTH_MAX):
         if "$ref" not in members:
             return members
         # A pointer such as `#/$defs/Day`; any other reference leads to no schema.
         target: object = root
         for step in str(members["$ref"]).removeprefix("#/").split("/"):
-            target = object_members(target).get(step)
-        members = object_members(target)
+            target = members_of(target).get(step)
+        members = members_of(target)
     return {}
 
 
 def array_items(value: Any) -> list[Any]:
     """Return the items of a JSON array; none for anything else."""
     return list(cast("Iterable[Any]", value)) if isinstance(value, list) else []
-
-
-def object_members(value: Any) -> Mapping[str, Any]:
-    """Return the members of a JSON object; none for anything else."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 # ARGUMENT: the arguments of a tool or prompt.
@@ -677,8 +672,6 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         capability: The capability that announces the list.
         member: The name of the list in the result.
         fetch: Requests all items of the list.
-        columns: The headers of the table.
-        cells: Returns the cells of the row for an item.
     """
 
     capability: str

@@ -41,7 +41,7 @@ from mcp_trio._cli.call import (
     connected,
     fetch_lists,
     get_prompt,
-    naming_options,
+    option_hints,
     parse_arguments,
     print_prompt_result,
     print_tool_result,
@@ -98,7 +98,7 @@ class SessionThread:
 
     def __enter__(self) -> Self:
         # A server in this process may print, but stdout is for results.
-        with contextlib.redirect_stdout(sys.stderr), naming_options(self._choices):
+        with contextlib.redirect_stdout(sys.stderr), option_hints(self._choices):
             self._client = client_of(self._choices, self._ask, list_changed=self._list_changed)
             self._thread.start()
             self._token: trio.lowlevel.TrioToken = self._next_event().unwrap()
@@ -122,7 +122,7 @@ class SessionThread:
         scope = trio.CancelScope()
         self._is_calling = True
         # A server in this process may print, but stdout is for results.
-        with contextlib.redirect_stdout(sys.stderr), naming_options(self._choices):
+        with contextlib.redirect_stdout(sys.stderr), option_hints(self._choices):
             self._token.run_sync_soon(self._start, function, scope)
             try:
                 # A `KeyboardInterrupt` could come after an event is taken, and lose it.
@@ -142,17 +142,15 @@ class SessionThread:
                 continue
             if not isinstance(event, _Question):
                 return event
-            event.reply(self._answer_question(event.params))
-
-    def _answer_question(self, params: ElicitParams) -> ElicitResult:
-        handler = signal.getsignal(signal.SIGINT)
-        try:
-            with _on_interrupt(None):
-                return self._answer(params)
-        except KeyboardInterrupt:
-            if callable(handler):  # the call ends, and with it the elicitation
-                handler(signal.SIGINT, None)
-            return ElicitResult(action="cancel")
+            handler = signal.getsignal(signal.SIGINT)
+            try:
+                with _on_interrupt(None):
+                    answer = self._answer(event.params)
+            except KeyboardInterrupt:
+                if callable(handler):  # the call ends, and with it the elicitation
+                    handler(signal.SIGINT, None)
+                answer = ElicitResult(action="cancel")
+            event.reply(answer)
 
     def _end(self) -> None:
         with contextlib.suppress(trio.RunFinishedError):

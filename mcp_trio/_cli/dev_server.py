@@ -132,7 +132,13 @@ def _serve(job: Job, report: Callable[[Report], None]) -> int:
     report(Imported(own_files(job.target)))
     if not os.read(sys.stdin.fileno(), 1):
         return 0
-    _log_tracebacks()
+    # Exceptions of handlers are logged with tracebacks, unless the user's code has set up logs.
+    logger = logging.getLogger("mcp_trio")
+    if not logger.hasHandlers():
+        logger.setLevel(logging.DEBUG)  # at this level, warnings have tracebacks
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.WARNING)
+        logger.addHandler(handler)
     recordings = RecordOptions(f"{job.recordings}/", observer=Observer(report))
 
     async def serve(*, task_status: trio.TaskStatus[str]) -> None:
@@ -158,16 +164,6 @@ def _serve(job: Job, report: Callable[[Report], None]) -> int:
         report(_failure(error, job))
         return 1
     return 0
-
-
-def _log_tracebacks() -> None:
-    """Log exceptions of handlers with their tracebacks, unless the user's code has set up logs."""
-    logger = logging.getLogger("mcp_trio")
-    if not logger.hasHandlers():
-        logger.setLevel(logging.DEBUG)  # at this level, warnings have tracebacks
-        handler = logging.StreamHandler()
-        handler.setLevel(logging.WARNING)
-        logger.addHandler(handler)
 
 
 # Errors.

@@ -70,11 +70,18 @@ def ask(params: ElicitParams) -> ElicitResult:
     Raises:
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
+    host = "no host"
     with bars_hidden():
         echo_error(f"the server asks: {params.message} (Ctrl-D declines)")
         try:
             if params.requested_schema is None:
-                return _ask_to_open(params.url or "")
+                url = params.url or ""
+                with suppress(ValueError):
+                    host = urlsplit(url).hostname or host
+                echo_error(url)
+                if "xn--" in host:  # Punycode, whose letters may look like others
+                    echo_error("warning: this host name may imitate another one")
+                return _confirm(f"Open {printable(host)} in a browser and continue?")
             properties = cast("Mapping[str, Any]", params.requested_schema.get("properties") or {})
             if not properties:
                 return _confirm("Accept?")
@@ -90,17 +97,6 @@ def ask(params: ElicitParams) -> ElicitResult:
             if isinstance(error.__context__, KeyboardInterrupt):  # only in the main thread
                 raise KeyboardInterrupt from None
             return _DECLINED
-
-
-def _ask_to_open(url: str) -> ElicitResult:
-    try:
-        host = urlsplit(url).hostname or "no host"
-    except ValueError:
-        host = "no host"
-    echo_error(url)
-    if "xn--" in host:  # Punycode, whose letters may look like others
-        echo_error("warning: this host name may imitate another one")
-    return _confirm(f"Open {printable(host)} in a browser and continue?")
 
 
 def _confirm(question: str, content: dict[str, Any] | None = None) -> ElicitResult:

@@ -88,7 +88,21 @@ def new_command(name: str, template: str, into: Path) -> None:
         with tempfile.TemporaryDirectory(dir=into, prefix=".mcp-trio-new-") as temporary:
             project = Path(temporary) / name
             write_project(project, template, package)
-            _record_session(project)
+            # -B and the variable: no byte code is left in the project.
+            done = subprocess.run(
+                [sys.executable, "-B", "record.py"],
+                check=False,
+                cwd=project,
+                env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode:
+                raise click.ClickException(
+                    "nothing was created, because record.py of the new project failed:\n"
+                    f"{done.stderr}"
+                )
             project.rename(folder)
     except OSError as error:
         raise click.ClickException(f"cannot create {folder}: {error.strerror}") from error
@@ -152,24 +166,3 @@ def write_project(project: Path, template: str, package: str) -> None:
             target = target.with_name(".gitignore")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-
-
-def _record_session(project: Path) -> None:
-    """Run the project's record.py, without leaving byte code in the project.
-
-    Raises:
-        click.ClickException: It failed.
-    """
-    done = subprocess.run(
-        [sys.executable, "-B", "record.py"],
-        check=False,
-        cwd=project,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise click.ClickException(
-            f"nothing was created, because record.py of the new project failed:\n{done.stderr}"
-        )

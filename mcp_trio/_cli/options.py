@@ -128,7 +128,7 @@ def reject_headers(headers: Mapping[str, str], url: str | None) -> None:
         raise click.UsageError("--header needs a server at an http(s):// or ws(s):// URL")
 
 
-def naming_header(error: ConnectionLost) -> ConnectionLost:
+def with_header_hint(error: ConnectionLost) -> ConnectionLost:
     """Return the error; if the server asks for authentication, its text names `--header`."""
     if error.http_status != _UNAUTHORIZED:
         return error
@@ -197,12 +197,12 @@ def records_of(file: str | os.PathLike[str]) -> "Iterator[Record | Damage]":
     """
     from mcp_trio._journal.reader import read_recording
 
-    with naming(file):
+    with errors_naming(file):
         yield from read_recording(lines_of(file))
 
 
 @contextmanager
-def naming(file: str | os.PathLike[str]) -> Generator[None, None, None]:
+def errors_naming(file: str | os.PathLike[str]) -> Generator[None, None, None]:
     """Within this context, a `RecordingError` whose text does not name the file gets its name."""
     name = os.fspath(file)
     try:
@@ -519,6 +519,13 @@ class RecordingChoices(TypedDict):
     redact: bool
     redaction_key: str | None
     overwrite: bool
+
+
+def recording_choices(options: dict[str, Any]) -> RecordingChoices:
+    """Take the values of `recording_options` out of those of all options of a command."""
+    chosen: Any = {name: options.pop(name) for name in RecordingChoices.__annotations__}
+    choices: RecordingChoices = chosen
+    return choices
 
 
 def record_options(

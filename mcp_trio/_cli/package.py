@@ -56,8 +56,6 @@ class Project:
         target: The TARGET, relative to that folder.
         server_file: The file of the server's module.
         source: The server's top-level package, a folder, or its only module.
-        version: The version of the package.
-        description: What the server does.
     """
 
     folder: Path
@@ -415,6 +413,8 @@ def manifest_json(project: Project, server: "Server", author: str | None) -> dic
 def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Path]) -> bytes:
     """Return an MCPB bundle, a zip file; the same files make the same bytes.
 
+    Hidden files and byte code in folders are left out.
+
     Args:
         project: The project, whose files the bundle contains.
         manifest: The content of manifest.json.
@@ -426,9 +426,19 @@ def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Pat
     for path in included:
         if not path.resolve().is_relative_to(project.folder):
             raise click.UsageError(f"--include {path} is not in {project.folder}")
+    patterns: list[str] = ["pyproject.toml", "uv.lock"]
+    patterns += project.table.get("license-files", ["LICEN[CS]E*"])
+    paths = [path for pattern in patterns for path in project.folder.glob(pattern)]
+    paths += [project.source, *(path.resolve() for path in included)]
+    if project.readme is not None:
+        paths.append(project.readme)
     content = {"manifest.json": _json(manifest)}
-    for file in _bundled_files(project, included):
-        content[file.relative_to(project.folder).as_posix()] = file.read_bytes()
+    for path in paths:
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            inside = file.relative_to(path).parts
+            is_hidden = any(part == "__pycache__" or part.startswith(".") for part in inside)
+            if file.is_file() and not is_hidden:
+                content[file.relative_to(project.folder).as_posix()] = file.read_bytes()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(content):
@@ -437,29 +447,6 @@ def bundle(project: Project, manifest: Mapping[str, Any], included: Sequence[Pat
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, content[name])
     return buffer.getvalue()
-
-
-def _bundled_files(project: Project, included: Sequence[Path]) -> set[Path]:
-    """Return the files for a bundle; hidden files and byte code in folders are left out."""
-    patterns: list[str] = ["pyproject.toml", "uv.lock"]
-    patterns += project.table.get("license-files", ["LICEN[CS]E*"])
-    paths = [path for pattern in patterns for path in project.folder.glob(pattern)]
-    paths += [project.source, *(path.resolve() for path in included)]
-    if project.readme is not None:
-        paths.append(project.readme)
-    files: set[Path] = set()
-    for path in paths:
-        below = path.rglob("*") if path.is_dir() else [path]
-        files.update(
-            file
-            for file in below
-            if file.is_file()
-            and not any(
-                part == "__pycache__" or part.startswith(".")
-                for part in file.relative_to(path).parts
-            )
-        )
-    return files
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

@@ -17,12 +17,12 @@ from mcp_trio._cli.options import (
     host_check_options,
     listen_address,
     listening,
-    naming_header,
     record_options,
     recording_options,
     reject_headers,
     token_option,
     transport_options,
+    with_header_hint,
 )
 from mcp_trio._cli.output import echo_error
 from mcp_trio.errors import ConnectionLost
@@ -75,7 +75,7 @@ def _run(
             return run_bridge(downstream, upstream, record=record, report_url=attempt.report_url)
     except ConnectionLost as error:
         if isinstance(upstream.target, str):
-            raise naming_header(error) from error
+            raise with_header_hint(error) from error
         echo_error(str(error))
         return NOT_EXECUTABLE_STATUS
 

@@ -14,8 +14,8 @@ import click
 from mcp_trio._cli.completion import complete_recordings
 from mcp_trio._cli.options import (
     check_overwrites_nothing,
+    errors_naming,
     is_same_recording,
-    naming,
     overwrite_option,
     read_key,
     records_of,
@@ -130,7 +130,7 @@ def redact_command(
     remaining: list[RemainingSecret] = []
     key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
     try:
-        with naming(file):
+        with errors_naming(file):
             records = _intact_records(file)
             with busy("redacting"):
                 lines = list(

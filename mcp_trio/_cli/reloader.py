@@ -36,7 +36,6 @@ from mcp_trio._cli.dev_server import (
     Report,
     Serving,
 )
-from mcp_trio._cli.inspect import ARROWS, COLOURS
 from mcp_trio._cli.options import records_of
 from mcp_trio._cli.output import (
     Column,
@@ -48,6 +47,7 @@ from mcp_trio._cli.output import (
     size,
     styled,
 )
+from mcp_trio._cli.recordings import ARROWS, COLOURS
 from mcp_trio._journal.texts import shortened
 from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio.errors import ConnectionLost
@@ -160,9 +160,6 @@ class Reloader:
     """Keeps the newest version of the code serving that can be imported.
 
     Attributes:
-        job: The job of each process.
-        watcher: The files whose changes start another version.
-        log: Prints the messages.
         limits: How long a process may take to stop.
         has_tried: Set when the first version serves, or has failed.
     """

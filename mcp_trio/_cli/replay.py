@@ -20,6 +20,7 @@ from mcp_trio._cli.options import (
     TRANSPORTS,
     TakesServerCommand,
     command_after_dashes,
+    errors_naming,
     flag_of,
     header_option,
     is_given,
@@ -27,12 +28,11 @@ from mcp_trio._cli.options import (
     listen_address,
     listening,
     load_server,
-    naming,
-    naming_header,
     read_key,
     reject_headers,
     serve_options,
     serving_options,
+    with_header_hint,
 )
 from mcp_trio._cli.output import echo_error, echo_json, echo_text
 from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
@@ -214,7 +214,7 @@ def replay_command(
                 "--all, --until and --break need a TARGET whose handlers run in this process, and"
                 " no --inputs; a live server is always compared to the end"
             )
-        report = _drive(context, file, target, allow_damaged=allow_damaged, **options)
+        report = _replay_live(context, file, target, allow_damaged=allow_damaged, **options)
         _print_inputs_report(report, as_json=as_json)
         context.exit(0 if report.is_same else 1)
     if target is None:
@@ -231,7 +231,7 @@ def replay_command(
             )
         from mcp_trio._replay.schedules import decode_schedule
 
-        with naming(schedule.name):
+        with errors_naming(schedule.name):
             decoded = decode_schedule(schedule.read())
         swept = _sweep(file, target, schedule=decoded)
         if as_json:
@@ -251,7 +251,7 @@ def replay_command(
     if not is_one:
         from mcp_trio._replay.repeat import ReplayJob
 
-        recordings = _recordings(files)
+        recordings = list(dict.fromkeys(each for file in files for each in _recordings(file)))
         job = ReplayJob(
             files=recordings,
             target=target,
@@ -276,7 +276,7 @@ def replay_command(
 
     try:
         # Handlers may print, but stdout is for the report.
-        with contextlib.redirect_stdout(sys.stderr), naming(file):
+        with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
             server = load_server(target)
             start = time.perf_counter()
             with busy("replaying"):
@@ -322,7 +322,7 @@ def _replay_to_stop(
     stop = Stop(number, on_stop, needs_task=break_at is not None)
     start = time.perf_counter()
     # Handlers may print, but stdout is for the report.
-    with contextlib.redirect_stdout(sys.stderr), naming(file):
+    with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
         report = run_replay(file, load_server(target), stop=stop, **options)
     if report is not None:
         echo_text(replay_summary(report, time.perf_counter() - start))
@@ -332,21 +332,18 @@ def _replay_to_stop(
         click.echo("the replay was ended in the debugger")
 
 
-def _recordings(files: Sequence[str]) -> list[str]:
-    """Return the files, and for each folder the recordings of servers in it.
+def _recordings(file: str) -> Sequence[str]:
+    """Return the file, or the recordings of servers in a folder.
 
     Raises:
-        NothingCompared: A folder holds none.
+        NothingCompared: The folder holds none.
     """
     from mcp_trio._recorder.files import recordings_in
 
-    found: list[str] = []
-    for file in files:
-        inside = recordings_in(file, role="server") if Path(file).is_dir() else [file]
-        if not inside:
-            raise NothingCompared(f"nothing was compared: {file} holds no recording of a server")
-        found += inside
-    return list(dict.fromkeys(found))
+    found = recordings_in(file, role="server") if Path(file).is_dir() else [file]
+    if not found:
+        raise NothingCompared(f"nothing was compared: {file} holds no recording of a server")
+    return found
 
 
 def _replay_many(job: "ReplayJob") -> "list[Outcome]":
@@ -437,7 +434,7 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
 # A live server, for `replay` and for `mock --as client`.
 
 
-def _drive(
+def _replay_live(
     context: click.Context,
     file: str,
     target: str | None,
@@ -467,7 +464,11 @@ def _drive(
     if timeout is not None:
         limits = attrs.evolve(limits, requests=RequestLimits(idle_seconds=timeout))
     # A server in this process may print, but stdout is for the differences.
-    with contextlib.redirect_stdout(sys.stderr), naming(file), busy("waiting for the server"):
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        errors_naming(file),
+        busy("waiting for the server"),
+    ):
         command = command_after_dashes(context)
         if (command is None) is (target is None):
             raise click.UsageError("name one server: TARGET or URL, or its COMMAND after --")
@@ -493,7 +494,7 @@ def _drive(
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         except ConnectionLost as error:  # the server could not be started or reached
-            echo_error(str(naming_header(error)))
+            echo_error(str(with_header_hint(error)))
             context.exit(2)
 
 
@@ -598,36 +599,30 @@ def mock_command(
     *,
     headers: Mapping[str, str],
     channel: int | None,
-    **server_options: Any,
-) -> None:
-    """Stand in for the server of the recording FILE, or for its client."""
-    if role == "client":
-        for name, value in server_options.items():
-            if is_given(value):
-                raise click.UsageError(f"{flag_of(name)} cannot be used with --as client")
-        report = _drive(context, file, target, ignore=("$",), channel=channel, headers=headers)
-        echo_text(report.summary)
-        context.exit(0 if report.answered else 1)
-    if target is not None or command_after_dashes(context) is not None or headers:
-        raise click.UsageError("TARGET, URL, COMMAND and --header need --as client")
-    _mock_server(context, file, channel=channel, **server_options)
-
-
-def _mock_server(
-    context: click.Context,
-    file: str,
-    *,
-    channel: int | None,
     pace: bool,
     strict: bool,
     transport: str | None,
     **options: Any,
 ) -> None:
+    """Stand in for the server of the recording FILE, or for its client."""
+    if role == "client":
+        of_server = {"pace": pace, "strict": strict, "transport": transport, **options}
+        for name, value in of_server.items():
+            if is_given(value):
+                raise click.UsageError(f"{flag_of(name)} cannot be used with --as client")
+        report = _replay_live(
+            context, file, target, ignore=("$",), channel=channel, headers=headers
+        )
+        echo_text(report.summary)
+        context.exit(0 if report.answered else 1)
+    if target is not None or command_after_dashes(context) is not None or headers:
+        raise click.UsageError("TARGET, URL, COMMAND and --header need --as client")
+
     from mcp_trio._replay.mock import mock_server, run_mock
 
     transport = transport or "stdio"
     given = serve_options(transport, options)
-    with naming(file):
+    with errors_naming(file):
         server = mock_server(file, strict=strict, pace=pace, channel=channel)
     status = 0
     if transport == "stdio":
@@ -747,7 +742,7 @@ def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     # Handlers may print, but stdout is for the report.
-    with contextlib.redirect_stdout(sys.stderr), naming(file):
+    with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
         server = load_server(target)
         total = sweep_options.schedules
         # A process that is forked must not have a thread that draws.

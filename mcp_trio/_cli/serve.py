@@ -4,22 +4,22 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
     TRANSPORTS,
-    RecordingChoices,
     listen_address,
     listening,
     load_server,
     overwrite_option,
     record_options,
+    recording_choices,
     recording_options,
     serve_options,
     serving_options,
@@ -130,47 +130,20 @@ Examples:
 def run_command(
     target: str,
     transport: str,
-    host: str | None,
-    port: int | None,
-    path: str | None,
-    token: str | None,
-    hosts: tuple[str, ...],
-    origins: tuple[str, ...],
-    certfile: str | None,
-    keyfile: str | None,
-    server: str | None,
-    workers: int | None,
     protocol_versions: Sequence[str],
     record: str | None,
     *,
-    allows_cors: bool,
-    is_open: bool,
     strict: bool,
-    **choices: Unpack[RecordingChoices],
+    **chosen: Any,
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
+    choices = recording_choices(chosen)
     if record is None and (strict or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")
-    if keyfile is not None and certfile is None:
+    if chosen["keyfile"] is not None and chosen["certfile"] is None:
         raise click.UsageError("--keyfile needs --certfile")
     recording = None if record is None else record_options(record, choices, strict=strict)
-    options = serve_options(
-        transport,
-        {
-            "host": host,
-            "port": port,
-            "path": path,
-            "is_open": is_open,
-            "token": token,
-            "hosts": hosts,
-            "origins": origins,
-            "allows_cors": allows_cors,
-            "certfile": certfile,
-            "keyfile": keyfile,
-            "server": server,
-            "workers": workers,
-        },
-    )
+    options = serve_options(transport, chosen)
     if transport == "stdio":
         from mcp_trio._transports.stdio import divert_stdio
 
@@ -196,9 +169,9 @@ def run_command(
             f"--transport {transport} serves many sessions: --record needs an existing folder"
         )
     loaded = _load(target, protocol_versions)
-    if workers is not None and workers > 1:
+    if options.get("workers", 1) > 1:
         try:
-            check_for_workers(loaded, {}, workers)
+            check_for_workers(loaded, {}, options["workers"])
         except ValueError as error:
             raise click.UsageError(str(error)) from error
     with listening(listen_address(**options), "serving") as attempt:
@@ -249,12 +222,17 @@ Examples:
 @overwrite_option
 def demo_command(keep: str | None, *, overwrite: bool) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
-    from mcp_trio._cli.inspect import print_timeline
+    from mcp_trio._cli.recordings import print_timeline
     from mcp_trio._cli.replay import replay_summary
     from mcp_trio._recorder.writer import RecordOptions, check_no_recording_exists
     from mcp_trio._replay.replay import replay
 
-    with _demo_folder(keep) as folder:
+    with ExitStack() as stack:
+        folder = Path(keep or stack.enter_context(tempfile.TemporaryDirectory()))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.ClickException(f"cannot create {folder}: {error.strerror}") from error
         server_file, client_file = folder / SERVER_FILE, folder / CLIENT_FILE
         for file in (server_file, client_file):
             check_no_recording_exists(RecordOptions(file, overwrite=overwrite))
@@ -268,21 +246,6 @@ def demo_command(keep: str | None, *, overwrite: bool) -> None:
         print_timeline(server_file)
     click.echo("\nWhat to try next:")
     click.echo("\n".join(f"  {command}" for command in next_steps(keep)))
-
-
-@contextmanager
-def _demo_folder(keep: str | None) -> Generator[Path, None, None]:
-    """Yield the folder to keep, or a temporary one."""
-    if keep is None:
-        with tempfile.TemporaryDirectory() as temporary:
-            yield Path(temporary)
-        return
-    folder = Path(keep)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.ClickException(f"cannot create {folder}: {error.strerror}") from error
-    yield folder
 
 
 def _record_demo(server_file: Path, client_file: Path) -> None:

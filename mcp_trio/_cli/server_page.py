@@ -21,13 +21,12 @@ from mcp_trio._cli.call import (
     fetch_lists,
     in_session,
     items_as_sent,
-    object_members,
     properties_of,
     resolved,
     session_parameters,
 )
 from mcp_trio._cli.output import echo_json, printable, printable_lines
-from mcp_trio._journal.texts import json_text
+from mcp_trio._journal.texts import json_text, members_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -40,9 +39,6 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that a server sends about itself.
 
     Attributes:
-        server: Its name and version.
-        protocol_version: The protocol version of the session.
-        capabilities: Its capabilities.
         instructions: A text about its use, for the model.
         lists: The items of each list that it offers, by the names in `KINDS`.
     """
@@ -236,7 +232,7 @@ def argument_rows(
     root = schema if root is None else root
     required = array_items(schema.get("required"))
     for name, argument in properties_of(schema).items():
-        given = object_members(argument)  # a reference may have a description of its own
+        given = members_of(argument)  # a reference may have a description of its own
         members = {**resolved(argument, root), **given}
         default = json_text(members["default"]) if "default" in members else ""
         description = members.get("description") or members.get("title") or ""
@@ -275,7 +271,7 @@ def type_text(schema: object, root: Mapping[str, Any], depth: int = 0) -> str:
             return " | ".join(texts)
     declared = members.get("type")
     names = [declared] if isinstance(declared, str) else array_items(declared)
-    if "array" in names and object_members(members.get("items")):
+    if "array" in names and members_of(members.get("items")):
         item = type_text(members["items"], root, depth + 1)
         names = [f"array of {item}" if name == "array" else name for name in names]
     bounds = [text.format(members[key]) for key, text in _BOUNDS.items() if key in members]

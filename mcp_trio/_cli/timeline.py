@@ -192,7 +192,7 @@ class Timeline:
             rows = [_other_row(session, record)]
         for row in rows:
             if row.request is None:
-                row = _about(row, session.request_of_lane(record))
+                row = _with_request(row, session.request_of_lane(record))
             if row.outcome == "error":
                 counts.errors += 1
             if row.protocol_version is not None:
@@ -206,7 +206,7 @@ class Timeline:
             )
 
 
-def _about(row: Row, request: _SentRequest | None) -> Row:
+def _with_request(row: Row, request: _SentRequest | None) -> Row:
     """Add the request that the row is about."""
     if request is None:
         return row
@@ -309,7 +309,7 @@ def _request_row(session: _Session, message: Request, position: _Position) -> Ro
         note=responses_text(input_responses_in(message.params)) if is_retry else "",
         protocol_version=protocol_version if isinstance(protocol_version, str) else None,
     )
-    return _about(row, request)
+    return _with_request(row, request)
 
 
 def _notification_row(session: _Session, message: Notification, position: _Position) -> Row:
@@ -317,12 +317,12 @@ def _notification_row(session: _Session, message: Notification, position: _Posit
     row = Row(kind=position.record.kind, what=what, method=message.method)
     requester, subscription = _OPPOSITE[position.direction], subscription_of(message.params)
     if subscription is not None:  # also for a cancellation, which ends the subscription
-        return _about(row, session.by_id.get((requester, subscription)))
+        return _with_request(row, session.by_id.get((requester, subscription)))
     params = members_of(message.params)
     if message.method == "notifications/progress":
         token = params.get("progressToken")
         token = token if isinstance(token, int | str) else None
-        return _about(row, session.by_progress_token.get((requester, token)))
+        return _with_request(row, session.by_progress_token.get((requester, token)))
     if message.method == "notifications/cancelled":
         session.counts.cancelled += 1
         id_ = params.get("requestId")
@@ -337,7 +337,7 @@ def _notification_row(session: _Session, message: Notification, position: _Posit
             outcome="cancelled",
             note=str(params.get("reason", "")),
         )
-        return _about(row, request)
+        return _with_request(row, request)
     return row
 
 
@@ -360,7 +360,7 @@ def _response_row(session: _Session, message: Response | ErrorResponse, position
         outcome=None if error is None else "error",
         note=error or "",
     )
-    row = _about(row, request)
+    row = _with_request(row, request)
     if request is None or isinstance(message, ErrorResponse):
         return row
     input_required = session.round_trips.add_result(request.round_trip, message.result)

@@ -146,10 +146,19 @@ def diff(left: Iterable[Record], right: Iterable[Record]) -> list[Difference]:
     left_role, right_role = role_of(a), role_of(b)
     if left_role == right_role:
         random_records = _random_records(a)
+
+        def is_random(difference: Difference) -> bool:
+            if difference.left in random_records:
+                return True
+            is_of_message = difference.kind in _OPPOSITE
+            values = difference.left_value, difference.right_value
+            are_texts = all(isinstance(value, str) for value in values)
+            return is_of_message and are_texts and difference.path.endswith(_RANDOM_MEMBERS)
+
         return [
             difference
             for difference in _differences(_by_lane(a), _by_lane(b))
-            if difference.what != "changed" or not _is_random(difference, random_records)
+            if difference.what != "changed" or not is_random(difference)
         ]
     # A client has received what its peer has sent, so the directions are swapped.
     are_opposite = (left_role == "client") is not (right_role == "client")
@@ -171,14 +180,6 @@ def role_of(records: Sequence[Record]) -> str | None:
     if not records or records[0].kind != "open":
         return None
     return decode_body(records[0], OpenBody).role
-
-
-def _is_random(difference: Difference, random_records: Collection[int]) -> bool:
-    if difference.left in random_records:
-        return True
-    is_of_message = difference.kind in _OPPOSITE and difference.path.endswith(_RANDOM_MEMBERS)
-    values = difference.left_value, difference.right_value
-    return is_of_message and all(isinstance(value, str) for value in values)
 
 
 def _random_records(records: Iterable[Record]) -> Collection[int]:

@@ -419,10 +419,8 @@ class KnownSecret:
     """A known secret, or a piece of a long one, and its token.
 
     Attributes:
-        value: The secret.
         token: The text that replaces the secret.
         is_word: Whether the secret is found only as a separate word.
-        encoded: The secret in base64.
     """
 
     value: str

@@ -70,8 +70,6 @@ class BridgeHttpSession:
     """A session of the HTTP application that forwards to a server; `run` serves it.
 
     Attributes:
-        application: The bridge that it belongs to.
-        clients: The channel of its messages.
         closing: Set when the session begins to close.
         connection: The negotiated protocol version.
         negotiated: Set when the server has answered a handshake.

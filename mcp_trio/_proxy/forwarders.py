@@ -367,26 +367,25 @@ class UpstreamConnection:
         server is closed in bounded time, also if this is cancelled.
         """
         self._received.extend(first)
+
+        async def forward(pass_all: Callable[[], Awaitable[None]]) -> None:
+            """Forward one direction; cancel the other when it ends."""
+            try:
+                await pass_all()
+            except ConnectionLost as loss:
+                self.journal.shut("lost")
+                self._why = str(loss)
+            nursery.cancel_scope.cancel()
+
         try:
             async with trio.open_nursery() as nursery:
-                for pass_all in (self._pass_responses, self._pass_requests):
-                    nursery.start_soon(self._forward_until_end, pass_all, nursery.cancel_scope)
+                nursery.start_soon(forward, self._pass_responses)
+                nursery.start_soon(forward, self._pass_requests)
         finally:
             while self._received:  # Requests that were not sent are answered with an error, too.
                 self._next_line()
             fail_requests(self.clients, self.journal, self._open, self._why)
             await self.server.aclose()
-
-    async def _forward_until_end(
-        self, pass_all: Callable[[], Awaitable[None]], scope: trio.CancelScope
-    ) -> None:
-        """Forward one direction; cancel the other when it ends."""
-        try:
-            await pass_all()
-        except ConnectionLost as loss:
-            self.journal.shut("lost")
-            self._why = str(loss)
-        scope.cancel()
 
     async def _pass_requests(self) -> None:
         while self._received:

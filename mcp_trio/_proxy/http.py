@@ -146,7 +146,6 @@ class OpenRecording:
     """A recording that is being written.
 
     Attributes:
-        journal: The journal of its messages.
         key: The session id, or the URL of a session of 2024-11-05; None before there is one, and
             for a common recording.
         is_common: Whether it takes exchanges that belong to no session.
@@ -257,7 +256,7 @@ class OpenRecordings:
             self.end(replaced)
         return recording
 
-    def settle(self, recording: OpenRecording) -> None:
+    def share_if_nameless(self, recording: OpenRecording) -> None:
         """After a handshake without a session id, make the recording a common one.
 
         The requests that follow have no session id either.
@@ -322,16 +321,11 @@ class ProxiedExchange:
     """One exchange that is forwarded, after its request body was received.
 
     Attributes:
-        exchange: The exchange with the client.
         target: The request target at the server.
         fields: The headers to forward.
-        body: The request body.
         messages: The messages in the body, if the target is the MCP endpoint.
         is_endpoint: Whether the target is the MCP endpoint.
-        recording: The recording of the exchange.
         recordings: All recordings, which have to know when sessions begin and end.
-        link: The connection to the server.
-        limits: The limits of the proxy.
     """
 
     exchange: Exchange
@@ -557,7 +551,7 @@ class ProxiedExchange:
         for message in self.recording.journal.record("out", encoded):
             if isinstance(message, Response | ErrorResponse) and message.id is not None:
                 self._open.pop(message.id, None)
-        self.recordings.settle(self.recording)
+        self.recordings.share_if_nameless(self.recording)
         self.recording.journal.flush()
 
 
@@ -598,10 +592,6 @@ class HttpProxy:
     """An HTTP application that forwards each exchange to the server.
 
     Attributes:
-        link: The connection to the server.
-        host_check: The check of `Host` and `Origin`.
-        recordings: The recordings of all exchanges.
-        limits: The limits of the proxy.
         path: The path that stands for the server's endpoint; None is the same path.
         token: The bearer token that clients have to send, which is not forwarded; None accepts all.
     """

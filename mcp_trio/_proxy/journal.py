@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import msgspec
@@ -21,6 +21,7 @@ from mcp_trio._jsonrpc.messages import (
     Response,
     encode_error,
 )
+from mcp_trio._protocol.methods import INITIALIZE
 from mcp_trio._recorder.writer import (
     Recorder,
     RecordOptions,
@@ -32,67 +33,12 @@ from mcp_trio._recorder.writer import (
 from mcp_trio._transports.process import signal_name
 from mcp_trio.limits import Limits
 
-_NOTHING: Final = Raw(b"null")
+Line: TypeAlias = tuple[bytes, Mapping[str, Any]]
+"""A line without its LF, and the envelope of its record, which is empty for a complete line.
 
-
-@attrs.define(eq=False, repr=False)
-class Handshake:
-    """An observer of the forwarded messages that finds the response to the latest `initialize`."""
-
-    _request: Request | None = attrs.field(default=None, init=False)
-
-    def to_server(self, message: Message) -> None:
-        """Observe a message of the client."""
-        if isinstance(message, Request) and message.method == "initialize":
-            self._request = message
-
-    def to_client(self, message: Message) -> Mapping[str, Raw] | None:
-        """Observe a message of the server; return what a response to `initialize` negotiates.
-
-        That is the value of the `negotiated` mark, as a session records it, and the server's info.
-        """
-        request = self._request
-        if request is None or not isinstance(message, Response | ErrorResponse):
-            return None
-        if message.id != request.id:
-            return None
-        self._request = None
-        if isinstance(message, ErrorResponse):
-            return None
-        params, result = _members(request.params), _members(message.result)
-        return {
-            "protocol_version": result.get("protocolVersion", _NOTHING),
-            "peer": params.get("clientInfo", _NOTHING),
-            "capabilities": params.get("capabilities", _NOTHING),
-            "server": result.get("serverInfo", _NOTHING),
-            "server_capabilities": result.get("capabilities", _NOTHING),
-        }
-
-
-def _members(body: Raw | None) -> dict[str, Raw]:
-    return {} if body is None else msgspec.json.decode(body, type=dict[str, Raw])
-
-
-class Line(msgspec.Struct, frozen=True, gc=False):
-    """A line without its LF, or a part of a line that is longer than the limit.
-
-    `part` counts the parts of such a line from 1; None is a complete line. `has_lf` is whether an
-    LF follows: not after the parts before the last, and not at the end of a stream without LF.
-    """
-
-    data: bytes
-    part: int | None = None
-    has_lf: bool = True
-
-    @property
-    def envelope(self) -> dict[str, Any] | None:
-        """The envelope of its record; None for a complete line."""
-        envelope: dict[str, Any] = {}
-        if self.part is not None:
-            envelope["part"] = self.part
-        if not self.has_lf:
-            envelope["lf"] = False
-        return envelope or None
+Of a line that is longer than the limit, this is a part: `part` counts the parts from 1. `lf` is
+False if no LF follows: after the parts before the last, and at the end of a stream without LF.
+"""
 
 
 class LineSplitter:
@@ -123,12 +69,13 @@ class LineSplitter:
         self._begun += piece
         while len(self._begun) > self._line_bytes_max:
             self._parts += 1
-            yield Line(bytes(self._begun[: self._line_bytes_max]), self._parts, has_lf=False)
+            part = bytes(self._begun[: self._line_bytes_max])
+            yield part, {"part": self._parts, "lf": False}
             del self._begun[: self._line_bytes_max]
 
     def _take(self, *, has_lf: bool) -> Line:
-        part = self._parts + 1 if self._parts else None
-        line = Line(bytes(self._begun), part, has_lf)
+        envelope: dict[str, Any] = {"part": self._parts + 1} if self._parts else {}
+        line = bytes(self._begun), envelope if has_lf else envelope | {"lf": False}
         self._begun.clear()
         self._parts = 0
         return line
@@ -143,20 +90,6 @@ LOST_MARK: Final = "lost"
 """The name of the mark of a request that the proxy has answered with an error of its own."""
 
 
-class NullRecorder:
-    """A replacement for `Recorder` that records nothing."""
-
-    def record(self, *_: Any, **__: Any) -> int:
-        """Do nothing; return 0."""
-        return 0
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def end_session(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
-
-
 _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
 
 
@@ -167,20 +100,21 @@ class MessageJournal:
     The system has the records after `flush`, which the proxy calls before it forwards the bytes.
 
     Attributes:
-        recorder: The recorder of the file.
+        recorder: The recorder of the file; None records nothing.
         limits: Of which `limits.messages.json_depth_max` applies.
         channel: The session's channel, in a file of several sessions.
         counts: Counters of messages, which this class updates, and of bytes, which its users do.
         is_negotiated: Whether the server has answered a handshake.
     """
 
-    recorder: Recorder | NullRecorder
+    recorder: Recorder | None
     limits: Limits
     channel: int = 0
     counts: Counter[str] = attrs.field(init=False)
     is_negotiated: bool = attrs.field(default=False, init=False)
     _decoder: Decoder = attrs.field(init=False)
-    _handshake: Handshake = attrs.field(factory=Handshake, init=False)
+    # The latest `initialize` that the server has not answered.
+    _initialize: Request | None = attrs.field(default=None, init=False)
     _cause: Cause | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -210,11 +144,35 @@ class MessageJournal:
         self.record_part(direction, data, envelope=envelope, embed=is_accepted)
         for message in messages:
             if direction == "in":
-                self._handshake.to_server(message)
-            elif facts := self._handshake.to_client(message):
-                self.is_negotiated = True
-                self.mark("negotiated", facts)
+                if isinstance(message, Request) and message.method == INITIALIZE:
+                    self._initialize = message
+            elif isinstance(message, Response | ErrorResponse):
+                self._note_response(message)
         return messages
+
+    def _note_response(self, message: Response | ErrorResponse) -> None:
+        """If this answers `initialize`, record what was negotiated, as a session does."""
+        request = self._initialize
+        if request is None or message.id != request.id:
+            return
+        self._initialize = None
+        if isinstance(message, Response):
+            self.is_negotiated = True
+            # Values are kept as they are written: Python could not write all of them again.
+            params, result = (
+                msgspec.json.decode(body or b"{}", type=dict[str, Raw])
+                for body in (request.params, message.result)
+            )
+            self.mark(
+                "negotiated",
+                {
+                    "protocol_version": result.get("protocolVersion"),
+                    "peer": params.get("clientInfo"),
+                    "capabilities": params.get("capabilities"),
+                    "server": result.get("serverInfo"),
+                    "server_capabilities": result.get("capabilities"),
+                },
+            )
 
     def record_part(
         self,
@@ -226,7 +184,11 @@ class MessageJournal:
     ) -> None:
         """Record bytes that are no complete message; the envelope says how they are incomplete."""
         self.counts[direction] += 1
-        self.recorder.record(direction, data, envelope=envelope, embed=embed, channel=self.channel)
+        self._write(direction, data, envelope=envelope, embed=embed)
+
+    def _write(self, kind: str, body: bytes, **options: Any) -> None:
+        if self.recorder is not None:
+            self.recorder.record(kind, body, channel=self.channel, **options)
 
     def record_oversized(self, direction: Direction, message: Oversized) -> None:
         """Record the beginning of a message that is too large to be forwarded."""
@@ -239,19 +201,19 @@ class MessageJournal:
 
     def mark(self, name: str, value: Any) -> None:
         """Record a named fact."""
-        body = encode_body(MarkBody(name=name, value=value))
-        self.recorder.record("mark", body, channel=self.channel)
+        self._write("mark", encode_body(MarkBody(name=name, value=value)))
 
     def flush(self) -> None:
         """Write the buffered records."""
-        self.recorder.flush()
+        if self.recorder is not None:
+            self.recorder.flush()
 
     def shut(self, cause: Cause) -> None:
         """Record why the session closes; only the first call counts."""
         if self._cause is None:
             self._cause = cause
-            self.recorder.record("shut", encode_body(ShutBody(cause=cause)), channel=self.channel)
-            self.recorder.flush()
+            self._write("shut", encode_body(ShutBody(cause=cause)))
+            self.flush()
 
     def close(self, exit_status: int | None = None) -> None:
         """Complete the recording.
@@ -262,7 +224,8 @@ class MessageJournal:
         if exit_status is not None:
             ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
             self.mark("exited", ending)
-        self.recorder.end_session(dict(self.counts), channel=self.channel)
+        if self.recorder is not None:
+            self.recorder.end_session(dict(self.counts), channel=self.channel)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -307,11 +270,9 @@ class LineJournal:
         self.messages.close(exit_status)
 
     def _write(self, direction: Direction, lines: Iterable[Line]) -> None:
-        for line in lines:
-            if line.part is None:
-                self.messages.record(direction, line.data, envelope=line.envelope)
-            else:
-                self.messages.record_part(direction, line.data, envelope=line.envelope)
+        for line, envelope in lines:
+            record = self.messages.record_part if "part" in envelope else self.messages.record
+            record(direction, line, envelope=envelope or None)
         self.messages.flush()
 
 
@@ -340,7 +301,7 @@ def start_message_journal(
         RecordingError: The file cannot be created.
     """
     if record is None:
-        return MessageJournal(recorder=NullRecorder(), limits=limits)
+        return MessageJournal(recorder=None, limits=limits)
     recorder, channel = begin_session(
         record, role="proxy", transport=transport, name=name, version="", limits=limits
     )

@@ -63,7 +63,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A divergence at `trace.journal[index]`, or after the last record.
 
     Attributes:
-        trace: The trace of the recording.
         index: The index of the record at which the replay diverged.
         operation: The operation of the replay; None if every task waits.
         problem: An error that belongs to no record.
@@ -72,7 +71,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         list_change: The change since the recording of what the request uses, such as `the tool
             "sell" was changed`; empty if there is none.
         is_strict: Whether all records are compared, not only what is sent.
-        redactor: The redactor of a redacted recording.
     """
 
     trace: Trace

@@ -88,8 +88,6 @@ class RequestDriver:
 
     Attributes:
         matcher: The recorded conversation, and the live server's part in it.
-        channel: The channel to the server.
-        limits: The limits of the waits.
         lost: The reason why the server could not be driven to the end, if it could not.
         first_request_error: The error if the server could not be reached for the first request.
         late: The indexes of the requests whose answers did not come in time.

@@ -339,11 +339,8 @@ class MockSession:
 
     Attributes:
         unrecorded: The requests without a recorded answer.
-        matcher: The matcher, with the recorded requests that were not made.
         negotiated: An event that is set when the handshake has been answered.
         closing: An event that is set when the session begins to close.
-        protocol_version: The negotiated protocol version.
-        has_begun: Whether the client has made a request.
     """
 
     def __init__(
@@ -584,12 +581,7 @@ class MockSession:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class MockApplication(OtherSessionSource[MockSession]):
-    """A mock in the place of a `Server`, for the functions that serve it.
-
-    Attributes:
-        open_session: A function that makes the session of a channel.
-        run_session: A function that runs a session to its end.
-    """
+    """A mock in the place of a `Server`, for the functions that serve it."""
 
     open_session: Callable[[Channel], MockSession]
     run_session: Callable[[MockSession], Awaitable[None]]

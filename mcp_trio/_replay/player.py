@@ -169,7 +169,6 @@ class Player(Protocol):
     """The part of a replay, or of a sweep's schedule, that moves the sessions of one Trio run.
 
     Attributes:
-        clock: The clock of the Trio run.
         thread_token: The token of the threads of `def` handlers.
         is_over: Whether every task has to end.
     """

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import product
 from typing import Final, Literal
 
 import msgspec
@@ -93,37 +94,31 @@ def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[Out
     Raises:
         TargetError: The target names no server, or cannot be imported.
     """
-    for file in job.files:
-        for seed in range(job.repeat) if job.repeat else (None,):
-            yield _replay_once(job, file, seed, hash_seed)
-
-
-def _replay_once(job: ReplayJob, file: str, seed: int | None, hash_seed: int | None) -> Outcome:
-    schedule = nullcontext() if seed is None else seeded_schedule(seed)
-    with fresh_server(job.target) as server, schedule:
-        try:
-            report = replay(
-                file,
-                server,
-                mode=job.mode,
-                key=job.key,
-                allow_damaged=job.allow_damaged,
-                all_divergences=job.all_divergences,
-            )
-        except (ReplayDivergence, NothingCompared, RecordingError) as error:
-            status = _STATUSES[type(error)]
-            return Outcome(
-                file=file, status=status, text=str(error), seed=seed, hash_seed=hash_seed
-            )
-    return Outcome(
-        file=file,
-        status="same",
-        records=report.records,
-        requests=report.requests,
-        remarks=remarks_of(report),
-        seed=seed,
-        hash_seed=hash_seed,
-    )
+    seeds: Sequence[int | None] = range(job.repeat) if job.repeat else (None,)
+    for file, seed in product(job.files, seeds):
+        schedule = nullcontext() if seed is None else seeded_schedule(seed)
+        outcome = Outcome(file=file, status="same", seed=seed, hash_seed=hash_seed)
+        with fresh_server(job.target) as server, schedule:
+            try:
+                report = replay(
+                    file,
+                    server,
+                    mode=job.mode,
+                    key=job.key,
+                    allow_damaged=job.allow_damaged,
+                    all_divergences=job.all_divergences,
+                )
+            except (ReplayDivergence, NothingCompared, RecordingError) as error:
+                status = _STATUSES[type(error)]
+                outcome = msgspec.structs.replace(outcome, status=status, text=str(error))
+            else:
+                outcome = msgspec.structs.replace(
+                    outcome,
+                    records=report.records,
+                    requests=report.requests,
+                    remarks=remarks_of(report),
+                )
+        yield outcome
 
 
 # In processes -------------------------------------------------------------------------------------

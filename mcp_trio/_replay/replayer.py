@@ -191,7 +191,6 @@ class Gate:
     """The wait of a lane's task.
 
     Attributes:
-        task: The task.
         has_operation: Whether the lane waits in an operation, not before a step.
         due: The index of the record for which it waits, where records need not come in order.
         is_timed: Whether it goes on as soon as it is ready.
@@ -212,19 +211,12 @@ class Replayer:
     """A replay of all sessions of a trace.
 
     Attributes:
-        trace: The trace of the recording.
-        clock: The clock of the replay's Trio run.
-        thread_token: The token of the threads of `def` handlers.
         is_strict: Whether all records are compared, not only what is sent.
         finds_all: Whether the replay goes on after a divergence.
-        redactor: The redactor of a redacted recording.
         stop: The record at which the replay stops; None if it does not.
         list_change: A function that returns `Finding.list_change` of the request of a lane.
         make_lifespan: A function that returns the run of the lifespan of a channel.
-        position: The position in the journal.
         gates: The lanes that wait for their turn.
-        sessions: The sessions that have begun, by channel.
-        lifespans: The lifespans that have begun, by channel.
         findings: The differences from the recording, in the order in which they were found.
         left_out: The requests that the replay goes on without.
         is_over: Whether the replay compares no more operations, and every task has to end.

@@ -337,7 +337,6 @@ class _Event:
     """Something that may happen: a lane goes on, an effect ends, a response arrives.
 
     Attributes:
-        option: The name of the option.
         happen: Lets it happen.
         first_batch: The number of the first batch of lanes in which it may happen.
         last_batch: The number of the last one, if it is a lane that is ready.
@@ -345,7 +344,6 @@ class _Event:
         is_new_handler: Whether it is the first step of a request's handler.
         is_effect: Whether it is the end of an effect.
         latest: The time up to which it happens; infinite for a lane that is ready.
-        task: The task that waits for it.
         has_operation: Whether the task waits in an operation, not before a step.
     """
 
@@ -366,12 +364,6 @@ class Scheduler:
     """A session of a trace that runs in an order.
 
     Attributes:
-        trace: The trace of the recording.
-        order: The order of the schedule.
-        clock: The clock of the schedule's Trio run.
-        thread_token: The token of the threads of `def` handlers.
-        decisions: The decisions so far.
-        outcomes: The outcomes of the requests so far.
         delivered: The number of the record of the last message that was delivered.
         ended: The lanes of the requests that ended without an answer.
         is_over: Whether every task has to end.

@@ -152,7 +152,6 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         index: The index of the first record in the journal.
-        time_ns: The time at which they arrived.
         messages: The messages, or JSON-RPC batches, by the numbers of their records.
         responses_before: The number of responses that the client had received by then.
     """
@@ -191,10 +190,6 @@ class SweepTrace:
     """The inputs, outcomes and order of a recorded session.
 
     Attributes:
-        opening: The body of the `open` record.
-        digest: A digest of the records.
-        times_ns: The times of all records, in order.
-        redactor: The redactor of a redacted recording.
         inputs: The client's messages, except its responses.
         answers: The lanes of the responses to the client, in order; a lane may have several.
         turns: For each lane, the indexes of the records with which it went on, in order.
@@ -204,10 +199,8 @@ class SweepTrace:
         states: The request states of a lane that suspends a handler, in order.
         replies: The client's messages about each request of a lane and method, in order.
         patches: The code changes whose new branches were taken, each with its lane.
-        outcomes: The outcomes of the requests.
         calls: A description of each request, by lane.
         longest_seconds: The longest duration of an effect or of a request to the client.
-        seconds: The duration of the session.
     """
 
     opening: OpenBody

@@ -59,7 +59,7 @@ def import_server(target: str) -> Server:
             raise TargetError(f"{source} has no object {name!r}; {choices}")
         found = getattr(module, name)
         if isinstance(found, FunctionType):
-            found = _made_by(found, target)
+            found = _call_factory(found, target)
             if isinstance(found, Server):
                 return found
             raise TargetError(f"{target} returned an object of type {type(found).__name__}")
@@ -75,7 +75,7 @@ def import_server(target: str) -> Server:
     return distinct[0]
 
 
-def _made_by(factory: FunctionType, target: str) -> Any:
+def _call_factory(factory: FunctionType, target: str) -> Any:
     """Return what a factory of servers returns."""
     if iscoroutinefunction(factory):
         raise TargetError(f"{target} is `async def`: a factory of a server is a `def` function")

@@ -9,7 +9,7 @@ not hang: they fail after `TIMEOUT_SECONDS`, and a call counts as blocked after
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
 import attrs
 import trio
@@ -17,6 +17,7 @@ import trio.testing
 
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import RelatedMessage
+from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, MIB, Limits
@@ -96,7 +97,7 @@ async def _run(
             f"{name}: not finished after {timeout_seconds:g} s; the check: {description}"
         ) from error
     except Exception as error:
-        raise AssertionError(f"{name}: {_first(error)!r}") from error
+        raise AssertionError(f"{name}: {sole_exception(error)!r}") from error
     finally:
         async with trio.open_nursery() as nursery:  # at once: some wait for the peer's close
             nursery.start_soon(_close, one)
@@ -107,13 +108,6 @@ async def _close(channel: Channel) -> None:
     # A close that raises or hangs has a check of its own, and must not hide what failed here.
     with suppress(Exception), trio.move_on_after(TIMEOUT_SECONDS, shield=True):
         await channel.aclose()
-
-
-def _first(error: Exception) -> Exception:
-    """Return the error without the exception groups that nurseries wrap around it."""
-    if isinstance(error, ExceptionGroup):
-        return _first(cast("ExceptionGroup[Exception]", error).exceptions[0])
-    return error
 
 
 async def messages_arrive_unchanged(one: Channel, other: Channel, _limits: Limits) -> None:
@@ -288,7 +282,7 @@ async def every_call_is_a_checkpoint(one: Channel, other: Channel, _limits: Limi
     received: list[Received] = []
     while len(received) < 2:  # noqa: PLR2004  the two that were sent
         with trio.testing.assert_checkpoints():
-            received += await _some(other)
+            received += await _receive_some(other)
 
 
 async def sending_nothing_sends_nothing(one: Channel, other: Channel, _limits: Limits) -> None:
@@ -307,12 +301,14 @@ async def send_nowait_takes_whole_messages(
         return "it has no send_nowait"
     takes_all = getattr(one, "deliver_to", None) is not None
     messages = [_message(number, size=10_000) for number in range(20 if takes_all else 2_000)]
-    taken = send_nowait(_for(one, messages))
+    taken = send_nowait(_addressed(one, messages))
     if takes_all:
         _expect(taken, len(messages), "all messages to be taken by a channel with deliver_to")
     else:
         _require(taken < len(messages), "messages to be taken, but not 20 MB of them")
-        taken += send_nowait(_for(one, messages[taken:]))  # may finish a message, and begin another
+        taken += send_nowait(
+            _addressed(one, messages[taken:])
+        )  # may finish a message, and begin another
     expected = [*messages[:taken], _message(-1)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, one, expected[-1:])
@@ -403,10 +399,10 @@ async def _send_one_by_one(channel: Channel, messages: Sequence[bytes]) -> None:
 
 
 async def _send(channel: Channel, messages: Sequence[bytes]) -> None:
-    await channel.send(_for(channel, messages))
+    await channel.send(_addressed(channel, messages))
 
 
-def _for(channel: Channel, messages: Sequence[bytes]) -> Sequence[bytes]:
+def _addressed(channel: Channel, messages: Sequence[bytes]) -> Sequence[bytes]:
     """Return the messages as this channel takes them: related to no request, if it needs that."""
     if getattr(channel, "is_addressed", False):
         return [RelatedMessage(message, None) for message in messages]
@@ -417,12 +413,12 @@ async def _receive(channel: Channel, count: int) -> list[Received]:
     """Receive exactly the next `count` messages."""
     received: list[Received] = []
     while len(received) < count:
-        received += await _some(channel)
+        received += await _receive_some(channel)
     _require(len(received) == count, f"{count} messages, and not {len(received)}")
     return received
 
 
-async def _some(channel: Channel) -> Sequence[Received]:
+async def _receive_some(channel: Channel) -> Sequence[Received]:
     messages = await channel.receive()
     _require(bool(messages), "messages, and not the end")
     return messages
@@ -433,7 +429,7 @@ async def _receive_cancelled(channel: Channel, *, passes: int) -> list[Received]
     received: list[Received] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cancel, nursery.cancel_scope, passes)
-        received += await _some(channel)
+        received += await _receive_some(channel)
         nursery.cancel_scope.cancel()
     return received
 

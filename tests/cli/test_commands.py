@@ -17,7 +17,7 @@ import mcp_trio as package
 from mcp_trio import RequestError
 from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
-from mcp_trio._cli.options import lines_of, naming
+from mcp_trio._cli.options import errors_naming, lines_of
 from mcp_trio._cli.output import (
     bars_hidden,
     busy,
@@ -80,7 +80,7 @@ def test_an_interrupted_command_exits_with_130(invoke, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mcp_trio._cli.inspect.print_timeline", interrupt)
+    monkeypatch.setattr("mcp_trio._cli.recordings.print_timeline", interrupt)
     assert invoke("show", "any.mcprec.jsonl").exit_code == 130
 
 
@@ -88,7 +88,7 @@ def test_control_characters_in_a_peers_error_are_escaped(invoke, monkeypatch):
     def fail(*_, **__):
         raise RequestError(-1, "\x1b[2J\n\tgone")
 
-    monkeypatch.setattr("mcp_trio._cli.inspect.print_timeline", fail)
+    monkeypatch.setattr("mcp_trio._cli.recordings.print_timeline", fail)
     shown = invoke("show", "any.mcprec.jsonl")
     assert (shown.exit_code, shown.stderr) == (1, "\\x1b[2J\n\tgone (code -1)\n")
 
@@ -245,9 +245,12 @@ def test_a_compressed_recording_is_read_too(tmp_path):
 
 @pytest.mark.usefixtures("terminal")
 def test_an_error_names_the_file_once():
-    with pytest.raises(RecordingError, match=r"^a.jsonl: empty$"), naming("a.jsonl"):
+    with pytest.raises(RecordingError, match=r"^a.jsonl: empty$"), errors_naming("a.jsonl"):
         raise RecordingError("empty")
-    with pytest.raises(RecordingError, match=r"^cannot read a.jsonl: gone$"), naming("a.jsonl"):
+    with (
+        pytest.raises(RecordingError, match=r"^cannot read a.jsonl: gone$"),
+        errors_naming("a.jsonl"),
+    ):
         raise RecordingError("cannot read a.jsonl: gone")
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from mcp_trio import Limits
-from mcp_trio._cli.inspect import check_summary
+from mcp_trio._cli.recordings import check_summary
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._proxy.journal import LineJournal, MessageJournal, start_line_journal
 from mcp_trio._recorder.writer import Recorder

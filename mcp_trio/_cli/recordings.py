@@ -13,9 +13,9 @@ from mcp_trio._cli.completion import complete_recordings
 from mcp_trio._cli.options import (
     check_overwrites_nothing,
     combined,
+    errors_naming,
     is_same_recording,
     lines_of,
-    naming,
     overwrite_option,
     records_of,
 )
@@ -402,7 +402,7 @@ def check_command(context: click.Context, /, file: str) -> None:
     """Check the recording FILE: its records, numbers and digests, and whether it was closed."""
     from mcp_trio._journal.reader import check
 
-    with naming(file):
+    with errors_naming(file):
         report = check(lines_of(file))
     echo_text(f"{file}: {check_summary(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
