@@ -13,6 +13,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 # As integers: `in` finds an integer in bytes ten times as fast as a bytes object.
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
+_SPACE: Final = ord(" ")
 
 # Bytes of an oversized message that are kept, so that its id can be recovered.
 _PREFIX_BYTES_MAX: Final = 4096
@@ -61,10 +62,16 @@ class LineSplitter:
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes | Oversized]:
         """Return the messages that `chunk` completes, in order."""
-        *ends, rest = bytes(chunk).split(b"\n")
+        *lines, rest = bytes(chunk).split(b"\n")
         found: list[bytes | Oversized] = []
-        for end in ends:
-            found += self._end_line(end)
+        if lines and (self._pieces or self._is_first_line or self._is_discarding):
+            lines[0] = self._with_beginning(lines[0])
+        for line in lines:
+            message = line[:-1] if line and line[-1] == _CR else line
+            if len(message) > self._message_bytes_max:
+                found.append(self._oversized(message, len(message)))
+            elif message and (message[0] > _SPACE or not message.isspace()):
+                found.append(message)
         if rest and not self._is_discarding:
             last = self._pieces[-1] if self._pieces else None
             if len(rest) >= _PIECE_BYTES_MIN:
@@ -83,22 +90,19 @@ class LineSplitter:
 
     def finish(self) -> list[bytes | Oversized]:
         """Return the last message if the stream ended without a final LF."""
-        return self._end_line(b"")
+        return self.feed(b"\n")
 
-    def _end_line(self, end: bytes) -> list[bytes | Oversized]:
+    def _with_beginning(self, end: bytes) -> bytes:
+        """Return a line whose end has arrived; an empty line if the rest of it was discarded."""
         if self._is_discarding:
             self._is_discarding = False
-            return []
-        if self._pieces:
-            end = b"".join([*self._pieces, end])
-            self._clear()
+            return b""
+        line = b"".join([*self._pieces, end])
+        self._clear()
         if self._is_first_line:
             self._is_first_line = False
-            end = end.removeprefix(_BYTE_ORDER_MARK)
-        line = end.removesuffix(b"\r")
-        if len(line) > self._message_bytes_max:
-            return [self._oversized(line, len(line))]
-        return [line] if line and not line.isspace() else []
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        return line
 
     def _oversized(self, line: bytes, size: int) -> Oversized:
         if self._is_first_line:

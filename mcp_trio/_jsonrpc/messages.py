@@ -138,43 +138,32 @@ class _Envelope(msgspec.Struct, gc=False):
     error: ErrorObject = _ABSENT
 
 
-def _request(envelope: _Envelope) -> Request:
-    return Request(_id(envelope), envelope.method, _params(envelope))
-
-
-def _notification(envelope: _Envelope) -> Notification:
-    return Notification(envelope.method, _params(envelope))
+def _request_or_notification(envelope: _Envelope) -> Request | Notification:
+    params = None if envelope.params is _ABSENT else envelope.params
+    if params is not None and memoryview(params)[0] != _BRACE:
+        raise msgspec.ValidationError("params is not an object")
+    if envelope.id is _ABSENT:
+        return Notification(envelope.method, params)
+    assert envelope.id is not None  # `decode` has checked it
+    return Request(envelope.id, envelope.method, params)
 
 
 def _response(envelope: _Envelope) -> Response:
     if memoryview(envelope.result)[0] != _BRACE:
         raise msgspec.ValidationError("result is not an object")
-    return Response(_id(envelope), envelope.result)
+    assert envelope.id is not None  # as above
+    return Response(envelope.id, envelope.result)
 
 
 def _error_response(envelope: _Envelope) -> ErrorResponse:
     return ErrorResponse(None if envelope.id is _ABSENT else envelope.id, envelope.error)
 
 
-def _id(envelope: _Envelope) -> int | str:
-    if envelope.id is None:
-        raise msgspec.ValidationError("id is null")
-    return envelope.id
-
-
-def _params(envelope: _Envelope) -> Raw | None:
-    if envelope.params is _ABSENT:
-        return None
-    if memoryview(envelope.params)[0] != _BRACE:
-        raise msgspec.ValidationError("params is not an object")
-    return envelope.params
-
-
 # The function that builds a message, by the presence of `id`, `method`, `result` and `error`. An
 # envelope with another combination of these members is not a message.
 _SHAPES: Final[Mapping[tuple[bool, bool, bool, bool], Callable[[_Envelope], Message]]] = {
-    (True, True, False, False): _request,
-    (False, True, False, False): _notification,
+    (True, True, False, False): _request_or_notification,
+    (False, True, False, False): _request_or_notification,
     (True, False, True, False): _response,
     (True, False, False, True): _error_response,
     (False, False, False, True): _error_response,
@@ -240,6 +229,8 @@ class Decoder:
             )
             if build is None:
                 return _invalid(data, "neither a request, a notification nor a response")
+            if envelope.id is None and envelope.error is _ABSENT:
+                return _invalid(data, "id is null")
             message = build(envelope)
             if len(data) <= self._short_bytes:
                 return message

@@ -160,6 +160,10 @@ class SessionState(FastEnum):
 
 _State, _Trigger, _CLIENT, _SERVER = SessionState, SessionTrigger, Role.CLIENT, Role.SERVER
 
+# The members that each request needs: CPython 3.11 calls a function for `Role.CLIENT`.
+_INITIALIZE, _STATELESS = SessionTrigger.INITIALIZE, SessionTrigger.STATELESS
+_ANSWER, _ANSWERED = IncomingTrigger.ANSWER, IncomingState.ANSWERED
+
 _ALWAYS_ALLOWED: Final = (
     *product(Role, (_Trigger.PING, _Trigger.STATELESS, _Trigger.ANSWER, _Trigger.REFERENCE)),
     (_SERVER, _Trigger.LOG),
@@ -328,11 +332,12 @@ class Connection:
         """Return the event for a received message; never raises."""
         if type(data) is Oversized:
             return self._receive_oversized(data)
-        if isinstance(data, _WITH_SENDER):
+        # Most messages are plain bytes, for which `isinstance` need not be called.
+        if type(data) is not bytes and isinstance(data, _WITH_SENDER):
             self._auth, self._client = data.auth, data.client
         else:
             self._auth, self._client = None, 0
-        message = data.message if isinstance(data, DecodedMessage) else self._decoder.decode(data)
+        message = data.message if type(data) is DecodedMessage else self._decoder.decode(data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
@@ -424,7 +429,7 @@ class Connection:
     # Receiving requests.
 
     def _receive_request(self, message: Request, size_bytes: int) -> Event:
-        if self.our_role is Role.CLIENT and self._is_client_of_stateless():
+        if self.our_role is _CLIENT and self._is_client_of_stateless():
             # Stateless servers send no requests, and clients send them no responses.
             return self._ignored("request of a server", f"the server sent {message.method}")
         metadata, state = metadata_of(message.params), self.state
@@ -491,8 +496,8 @@ class Connection:
         if message.id in self.incoming:
             text = f"an unfinished request has the same id: {message.id!r}"
             raise _Rejected(INVALID_REQUEST, text, counted="duplicate id")
-        trigger = row.trigger if metadata is None else SessionTrigger.STATELESS
-        if trigger is SessionTrigger.INITIALIZE and (self.incoming or self.outgoing):
+        trigger = row.trigger if metadata is None else _STATELESS
+        if trigger is _INITIALIZE and (self.incoming or self.outgoing):
             text = (
                 "initialize is not allowed now: it would begin a new session, but requests of this"
                 f" one are unfinished ({len(self.incoming)} received, {len(self.outgoing)} sent)"
@@ -517,8 +522,10 @@ class Connection:
             return reply
         if metadata is not None and without_meta is not None:
             token = metadata.progress_token
-        else:
+        elif row.is_custom or params.meta:
             token = progress_token_of(row, params, raw)
+        else:
+            token = None
         client = self._client if self._auth is None else self._auth.principal
         request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client)
         self.incoming[message.id] = request
@@ -941,12 +948,12 @@ class Connection:
         Raises:
             LocalProtocolError: The request was answered before.
         """
-        after = request.move(IncomingTrigger.ANSWER)
+        after = request.move(_ANSWER)
         if self.incoming.get(request.id) is request:  # a cancelled request may be finished twice
             del self.incoming[request.id]
         if not self.incoming:
             self.incoming.clear()  # otherwise the empty dict keeps its size in each idle session
-        return after is IncomingState.ANSWERED
+        return after is _ANSWERED
 
     def close(self) -> list[OutgoingRequest]:
         """Close the session, once or more often; return the requests that get no response."""

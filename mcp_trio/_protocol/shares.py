@@ -81,9 +81,10 @@ class Shares:
 
     def take_if_free(self, client: Client) -> bool:
         """Take one place if the client may; return whether it has."""
-        if not self.may_take(client):
+        taken = self._taken.get(client, 0)
+        if taken >= self.client_max or taken >= self.client_max * self.factor - self.total:
             return False
-        self._taken[client] = self._taken.get(client, 0) + 1
+        self._taken[client] = taken + 1
         self.total += 1
         return True
 

@@ -224,7 +224,7 @@ class ServedSession:
     # and a handler slows down each wait of the handler. Therefore a function that only chooses the
     # next one returns its awaitable.
 
-    def handle(self, handling: Handling) -> Awaitable[_Result]:
+    async def handle(self, handling: Handling) -> _Result:
         """Return the result of a request.
 
         Raises:
@@ -234,16 +234,14 @@ class ServedSession:
         request = handling.request
         # Also a first request, without answers: a resumable handler needs a state from the start.
         if request.peer.protocol_version.is_stateless and request.has_rounds:
-            return self.rounds.answer_round(handling, self)
-        return self._handle_in_session(handling)
-
-    async def _handle_in_session(self, handling: Handling) -> _Result:
+            return await self.rounds.answer_round(handling, self)
         result = await self.run_handler(handling)
         if not isinstance(result, types.InputRequiredResult):
             return result
-        if not handling.request.has_rounds:
-            method = handling.request.method.name
-            raise TypeError(f"{method} cannot ask the client by an InputRequiredResult")
+        if not request.has_rounds:
+            raise TypeError(
+                f"{request.method.name} cannot ask the client by an InputRequiredResult"
+            )
         return await self.rounds.ask_in_session(handling, self, result)
 
     def failure_result(self, request: IncomingRequest, text: str) -> types.CallToolResult | None:

@@ -480,7 +480,7 @@ class RemoteSession:
         """Send a notification to a legacy client."""
         queue, connection = self.session.send_queue, self.session.connection
         await queue.ready(lane)
-        queue.post_now(connection.notification(method, params), lane)
+        queue.post(connection.notification(method, params), lane, at_once=True)
 
 
 def _own_params(handling: Handling, params: Any) -> Any:

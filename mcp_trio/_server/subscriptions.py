@@ -182,7 +182,9 @@ class ChangeListener(ABC):
                 await self._wakeup.wait()
             if self._counts[method, uri] == count:
                 del self._pending[method, uri]
-            self.session.send_queue.post_now(self.encode(method, uri), lane, about=self.request_id)
+            self.session.send_queue.post(
+                self.encode(method, uri), lane, about=self.request_id, at_once=True
+            )
         return bool(choice == END)
 
     def _queue(self, change: Change) -> None:

@@ -207,7 +207,7 @@ class Requests:
         self._calls[request.id] = call
         if self._is_paused:
             call.scope.deadline = math.inf
-        self.send_queue.post_now(request.message, lane, about=about)
+        self.send_queue.post(request.message, lane, about=about, at_once=True)
         await self._wait(call, on_progress, lane)
         if not call.is_settled:
             raise self._timeout(request)
@@ -223,7 +223,7 @@ class Requests:
         call = self._calls[request.id] = Call(
             request, limits.messages.progress_queued_max, on_notification
         )
-        self.send_queue.post_now(request.message)
+        self.send_queue.post(request.message, at_once=True)
         return call
 
     def close_subscription(self, call: Call) -> None:
@@ -285,7 +285,7 @@ class Requests:
         reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
         message = self.connection.abandon(call.request, reason)
         if message is not None:
-            self.send_queue.post_now(message, lane, about=call.about)
+            self.send_queue.post(message, lane, about=call.about, at_once=True)
 
     def _timeout(self, request: OutgoingRequest) -> RequestTimeout:
         budget = request.budget

@@ -259,8 +259,7 @@ class Dispatcher:
         is_last = len(self._handlings) <= self._open_subscriptions
         is_answered = self.session.connection.finish(request) and answer is not None
         if answer is not None and is_answered:
-            post = send_queue.post_now if is_last else send_queue.post
-            post(answer, lane, about=request.id, is_answer=True)
+            send_queue.post(answer, lane, about=request.id, is_answer=True, at_once=is_last)
         if is_last:
             self._idle.wake()
         return is_answered

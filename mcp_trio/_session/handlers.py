@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -50,6 +51,9 @@ NOTIFICATIONS_PER_CHECKPOINT = 64
 
 # The text that reports an exception of a user's handler to the peer, without details.
 CRASH_TEXT: Final = "internal error"
+
+# CPython 3.11 calls a function for `IncomingTrigger.START`.
+_START: Final = IncomingTrigger.START
 
 # The recorded outcome of a notification that did not have to be sent.
 UNSENT_BODY: Final = b'"unsent"'
@@ -158,7 +162,7 @@ class Handling(msgspec.Struct, eq=False):
     is_started: bool = False
     random: Random | None = None
     request_state: str | None = None
-    input_responses: Mapping[str, InputResponse] = {}
+    input_responses: Mapping[str, InputResponse] = MappingProxyType({})
     memory: Memory | None = None
     ask_in_rounds: AskInRounds | None = None
     rounds: "Rounds | None" = None
@@ -337,7 +341,7 @@ class Handling(msgspec.Struct, eq=False):
     async def _handle(self) -> None:
         if not self.is_cancelled:
             self.is_started = True
-            self.request.move(IncomingTrigger.START)
+            self.request.move(_START)
             try:
                 result = await self.dispatcher.application.handle(self)
             except Exception as error:

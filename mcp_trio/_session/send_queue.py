@@ -69,13 +69,11 @@ class SendQueue:
     # The optional members that the channel has; see `mcp_trio.transports`.
     _is_addressed: bool = attrs.field(init=False)
     _has_deliver_to: bool = attrs.field(init=False)
-    _has_is_unfinished: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._is_addressed = getattr(self.channel, "is_addressed", False)
         self._send_nowait = getattr(self.channel, "send_nowait", None)
         self._has_deliver_to = hasattr(self.channel, "deliver_to")
-        self._has_is_unfinished = hasattr(self.channel, "is_unfinished")
         self.reports_losses = getattr(self.channel, "reports_losses", False)
 
     @property
@@ -102,34 +100,13 @@ class SendQueue:
         *,
         about: RequestId | None = None,
         is_answer: bool = False,
+        at_once: bool = False,
     ) -> None:
         """Record and queue a message, which the writer or the end of the current read sends.
 
-        `about` is the id of the peer's request that the message belongs to or answers.
+        `about` is the id of the peer's request that the message belongs to or answers. `at_once`
+        writes the whole queue now, if that needs no waiting.
         """
-        self._put(message, lane, about, is_answer=is_answer)
-        if self._is_holding:
-            return
-        if self._has_deliver_to:
-            self.flush()
-        elif not self._has_writer:
-            self._wake_writer()
-
-    def post_now(
-        self,
-        message: bytes,
-        lane: Lane | None = None,
-        *,
-        about: RequestId | None = None,
-        is_answer: bool = False,
-    ) -> None:
-        """Record and queue a message, and write the queue at once if that needs no waiting."""
-        self._put(message, lane, about, is_answer=is_answer)
-        self.flush()
-
-    def _put(
-        self, message: bytes, lane: Lane | None, about: RequestId | None, *, is_answer: bool
-    ) -> None:
         self.sequencer.sent(message, lane)
         if self._is_lost:
             return
@@ -140,6 +117,10 @@ class SendQueue:
         self._bytes += size
         if is_answer:
             self._answer_bytes += size
+        if at_once or (self._has_deliver_to and not self._is_holding):
+            self.flush()
+        elif not (self._is_holding or self._has_writer):
+            self._wake_writer()
 
     # Waiting.
 
@@ -191,7 +172,8 @@ class SendQueue:
     def release(self) -> None:
         """End a read: write the queued messages at once."""
         self._is_holding = False
-        self.flush()
+        if self._queue:
+            self.flush()
 
     def flush(self) -> None:
         """Write the queue now if that needs no waiting; otherwise start the writer."""
@@ -249,7 +231,7 @@ class SendQueue:
 
     def _has_unfinished_message(self) -> bool:
         """Return whether the channel still has to send a part of a message."""
-        return self._has_is_unfinished and bool(getattr(self.channel, "is_unfinished", False))
+        return getattr(self.channel, "is_unfinished", False)
 
     def _count_sent(self, sent: _Queue) -> None:
         if self._is_lost:

@@ -169,7 +169,7 @@ class Session:
             self.start_lane(PING_LANE, self._ping)
         deliver_to = getattr(self.channel, "deliver_to", None)
         if deliver_to is None:
-            self._reader = self._tasks.start_leader(self._read)
+            self._reader = self._tasks.start_leader(partial(self._read, pool))
         else:
             deliver_to(self._take_delivered)
 
@@ -283,18 +283,19 @@ class Session:
 
     # Receiving.
 
-    async def _read(self) -> None:
+    async def _read(self, pool: TaskPool) -> None:
         """Read messages, and lead the handlers that they start: the reader of the session."""
         try:
             while self.cause is None:
-                await self.send_queue.room_for_responses()
+                if self.send_queue.is_full_of_responses:
+                    await self.send_queue.room_for_responses()
+                # The received messages must not stay in memory while the reader waits.
                 take = partial(self._take_messages, await self.channel.receive())
+                _, steps = pool.collect(take)
+                del take
                 try:
-                    await lead(self._tasks.collect(take))
+                    await lead(steps)
                 finally:
-                    del (
-                        take
-                    )  # The received messages must not stay in memory while the reader waits.
                     self.send_queue.release()
         except Exception as error:  # A transport may raise anything; it ends this session only.
             self._lost(error)
@@ -343,7 +344,7 @@ class Session:
         """
         await self.send_queue.ready(None)
         self._requests.check_open()
-        self.send_queue.post_now(self.connection.notification(method, params))
+        self.send_queue.post(self.connection.notification(method, params), at_once=True)
 
     async def notifications_handled(self) -> None:
         """Wait until the callbacks for all notifications that have arrived so far have returned."""
@@ -438,7 +439,7 @@ class Session:
         except (MCPError, trio.Cancelled):
             self.shut("closed")
             raise
-        self.send_queue.post_now(message)
+        self.send_queue.post(message, at_once=True)
         self.mark_negotiated()
         self.initialized.set()
 

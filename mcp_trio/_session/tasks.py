@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from mcp_trio._session.call_sites import owner_of
-from mcp_trio._session.leader_followers import FirstStep, Job, Leader, TaskPool
+from mcp_trio._session.leader_followers import Job, Leader, TaskPool
 from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
 from mcp_trio.errors import MCPError
 
@@ -262,11 +262,6 @@ class Tasks:
             self._early = (*self._early, partial(self.start_job, job))
         else:
             self._pool.start_job(job, self._context)
-
-    def collect(self, deliver: Callable[[], None]) -> list[FirstStep]:
-        """Call `deliver`, and return the handlers that it started and the calling leader leads."""
-        assert self._pool is not None
-        return self._pool.collect(deliver)[1]
 
     def start_leader(self, actor: Actor) -> Leader:
         """Start an actor that leads handlers, after `open`."""

@@ -7,7 +7,7 @@ is how `send` and `send_nowait` share their code. Over stdio, both are a `Descri
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 import trio
@@ -15,6 +15,8 @@ import trio
 from mcp_trio._jsonrpc.lines import LineSplitter, Oversized, join_lines
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, Limits
+
+_CLOSED_TEXT: Final = "this side of the channel was closed"
 
 
 class ByteSource(Protocol):
@@ -101,7 +103,8 @@ class LineChannel:
 
         See `mcp_trio.transports`.
         """
-        self._check_open()
+        if self._is_closed:
+            raise trio.ClosedResourceError(_CLOSED_TEXT)
         if self._tail:
             self._tail = self._tail[self._write(self._tail) :]
             if self._tail:
@@ -148,17 +151,16 @@ class LineChannel:
 
     async def receive(self) -> Sequence[bytes | Oversized]:
         """Return the messages that have arrived; see `Channel.receive`."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        has_waited = False
-        while True:
-            self._check_open()
-            # The last read did not fill its buffer, so it took everything: another one would fail,
+        while not self._is_closed:
+            # If the last read did not fill its buffer, it took everything: another one would fail,
             # and cost as much as the wait.
-            if self._was_drained:
-                self._was_drained = False
+            has_waited, self._was_drained = self._was_drained, False
+            if has_waited:
                 await self.source.wait_readable()
-                has_waited = True
-                continue
+                if self._is_closed:
+                    break
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
             try:
                 chunk = self._read()
             except BlockingIOError:
@@ -168,10 +170,9 @@ class LineChannel:
             if not has_waited:
                 # A peer that sends without a pause must not keep the other tasks from running.
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            has_waited = False
             if messages or not chunk:
                 return messages
-            await trio.lowlevel.checkpoint_if_cancelled()
+        raise trio.ClosedResourceError(_CLOSED_TEXT)
 
     def _read(self) -> bytes:
         if self._is_ended:
@@ -196,10 +197,6 @@ class LineChannel:
     def mark_closed(self) -> None:
         """Let every later call but `aclose` raise; source and sink stay open."""
         self._is_closed = True
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise trio.ClosedResourceError("this side of the channel was closed")
 
 
 def memory_pair(
