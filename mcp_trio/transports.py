@@ -22,8 +22,8 @@ from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
 
 if TYPE_CHECKING:
     from mcp_trio._server.dialing import ListenOptions, WebSocketHub, listen_websocket
-    from mcp_trio._transports.client_channels import open_websocket_channel
     from mcp_trio._transports.http_client import HttpChannel, open_http_channel
+    from mcp_trio._transports.trio_websocket import open_websocket_channel
     from mcp_trio._transports.websocket import WebSocketChannel
 
 __all__ = [
@@ -64,7 +64,7 @@ _IMPORTED_LATER: Final = {
     "WebSocketHub": "mcp_trio._server.dialing",
     "listen_websocket": "mcp_trio._server.dialing",
     "open_http_channel": "mcp_trio._transports.http_client",
-    "open_websocket_channel": "mcp_trio._transports.client_channels",
+    "open_websocket_channel": "mcp_trio._transports.trio_websocket",
 }
 
 

@@ -8,8 +8,7 @@ import trio
 import trio.testing
 
 from mcp_trio import ConnectionLost
-from mcp_trio._transports.client_channels import open_connection
-from mcp_trio._transports.connections import ConnectionOptions
+from mcp_trio._transports.connections import ConnectionOptions, open_connection
 from mcp_trio.limits import DEFAULT_LIMITS
 
 CONNECTIONS = ("websocket", "unix", "tcp")

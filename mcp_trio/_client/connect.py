@@ -45,7 +45,12 @@ from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import ErrorGroup, contained
-from mcp_trio._transports.connections import ConnectionOptions, OnState, is_connection_url
+from mcp_trio._transports.connections import (
+    ConnectionOptions,
+    OnState,
+    is_connection_url,
+    open_connection,
+)
 from mcp_trio._transports.lines import memory_pair
 from mcp_trio._transports.process import Command, open_process_channel
 from mcp_trio.errors import (
@@ -216,8 +221,6 @@ async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
             raise TypeError("http is for http:// and https:// only")
         if web.auth is not None:
             raise TypeError("auth is for http:// and https:// only: here use token=")
-        from mcp_trio._transports.client_channels import open_connection
-
         options = ConnectionOptions(
             headers=web.headers, token=web.token, ssl_context=web.ssl_context
         )

@@ -28,13 +28,14 @@ from mcp_trio._server.sockets import (
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.client_channels import NamedChannel, open_connection
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.connections import (
     ConnectionOptions,
+    NamedChannel,
     OnState,
     RandomSource,
     ReportedState,
+    open_connection,
     pause_seconds,
 )
 from mcp_trio._transports.lock_file import LockPath, lock_file

@@ -299,12 +299,15 @@ class BoundWebSocket:
 
     async def serve(self, handle: Handle, limits: Limits) -> None:
         """Call `handle` with each channel until cancelled; close the channel after the call."""
-        from mcp_trio._transports import websocket_server as listener
+        from mcp_trio._transports.http_server import serve_websocket
 
-        host = listener.WebSocketHost(
-            admit=self.handshake_check.admit, handle=handle, limits=limits, tls=self._tls
+        await serve_websocket(
+            self._listeners,
+            admit=self.handshake_check.admit,
+            handle=handle,
+            limits=limits,
+            tls=self._tls,
         )
-        await listener.serve_websocket(self._listeners, host)
 
 
 @asynccontextmanager

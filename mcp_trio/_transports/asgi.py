@@ -5,7 +5,6 @@ application's sessions.
 """
 
 import contextlib
-import enum
 import functools
 import logging
 import math
@@ -33,6 +32,7 @@ from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
+    Progress,
     Responder,
     UnfinishedBody,
     shares_of_bodies,
@@ -432,14 +432,6 @@ class AsgiHost:
         self._log.report(logging.getLevelName(level), text, level=level, error=errors)
 
 
-class _Progress(enum.Enum):
-    """The progress of a response."""
-
-    NOT_STARTED = "nothing was sent yet"
-    STARTED = "its headers were sent"
-    COMPLETE = "it is complete"
-
-
 # Most answers have the same headers as an earlier one.
 _cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
 
@@ -483,7 +475,7 @@ class AsgiExchange:
     _is_stalled: bool = attrs.field(default=False, init=False)
     # Whether the connection carries other exchanges at the same time.
     _is_multiplexed: bool = attrs.field(init=False)
-    _progress: _Progress = attrs.field(default=_Progress.NOT_STARTED, init=False)
+    _progress: Progress = attrs.field(default=Progress.NOT_STARTED, init=False)
     # The status and text that `finish` sends if the application has sent nothing.
     _host_status: int = attrs.field(default=_INTERNAL_SERVER_ERROR, init=False)
     _host_text: str = attrs.field(default="", init=False)
@@ -607,13 +599,13 @@ class AsgiExchange:
 
     async def send(self, piece: bytes) -> None:
         """Send a piece of a started answer."""
-        self._expect(_Progress.STARTED)
+        self._expect(Progress.STARTED)
         if self.request.method != "HEAD":
             await self._put_body(piece, more_body=True)
 
     async def end(self) -> None:
         """Complete a started answer."""
-        self._expect(_Progress.STARTED)
+        self._expect(Progress.STARTED)
         await self._complete(b"")
 
     async def _complete(self, body: bytes) -> None:
@@ -634,7 +626,7 @@ class AsgiExchange:
             with trio.move_on_after(seconds):
                 await self._is_input_over.wait()
         await self._put_body(body, more_body=False)
-        self._progress = _Progress.COMPLETE
+        self._progress = Progress.COMPLETE
 
     def reject(self, status: int, text: str = "") -> None:
         """Set the status and text that `finish` sends in place of a response of the application."""
@@ -647,11 +639,11 @@ class AsgiExchange:
             ResponseBrokenOff: The application has started a response and not completed it, and the
                 client is still connected.
         """
-        if self._progress is _Progress.NOT_STARTED and not self.is_broken:
+        if self._progress is Progress.NOT_STARTED and not self.is_broken:
             headers = _PLAIN_TEXT if self._host_text else []
             with contextlib.suppress(trio.BrokenResourceError):
                 await self.answer(self._host_status, headers, self._host_text.encode())
-        if self._progress is not _Progress.COMPLETE and not self._is_gone.is_set():
+        if self._progress is not Progress.COMPLETE and not self._is_gone.is_set():
             raise ResponseBrokenOff
 
     def close(self) -> None:
@@ -660,7 +652,7 @@ class AsgiExchange:
             self._watcher.cancel()
 
     async def _begin(self, status: int, headers: Headers, length: int | None = None) -> None:
-        self._expect(_Progress.NOT_STARTED)
+        self._expect(Progress.NOT_STARTED)
         fields = [*_cached_encoded(tuple(headers))]
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
@@ -669,10 +661,10 @@ class AsgiExchange:
             self._watch()
             if not self._is_multiplexed:
                 fields.append((b"connection", b"close"))
-        self._progress = _Progress.STARTED
+        self._progress = Progress.STARTED
         await self._put({"type": "http.response.start", "status": status, "headers": fields})
 
-    def _expect(self, progress: _Progress) -> None:
+    def _expect(self, progress: Progress) -> None:
         if self._progress is not progress:
             raise RuntimeError(f"an HTTP response is sent out of order: {self._progress.value}")
 

@@ -1,11 +1,16 @@
-"""Connections of a client to a URL: their options and state, and pauses before reconnecting."""
+"""Connections to a URL: opening them, their reported state, and pauses before reconnecting.
+
+Over WebSocket, a Unix socket or TCP a connection is one session, and has a channel of its own.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 import attrs
 
+from mcp_trio._transports.channel import Channel
 from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
@@ -87,7 +92,7 @@ class ReportedState:
 
 @attrs.frozen(kw_only=True, repr=False)
 class ConnectionOptions:
-    """Options for opening a connection; see `open_websocket_channel`."""
+    """Options of `open_connection`, which `open_websocket_channel` documents."""
 
     headers: Mapping[str, str] | None = None
     token: str | None = None
@@ -97,3 +102,51 @@ class ConnectionOptions:
 def is_connection_url(url: str) -> bool:
     """Return whether the URL is that of a connection which is one session, unlike HTTP."""
     return url.partition(":")[0].lower() in _CONNECTION_SCHEMES
+
+
+class NamedChannel(Channel, Protocol):
+    """A channel to a URL."""
+
+    @property
+    def name(self) -> str:
+        """The URL, without anything that may be secret."""
+        ...
+
+    def mark_going_away(self) -> None:
+        """Let `aclose` tell the peer that this side shuts down, if the protocol can express it."""
+        ...
+
+
+async def open_connection(url: str, options: ConnectionOptions, limits: Limits) -> NamedChannel:
+    """Open a connection to a server at a WebSocket, Unix or TCP URL.
+
+    Raises:
+        ConnectionLost: The server cannot be reached, or rejects the connection.
+        ValueError: The URL or an option is invalid.
+        TypeError: An option does not fit the scheme of the URL.
+    """
+    if not is_connection_url(url):
+        raise ValueError("the URL of a connection begins with ws://, wss://, unix: or tcp://")
+    scheme, _, rest = url.partition(":")
+    scheme = scheme.lower()
+    # Imported here, because clients of other servers need neither sockets nor trio-websocket.
+    if scheme in ("ws", "wss"):
+        from mcp_trio._transports.trio_websocket import open_websocket_channel
+
+        return await open_websocket_channel(
+            url,
+            headers=options.headers,
+            token=options.token,
+            ssl_context=options.ssl_context,
+            limits=limits,
+        )
+    if options.headers or options.token is not None or options.ssl_context is not None:
+        raise TypeError("headers, token and ssl_context are for HTTP and WebSocket URLs only")
+    from mcp_trio._transports.sockets import open_tcp_channel, open_unix_channel
+
+    if scheme == "unix":
+        return await open_unix_channel(rest, limits=limits)
+    parts = urlsplit(url)
+    if not parts.hostname or parts.port is None or parts.path:
+        raise ValueError("the URL of a TCP server is tcp://host:port")
+    return await open_tcp_channel(parts.hostname, parts.port, limits=limits)

@@ -5,6 +5,7 @@ precede it, it becomes an event stream, unless the client does not accept one
 (https://modelcontextprotocol.io/specification, Transports, Streamable HTTP).
 """
 
+import enum
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -134,6 +135,14 @@ class Exchange(Protocol):
     async def gone(self) -> None:
         """Wait until the client disconnects; this never returns before the body was read."""
         ...
+
+
+class Progress(enum.Enum):
+    """The progress of a response."""
+
+    NOT_STARTED = "nothing was sent yet"
+    STARTED = "its headers were sent"
+    COMPLETE = "it is complete"
 
 
 Responder: TypeAlias = Callable[[Exchange], Awaitable[None]]

@@ -4,11 +4,10 @@ One task at a time serves a connection, one request after the other. Neither a c
 nor an application's error ends more than the one connection.
 """
 
-import enum
 import logging
 import math
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeAlias, cast
@@ -17,10 +16,11 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._protocol.http_headers import Headers, HttpRequest
+from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
+from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._protocol.websocket import is_websocket_upgrade
-from mcp_trio._transports.concurrency import FairSemaphore
+from mcp_trio._transports.concurrency import FairSemaphore, call_when_cancelled
 from mcp_trio._transports.http1 import (
     CONTINUE,
     ChunkedBody,
@@ -35,6 +35,8 @@ from mcp_trio._transports.http1 import (
 )
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
+    Exchange,
+    Progress,
     Responder,
     TooManyBodiesError,
     UnfinishedBody,
@@ -42,50 +44,17 @@ from mcp_trio._transports.http_response import (
 )
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.socket_bytes import SocketEnds, TlsWire, Wire, client_of
-from mcp_trio._transports.websocket import Upgraded
-from mcp_trio._transports.websocket_server import StreamUpgrade
+from mcp_trio._transports.trio_websocket import StreamUpgrade
+from mcp_trio._transports.websocket import (
+    Upgrade,
+    Upgraded,
+    WebSocketChannel,
+    accept_websocket,
+)
 from mcp_trio.limits import Limits
-
-
-async def pass_to_websocket(
-    wire: Wire, raw: bytes, request: HttpRequest, upgraded: Upgraded, log: PeerLog
-) -> None:
-    """Pass a connection to the WebSocket application `upgraded`, and close it afterwards.
-
-    Args:
-        wire: The connection.
-        raw: The encoded request that was read from it.
-        request: The same request, parsed.
-        upgraded: The application.
-        log: The log of its errors.
-
-    Raises:
-        trio.BrokenResourceError: The client has disconnected.
-    """
-    stream = wire.as_stream()
-    received = raw + wire.take(len(wire.received))
-    upgrade = StreamUpgrade(stream=stream, request=request, received=received, limits=wire.limits)
-    try:
-        await upgraded(upgrade)
-    except trio.BrokenResourceError:
-        raise
-    except Exception as error:
-        text = "a WebSocket connection failed"
-        log.report(text, text, level=logging.ERROR, error=error)
-    finally:
-        await trio.aclose_forcefully(stream)
-
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-
-
-class Answer(enum.Enum):
-    """The progress of an answer."""
-
-    NONE = "none"
-    BEGUN = "begun"
-    ENDED = "ended"
 
 
 class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
@@ -107,7 +76,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     bodies: Shares
     request: HttpRequest
     may_lead: bool = False
-    answered: Answer = Answer.NONE
+    answered: Progress = Progress.NOT_STARTED
     rejection: Rejected | None = None
     is_last: bool
     _body: bytes | None = None
@@ -206,7 +175,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         rest = self.wire.begin_write(encoded + body if is_sent else encoded)
         if rest:
             await self.wire.write_rest(rest)
-        self.answered = Answer.ENDED
+        self.answered = Progress.COMPLETE
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of an answer whose length is unknown."""
@@ -218,14 +187,14 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         await self.wire.write(encoded)
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
-        if self.answered is not Answer.NONE:
+        if self.answered is not Progress.NOT_STARTED:
             raise RuntimeError("this request was answered already")
         length = self.parsed.body_bytes
         is_received = length is not None and length <= len(self.wire.received)
         is_last = self.is_last or not (is_received or self._body is not None)
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
-        self.answered = Answer.BEGUN
+        self.answered = Progress.STARTED
         return encoded
 
     async def send(self, piece: bytes) -> None:
@@ -241,10 +210,10 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         self._check_begun()
         if self._has_body and self._has_chunks:
             await self.wire.write(_LAST_CHUNK)
-        self.answered = Answer.ENDED
+        self.answered = Progress.COMPLETE
 
     def _check_begun(self) -> None:
-        if self.answered is not Answer.BEGUN:
+        if self.answered is not Progress.STARTED:
             raise RuntimeError("call start() first: no answer was started, or it has ended")
 
     # The client
@@ -269,41 +238,24 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 _BUSY: Final = math.inf
 
 
-@attrs.define(eq=False, repr=False)
-class CoarseClock:
-    """The time of the last check for idle connections, which is cheaper to read than the clock."""
-
-    last_check: float = attrs.field(factory=trio.current_time)
-
-
 @attrs.define(kw_only=True, eq=False, repr=False)
 class NativeConnection:
     """One connection of the native listener: reads requests, and answers each of them.
 
     Attributes:
         wire: The connection's bytes.
-        respond: The HTTP application.
-        upgraded: The WebSocket application; without one, `respond` gets these requests, too.
+        host: The listener's application, limits and log.
         client: The IP address of the peer.
-        scheme: `http` or `https`.
-        clock: The approximate time.
-        bodies: The bytes of the unfinished bodies of all clients.
-        log: The log of errors that requests can cause.
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
-        idle_since: The time on `clock` at which the wait for the next request began; infinite while
-            a request is served.
+        idle_since: The time of the last check of `host` when the wait for the next request began;
+            infinite while a request is served.
         is_over: Whether the connection was idle too long, and takes no more requests.
     """
 
     wire: Wire
-    respond: Responder
-    upgraded: Upgraded | None = None
+    host: "NativeHost"
     client: str | None
-    scheme: str = "http"
-    clock: CoarseClock
-    bodies: Shares
-    log: PeerLog
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -327,7 +279,7 @@ class NativeConnection:
                 if received:  # a pipelined request: let other connections run first
                     await trio.lowlevel.checkpoint()
                 else:
-                    self.idle_since = self.clock.last_check
+                    self.idle_since = self.host.last_check
                     has_begun = await self.wire.receive(may_lead=self.may_lead)
                     self.idle_since = _BUSY
                     if self.is_over or not has_begun:
@@ -367,17 +319,17 @@ class NativeConnection:
         """Answer a request; return whether another one may follow on the connection."""
         parsed = self._last_parsed
         if parsed is None or raw != self._last_raw:
-            parsed = parse_request(raw, self.client, self.scheme)
+            parsed = parse_request(raw, self.client, self.host.scheme)
             if is_cacheable(raw):
                 self._last_raw, self._last_parsed = raw, parsed
-        if self.upgraded is not None and is_websocket_upgrade(parsed.request):
+        if self.host.upgraded is not None and is_websocket_upgrade(parsed.request):
             if parsed.body_bytes != 0:
                 raise Rejected(400, "a WebSocket handshake cannot have a body")
-            await pass_to_websocket(self.wire, raw, parsed.request, self.upgraded, self.log)
+            await self._serve_websocket(parsed.request, raw, self.host.upgraded)
             return False
-        exchange = NativeExchange.of(parsed, self.wire, self.bodies, may_lead=self.may_lead)
+        exchange = NativeExchange.of(parsed, self.wire, self.host.bodies, may_lead=self.may_lead)
         try:
-            await self.respond(exchange)
+            await self.host.respond(exchange)
         except Exception as error:
             self._log(exchange, error)
         except BaseExceptionGroup as group:  # it holds a Cancelled, and perhaps errors
@@ -386,21 +338,37 @@ class NativeConnection:
                 self._log(exchange, errors)
             assert cancellations is not None
             raise cancellations from None
-        if exchange.answered is Answer.NONE:
+        if exchange.answered is Progress.NOT_STARTED:
             if exchange.rejection is not None:
                 raise exchange.rejection
             await exchange.answer(500, [])
-        if exchange.answered is Answer.BEGUN or exchange.is_last:
+        if exchange.answered is Progress.STARTED or exchange.is_last:
             return False  # closing the connection shows the client that the answer is incomplete
         exchange.skip_body()
         return True
+
+    async def _serve_websocket(self, request: HttpRequest, raw: bytes, upgraded: Upgraded) -> None:
+        """Pass the connection to the WebSocket application, and close it afterwards."""
+        stream, rest = self.wire.as_stream(), self.wire.take(len(self.wire.received))
+        upgrade = StreamUpgrade(
+            stream=stream, request=request, encoded=raw, rest=rest, limits=self.wire.limits
+        )
+        try:
+            await upgraded(upgrade)
+        except trio.BrokenResourceError:
+            raise
+        except Exception as error:
+            text = "a WebSocket connection failed"
+            self.host.log.report(text, text, level=logging.ERROR, error=error)
+        finally:
+            await trio.aclose_forcefully(stream)
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """Log an application's error, unless the client's disconnect or bad body explains it."""
         is_gone = self.wire.is_broken or self.wire.has_ended or exchange.rejection is not None
         if not (is_gone and _is_broken(error)):
             text = f"answering {exchange.request.method} {exchange.request.path} failed"
-            self.log.report("answering", text, level=logging.ERROR, error=error)
+            self.host.log.report("answering", text, level=logging.ERROR, error=error)
 
 
 def _is_broken(error: BaseException) -> bool:
@@ -468,50 +436,58 @@ async def serve_native(
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class NativeHost:
-    """The open connections of one application, in which each client address has a share."""
+    """The open connections of one application, in which each client address has a share.
+
+    Attributes:
+        respond: The HTTP application.
+        limits: The limits of a connection, and the number of connections.
+        tls: The TLS settings; without them, connections are plain.
+        upgraded: The WebSocket application; without one, `respond` gets these requests, too.
+        last_check: The time of the last check for idle connections, which connections use in place
+            of the clock, because it costs less.
+        bodies: The bytes of the unfinished bodies of all clients.
+        log: The log of errors that requests can cause.
+    """
 
     respond: Responder
     limits: Limits
     tls: ssl.SSLContext | None = None
     upgraded: Upgraded | None = None
+    last_check: float = attrs.field(factory=trio.current_time, init=False)
+    bodies: Shares = attrs.field(init=False)
+    log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
-    _clock: CoarseClock = attrs.field(factory=CoarseClock, init=False)
     _places: Shares = attrs.field(init=False)
     _handshakes: FairSemaphore = attrs.field(init=False)
-    _bodies: Shares = attrs.field(init=False)
-    log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    # The connections beyond the limit that are being answered with 503. They cost memory, too: at
+    # `limits.http.connections_max` of them, further ones are closed without a response.
+    _rejecting: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = http_shares("connections_max", self.limits)
         self._handshakes = FairSemaphore(http_shares("handshakes_max", self.limits))
-        self._bodies = shares_of_bodies(self.limits)
+        self.bodies = shares_of_bodies(self.limits)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the URLs of requests."""
+        return "http" if self.tls is None else "https"
 
     async def serve(
         self, ends: SocketEnds, *, client: str | None = None, may_lead: bool = False
     ) -> None:
         """Serve one connection until it ends, and close it; raises no `Exception`."""
         if self.tls is None:
-            wire, scheme = Wire(ends=ends, limits=self.limits), "http"
+            wire = Wire(ends=ends, limits=self.limits)
         else:
-            wire, scheme = TlsWire(ends=ends, limits=self.limits, context=self.tls), "https"
-        connection = NativeConnection(
-            wire=wire,
-            respond=self.respond,
-            upgraded=self.upgraded,
-            client=client,
-            scheme=scheme,
-            clock=self._clock,
-            bodies=self._bodies,
-            log=self.log,
-            may_lead=may_lead,
-        )
+            wire = TlsWire(ends=ends, limits=self.limits, context=self.tls)
+        connection = NativeConnection(wire=wire, host=self, client=client, may_lead=may_lead)
         network = network_of(client)
         exceeded = self._places.exceeded(network)
         try:
             if exceeded is not None:
                 if self.tls is None:  # answering over TLS would cost a handshake
-                    rejected = Rejected(503, f"there are too many connections{exceeded}")
-                    await wire.write(encoded_rejection(rejected))
+                    await self._reject(wire, f"there are too many connections{exceeded}")
                 return
             self._places.take(network)
             self._connections.add(connection)
@@ -527,6 +503,16 @@ class NativeHost:
             self._connections.discard(connection)
             ends.close()
 
+    async def _reject(self, wire: Wire, text: str) -> None:
+        if self._rejecting >= self._places.client_max:
+            return
+        self._rejecting += 1
+        try:
+            await wire.write(encoded_rejection(Rejected(503, text)))
+            await wire.linger()
+        finally:
+            self._rejecting -= 1
+
     async def close_idle(self) -> NoReturn:
         """Close connections on which no request has begun for `limits.http.idle_seconds`.
 
@@ -537,7 +523,72 @@ class NativeHost:
         pause = idle_seconds / _CHECKS_PER_IDLE_TIME
         while True:
             await trio.sleep(pause)
-            self._clock.last_check = now = trio.current_time()
+            self.last_check = now = trio.current_time()
             for connection in self._connections:
                 if now - connection.idle_since >= idle_seconds + pause:
                     connection.end()
+
+
+Admit: TypeAlias = Callable[[HttpRequest], Awaitable[HttpRequest | Rejection]]
+"""Authenticates a request: returns it with its sender, or the rejection to answer with."""
+
+Handle: TypeAlias = Callable[[WebSocketChannel], Awaitable[None]]
+"""Serves a channel, which is closed afterwards."""
+
+
+async def serve_websocket(
+    listeners: Sequence[trio.SocketListener],
+    *,
+    admit: Admit,
+    handle: Handle,
+    limits: Limits,
+    tls: ssl.SSLContext | None = None,
+    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Serve WebSocket connections on the listeners until cancelled; an error ends one connection.
+
+    Args:
+        listeners: Bound sockets, which are closed at the end.
+        admit: Authenticates each handshake. Of a request that is no handshake, it returns the
+            rejection.
+        handle: Serves each accepted channel.
+        limits: The limits of a connection, and the number of connections.
+        tls: The TLS settings; without them, connections are plain.
+        task_status: Gets the listeners once they accept connections.
+
+    Cancellation closes the listeners, cancels each call of `handle`, and waits until these have
+    returned and their channels are closed, with code 1001 (going away).
+    """
+    channels: set[WebSocketChannel] = set()
+
+    def mark_going_away() -> None:
+        for channel in channels:
+            channel.mark_going_away()
+
+    async def respond(exchange: Exchange) -> None:
+        rejection = await admit(exchange.request)
+        assert isinstance(rejection, Rejection), "a request without a handshake was admitted"
+        headers = [("Content-Type", JSON), *rejection.headers]
+        await exchange.answer(rejection.status, headers, rejection.body())
+
+    async def upgraded(upgrade: Upgrade) -> None:
+        admitted = await admit(upgrade.request)
+        if isinstance(admitted, Rejection):
+            await upgrade.reject(admitted)
+            return
+        channel = await accept_websocket(upgrade, admitted, limits)
+        channels.add(channel)
+        try:
+            await handle(channel)
+        finally:
+            await channel.aclose()
+            channels.discard(channel)
+
+    # A connection on which no handshake begins is closed as early as one whose headers are slow.
+    idle_seconds = min(limits.http.headers_seconds, limits.http.idle_seconds)
+    limits = attrs.evolve(limits, http=attrs.evolve(limits.http, idle_seconds=idle_seconds))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call_when_cancelled, mark_going_away)
+        await serve_native(
+            respond, listeners, limits=limits, tls=tls, upgraded=upgraded, task_status=task_status
+        )

@@ -19,22 +19,27 @@ because trio-websocket has no public hook for received messages; its queue behav
 trio-websocket decided. `_Reader` checks that the method exists.
 """
 
+import functools
+import math
+import ssl
 import struct
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import MethodType
 from typing import Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import attrs
+import msgspec
 import trio
 from trio_websocket import (
     ConnectionClosed,
@@ -49,15 +54,27 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
-from mcp_trio._protocol.shares import Shares
-from mcp_trio._protocol.websocket import CloseCode, close_reason
-from mcp_trio._transports.channel import ReceivedQueue
+from mcp_trio._protocol.http_headers import JSON, HttpRequest, encoded
+from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.shares import Shares, network_of
+from mcp_trio._protocol.websocket import (
+    CloseCode,
+    bearer_header,
+    close_reason,
+    offered_subprotocols,
+)
+from mcp_trio._transports.channel import ReceivedQueue, text_with_cause
 from mcp_trio._transports.concurrency import FairSemaphore
+from mcp_trio._transports.http1 import encoded_response_headers
 from mcp_trio._transports.socket_bytes import SocketEnds, Wire, WireStream
-from mcp_trio._transports.websocket import SocketEnded
-from mcp_trio.limits import MIB, Limits
+from mcp_trio._transports.websocket import SocketEnded, WebSocketChannel, start_channel
+from mcp_trio.errors import ConnectionLost
+from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits
+
+T = TypeVar("T")
 
 _CLOSE_FRAME: Final = b"\x88"
+_CONNECTION_ERRORS: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
 
 # The longest answer to a handshake that a client reads.
 _ANSWER_BYTES_MAX: Final = MIB
@@ -127,19 +144,18 @@ class WatchedStream(trio.abc.Stream):
         self._answered.set()
 
     def end(self) -> None:
-        """Make all later reads return end of file, and cancel the block of `while_open`."""
+        """Make all later reads return end of file, and cancel `run_while_open`."""
         self._has_ended = True
         if self._while_open is not None:
             self._while_open.cancel()
 
-    @contextmanager
-    def while_open(self) -> Generator[None]:
-        """Return a context that cancels its block when the stream ends."""
-        with trio.CancelScope() as self._while_open:
+    async def run_while_open(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the result of `work`; None if the stream ends first, or the connection fails."""
+        with trio.CancelScope() as self._while_open, suppress(*_CONNECTION_ERRORS):
             if self._has_ended:
                 self._while_open.cancel()
-            yield
-        self._while_open = None
+            return await work()
+        return None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send data in pieces of `chunk_bytes`, after any send in progress."""
@@ -237,36 +253,11 @@ class WatchedStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
-def over_wire(stream: trio.abc.Stream, limits: Limits) -> trio.abc.Stream:
-    """Return a `WireStream` in place of a `trio.SocketStream`; return other streams unchanged."""
-    if not isinstance(stream, trio.SocketStream):
-        return stream
-    ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
-    return WireStream(Wire(ends=ends, limits=limits))
-
-
-T = TypeVar("T")
-
-_CONNECTION_ERRORS: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
 # The violations of the protocol that trio-websocket detects.
 _DETECTED_VIOLATIONS: Final = frozenset({CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_PAYLOAD})
 
 # The private method of trio-websocket's connection that gets each message; see the module.
 _HANDLER: Final = "_handle_message_event"
-
-
-class HandshakeFailed(Exception):  # noqa: N818  it reports the peer's behaviour
-    """A WebSocket handshake failed.
-
-    Attributes:
-        status: The HTTP status of the server's response; None without a response.
-        body: The body of that response.
-    """
-
-    def __init__(self, text: str, *, status: int | None = None, body: bytes = b"") -> None:
-        super().__init__(text)
-        self.status = status
-        self.body = body
 
 
 # Substitutes for parts of trio-websocket
@@ -366,13 +357,6 @@ class _Reader:
         await self._done.wait()
 
 
-async def _before_the_end(stream: WatchedStream, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the result of `work`; None if the stream ended first, or the connection failed."""
-    with stream.while_open(), suppress(*_CONNECTION_ERRORS):
-        return await work()
-    return None
-
-
 # Encoding of frames
 
 _WHOLE_TEXT: Final = 0x81
@@ -403,15 +387,17 @@ def masking() -> Callable[[str], bytes]:
 
 @attrs.define(eq=False, repr=False)
 class TrioSocket:
-    """A `MessageSocket` over trio-websocket, made by `client_socket` and `server_socket`."""
+    """A `MessageSocket` over trio-websocket, whose handshake is complete."""
 
     _connection: WebSocketConnection
-    _stream: WatchedStream
     _reader: _Reader
+    _stream: WatchedStream = attrs.field(init=False)
     _framed: Callable[[str], bytes] = attrs.field(init=False)
     _pings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._stream = self._reader.stream
+        self._stream.opened()
         self._framed = masking() if self._connection.is_client else unmasked
 
     @property
@@ -509,7 +495,7 @@ class TrioSocket:
         is_read = self._reader.error is None and not self._reader.messages.has_flood
         if self._connection.closed is None and is_read:
             close = partial(self._connection.aclose, code, close_reason(reason) or None)
-            await _before_the_end(self._stream, close)
+            await self._stream.run_while_open(close)
         elif self._ending().is_ours:
             await self._reader.stop()
             stream, is_client = self._stream, self._connection.is_client
@@ -537,95 +523,6 @@ async def linger(stream: trio.abc.Stream) -> None:
 
 
 # Opening a WebSocket
-
-
-@asynccontextmanager
-async def client_socket(
-    stream: trio.abc.Stream,
-    *,
-    host: str,
-    target: str,
-    subprotocols: Sequence[str],
-    fields: Sequence[tuple[bytes, bytes]],
-    limits: Limits,
-) -> AsyncGenerator[TrioSocket, None]:
-    """Open a WebSocket as a client; leaving the context closes it and `stream`.
-
-    Args:
-        stream: A fresh connection to the server.
-        host: The value of the `Host` header.
-        target: The path and the query.
-        subprotocols: The subprotocols to offer.
-        fields: Headers of the request, beside those of the handshake.
-        limits: The limits of the WebSocket.
-
-    Raises:
-        HandshakeFailed: The server rejected the handshake, or is not a WebSocket server.
-    """
-    async with _reading(stream, limits) as reader:
-
-        async def handshake() -> WebSocketConnection:
-            return await wrap_client_stream(
-                cast("trio.Nursery", reader),
-                cast("trio.SocketStream", reader.stream),
-                host,
-                target,
-                subprotocols=subprotocols,
-                extra_headers=list(fields),
-                receive_buffer_size=min(limits.messages.chunk_bytes, _READ_BYTES_MAX),
-            )
-
-        connection = await _before_the_end(reader.stream, handshake)
-        if connection is None:
-            await reader.stop()
-            error = reader.error
-            if isinstance(error, ConnectionRejected):
-                raise HandshakeFailed(
-                    "the server rejected the handshake",
-                    status=error.status_code,
-                    body=error.body or b"",
-                )
-            raise HandshakeFailed("disconnected during the handshake, or is not a WebSocket server")
-        yield _opened(connection, reader)
-
-
-@asynccontextmanager
-async def server_socket(
-    stream: trio.abc.Stream,
-    *,
-    request: bytes,
-    rest: bytes = b"",
-    subprotocol: str | None,
-    limits: Limits,
-    client: str | None = None,
-) -> AsyncGenerator[TrioSocket, None]:
-    """Accept a WebSocket as a server; leaving the context closes it and `stream`.
-
-    Args:
-        stream: The connection, from which `request` and `rest` were read before.
-        request: The encoded handshake request, which was checked.
-        rest: The bytes after the request.
-        subprotocol: The chosen subprotocol.
-        limits: The limits of the WebSocket.
-        client: The network of the client.
-
-    Raises:
-        HandshakeFailed: The client has disconnected, or its handshake is malformed.
-    """
-    async with _reading(stream, limits, request, rest, client) as reader:
-
-        async def handshake() -> WebSocketConnection:
-            asked: WebSocketRequest = await wrap_server_stream(
-                cast("trio.Nursery", reader),
-                reader.stream,
-                receive_buffer_size=min(limits.messages.chunk_bytes, _READ_BYTES_MAX),
-            )
-            return await asked.accept(subprotocol=subprotocol)
-
-        connection = await _before_the_end(reader.stream, handshake)
-        if connection is None:
-            raise HandshakeFailed("the client has disconnected")
-        yield _opened(connection, reader)
 
 
 @asynccontextmanager
@@ -661,6 +558,201 @@ async def _reading(
         raise raised
 
 
-def _opened(connection: WebSocketConnection, reader: _Reader) -> TrioSocket:
-    reader.stream.opened()
-    return TrioSocket(connection, reader.stream, reader)
+# The server's handshake
+
+
+class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The `Upgrade` of a handshake request that was read from a stream.
+
+    Attributes:
+        stream: The connection.
+        request: The request, parsed and checked.
+        encoded: The same request, encoded.
+        rest: The bytes that were read from the stream after the request.
+        limits: The limits of the WebSocket.
+    """
+
+    stream: trio.abc.Stream
+    request: HttpRequest
+    encoded: bytes
+    rest: bytes = b""
+    limits: Limits
+
+    async def reject(self, rejection: Rejection) -> None:
+        """Answer with an HTTP error, and wait until the client has closed the connection.
+
+        This takes at most `limits.shutdown.close_seconds`.
+        """
+        body = rejection.body()
+        headers = [("Content-Type", JSON), *rejection.headers]
+        framing = b"content-length: %d\r\n" % len(body)
+        encoded = encoded_response_headers(rejection.status, headers, framing=framing, is_last=True)
+        seconds = self.limits.shutdown.close_seconds
+        with trio.move_on_after(seconds), suppress(trio.BrokenResourceError):
+            await self.stream.send_all(encoded + body)
+            await linger(self.stream)
+
+    @asynccontextmanager
+    async def opened(self, subprotocol: str | None) -> AsyncGenerator[TrioSocket, None]:
+        """Accept the handshake; leaving the context closes the WebSocket and the stream.
+
+        Raises:
+            trio.BrokenResourceError: The client has disconnected, or its handshake is malformed.
+        """
+        client = network_of(self.request.client)
+        async with _reading(self.stream, self.limits, self.encoded, self.rest, client) as reader:
+
+            async def handshake() -> WebSocketConnection:
+                request: WebSocketRequest = await wrap_server_stream(
+                    cast("trio.Nursery", reader),
+                    reader.stream,
+                    receive_buffer_size=min(self.limits.messages.chunk_bytes, _READ_BYTES_MAX),
+                )
+                return await request.accept(subprotocol=subprotocol)
+
+            connection = await reader.stream.run_while_open(handshake)
+            if connection is None:
+                raise trio.BrokenResourceError("the client has disconnected")
+            yield TrioSocket(connection, reader)
+
+
+# The client
+
+
+_PORTS: Final = {"ws": 80, "wss": 443}
+
+_trusted_by_system: Final = functools.cache(ssl.create_default_context)  # reads a large file
+
+
+async def open_websocket_channel(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    token: str | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> WebSocketChannel:
+    """Open a WebSocket to the server at `url`, and return a channel over it.
+
+    Proxies are not used.
+
+    Args:
+        url: A `ws://` or `wss://` URL.
+        headers: Additional headers of the request.
+        token: The token for `Authorization: Bearer`; it is also offered as a subprotocol, for
+            servers that look there.
+        ssl_context: TLS settings for `wss://`, in place of the system's trusted certificates.
+        limits: The limits of the channel.
+
+    Raises:
+        ConnectionLost: The server cannot be reached or does not answer within
+            `limits.http.headers_seconds`, or rejects the WebSocket.
+        ValueError: The URL, a header or the token is invalid.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError("the URL of a WebSocket begins with ws:// or wss:// and its host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the URL of a WebSocket must not contain a user: use headers= or token=")
+    if ssl_context is not None and parts.scheme != "wss":
+        raise ValueError("ssl_context is for wss://")
+    path = parts.path or "/"
+    target = f"{path}?{parts.query}" if parts.query else path
+    port = parts.port or _PORTS[parts.scheme]
+    address = _Address(parts.scheme, parts.hostname, port, target, path)
+    fields = encoded([*{**bearer_header(token), **(headers or {})}.items()])
+    opening = _opened_by_client(address, fields, token, ssl_context, limits)
+    return await start_channel(opening, name=address.name, limits=limits)
+
+
+class _Address(msgspec.Struct, frozen=True):
+    scheme: str
+    host: str
+    port: int
+    target: str
+    path: str
+
+    @property
+    def netloc(self) -> str:
+        """Return the value of the header `Host`."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """Return the URL without its query, which may hold a secret."""
+        return f"{self.scheme}://{self.netloc}{self.path}"
+
+
+@asynccontextmanager
+async def _opened_by_client(
+    address: _Address,
+    fields: Sequence[tuple[bytes, bytes]],
+    token: str | None,
+    ssl_context: ssl.SSLContext | None,
+    limits: Limits,
+) -> AsyncGenerator[TrioSocket, None]:
+    """Connect, and open a WebSocket for the length of a block."""
+    seconds, name = limits.http.headers_seconds, address.name
+    with trio.move_on_after(seconds) as timeout:
+        try:
+            if address.scheme == "wss":
+                stream: trio.abc.Stream = await _open_tls(address, ssl_context)
+            else:
+                plain = await trio.open_tcp_stream(address.host, address.port)
+                fd, chunk_bytes = plain.socket.detach(), limits.messages.chunk_bytes
+                stream = WireStream(
+                    Wire(ends=SocketEnds(fd=fd, chunk_bytes=chunk_bytes), limits=limits)
+                )
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {name}: {text_with_cause(error)}") from error
+        async with _reading(stream, limits) as reader:
+
+            async def handshake() -> WebSocketConnection:
+                return await wrap_client_stream(
+                    cast("trio.Nursery", reader),
+                    cast("trio.SocketStream", reader.stream),
+                    address.netloc,
+                    address.target,
+                    subprotocols=offered_subprotocols(token),
+                    extra_headers=list(fields),
+                    receive_buffer_size=min(limits.messages.chunk_bytes, _READ_BYTES_MAX),
+                )
+
+            connection = await reader.stream.run_while_open(handshake)
+            if connection is None:
+                await reader.stop()
+                if not isinstance(reader.error, ConnectionRejected):
+                    raise ConnectionLost(
+                        f"{name} disconnected during the handshake, or is not a WebSocket server"
+                    )
+                status, body = reader.error.status_code, reader.error.body or b""
+                text = " ".join(body.decode(errors="replace").split())
+                detail = f": {text[: limits.messages.error_text_chars_max]}" if text else ""
+                raise ConnectionLost(f"{name} answered HTTP {status}{detail}", http_status=status)
+            timeout.deadline = math.inf
+            yield TrioSocket(connection, reader)
+    if timeout.cancelled_caught:
+        raise ConnectionLost(
+            f"{name} did not answer in {seconds:g} s (limits.http.headers_seconds)"
+        )
+
+
+async def _open_tls(
+    address: _Address, ssl_context: ssl.SSLContext | None
+) -> trio.SSLStream[trio.SocketStream]:
+    stream = await trio.open_ssl_over_tcp_stream(
+        address.host,
+        address.port,
+        ssl_context=ssl_context or _trusted_by_system(),
+        https_compatible=True,
+    )
+    try:
+        await stream.do_handshake()  # reports an untrusted certificate here, and not later
+    except BaseException as error:
+        await trio.aclose_forcefully(stream)
+        if isinstance(error, trio.BrokenResourceError):
+            reason = error.__cause__ or "the server closed the connection"
+            raise OSError(f"{reason} (TLS)") from error
+        raise
+    return stream

@@ -462,7 +462,7 @@ async def test_a_hub_that_rejects_the_handshake_is_not_dialled_again():
 
 
 async def test_a_hub_that_closes_with_a_rejection_is_not_dialled_again():
-    from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
+    from mcp_trio._transports.http_server import serve_websocket
 
     async def handle(channel):
         channel._code = CloseCode.POLICY_VIOLATION
@@ -473,8 +473,9 @@ async def test_a_hub_that_closes_with_a_rejection_is_not_dialled_again():
 
     async with nursery_for_a_while() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        host = WebSocketHost(admit=admit, handle=handle, limits=QUICK)
-        nursery.start_soon(serve_websocket, listeners, host)
+        nursery.start_soon(
+            functools.partial(serve_websocket, listeners, admit=admit, handle=handle, limits=QUICK)
+        )
         port = listeners[0].socket.getsockname()[1]
         with pytest.raises(ConnectionLost, match=r"rejected the connection.*1008") as caught:
             await worker().dial(f"ws://127.0.0.1:{port}/")

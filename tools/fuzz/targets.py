@@ -62,7 +62,7 @@ from mcp_trio._transports.http1 import (
     parse_request,
 )
 from mcp_trio._transports.http_response import BodyTooLargeError
-from mcp_trio._transports.trio_websocket import HandshakeFailed, server_socket
+from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio._transports.websocket import SocketEnded
 from mcp_trio.errors import RecordingError, RemoteProtocolError, SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS
@@ -385,10 +385,14 @@ async def _websocket_messages(chunks: Sequence[bytes]) -> list[bytes | None]:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send)
-        with suppress(SocketEnded, HandshakeFailed):
-            async with server_socket(
-                server, request=_HANDSHAKE, subprotocol=None, limits=_SMALL_MESSAGES
-            ) as socket:
+        upgrade = StreamUpgrade(
+            stream=server,
+            request=parse_request(_HANDSHAKE, None).request,
+            encoded=_HANDSHAKE,
+            limits=_SMALL_MESSAGES,
+        )
+        with suppress(SocketEnded, trio.BrokenResourceError):
+            async with upgrade.opened(None) as socket:
                 while True:
                     for message in await socket.receive():
                         if isinstance(message, Oversized):

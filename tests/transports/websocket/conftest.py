@@ -1,5 +1,6 @@
 """Pairs of channels over a WebSocket, and connections of the library as their peers."""
 
+import functools
 import struct
 
 import attrs
@@ -10,8 +11,10 @@ import wsproto
 from wsproto import events
 
 from mcp_trio import Limits
+from mcp_trio._transports.http1 import parse_request
+from mcp_trio._transports.http_server import serve_websocket
+from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio._transports.websocket import accept_websocket
-from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import open_websocket_channel
 from tests.transports.http.conftest import certificate
@@ -49,9 +52,9 @@ def served(nursery):
             await arrived.send(channel)
             await trio.sleep_forever()
 
-        host = WebSocketHost(admit=admit, handle=handle, limits=limits)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        await nursery.start(serve_websocket, listeners, host)
+        serve = functools.partial(serve_websocket, admit=admit, handle=handle, limits=limits)
+        await nursery.start(serve, listeners)
         port = listeners[0].socket.getsockname()[1]
         return f"ws://127.0.0.1:{port}/ws", arrivals
 
@@ -127,23 +130,28 @@ async def raw_peer(url):
     return RawPeer(await trio.open_tcp_stream("127.0.0.1", port))
 
 
+async def close_at_the_end(channel):
+    try:
+        await trio.sleep_forever()
+    finally:
+        await channel.aclose()
+
+
 @pytest.fixture
 def in_memory(nursery):
-    """A raw peer, the server's channel with it, and the host, over streams in memory."""
+    """A raw peer, and the server's channel with it, over streams in memory."""
 
-    async def in_memory(*, limits=LIMITS, stream=None):
+    async def in_memory(*, limits=LIMITS):
         ours, theirs = trio.testing.memory_stream_pair()
-        arrived, arrivals = trio.open_memory_channel(1)
-
-        async def handle(channel):
-            await arrived.send(channel)
-            await trio.sleep_forever()
-
-        host = WebSocketHost(admit=anybody, handle=handle, limits=limits)
-        nursery.start_soon(host.serve, theirs)
         peer = RawPeer(ours)
-        await peer.shake_hands()
-        return peer, await arrivals.receive()
+        nursery.start_soon(peer.shake_hands)
+        handshake = bytes(await theirs.receive_some())
+        request = parse_request(handshake, None).request
+        upgrade = StreamUpgrade(stream=theirs, request=request, encoded=handshake, limits=limits)
+        channel = await accept_websocket(upgrade, request, limits)
+        nursery.start_soon(close_at_the_end, channel)
+        await trio.testing.wait_all_tasks_blocked()
+        return peer, channel
 
     return in_memory
 

@@ -17,12 +17,11 @@ from mcp_trio import Client, ConnectionLost, Limits, Server
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._testing.peers import notification, request
-from mcp_trio._transports import client_channels as client
+from mcp_trio._transports import trio_websocket
 from mcp_trio._transports.asgi import AsgiHost
-from mcp_trio._transports.http_server import serve_native
+from mcp_trio._transports.http_server import serve_native, serve_websocket
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio._transports.websocket import SocketEnded, accept_websocket, start_channel
-from mcp_trio._transports.websocket_server import WebSocketHost, serve_websocket
 from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import KIB, MIB, HttpLimits, MessageLimits, ShutdownLimits, WebSocketLimits
 from mcp_trio.testing import check_channel
@@ -185,11 +184,11 @@ async def test_invalid_headers_are_rejected_before_connecting(nowhere, headers):
 
 
 async def test_the_systems_certificates_are_read_once(nowhere):
-    client._trusted_by_system.cache_clear()
+    trio_websocket._trusted_by_system.cache_clear()
     for _ in range(3):
         with pytest.raises(ConnectionLost):
             await open_websocket_channel(f"wss://{nowhere}")
-    assert client._trusted_by_system.cache_info().misses == 1
+    assert trio_websocket._trusted_by_system.cache_info().misses == 1
 
 
 # Protocol errors of a peer, and the close codes that it receives.
@@ -704,23 +703,20 @@ HELLO = request(
 CALL = request("tools/call", {"name": "load"}, id=2)
 
 
-async def never(_channel):
-    raise AssertionError("nobody gets that far")
+@pytest.fixture
+def answered(served):
+    """A function that sends a request and returns the response, until the connection is closed."""
 
+    async def answered(request, **options):
+        url, _channels = await served(**options)
+        answer = b""
+        async with (await raw_peer(url)).stream as stream:
+            await stream.send_all(request)
+            while chunk := await stream.receive_some():
+                answer += chunk
+        return answer
 
-async def answered(request, *, limits=LIMITS, admit=anybody):
-    """Return all bytes of the response to a request, until the connection is closed."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    host = WebSocketHost(admit=admit, handle=never, limits=limits)
-    answer = b""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(host.serve, theirs)
-        if request:
-            await ours.send_all(request)
-        while chunk := await ours.receive_some():
-            answer += chunk
-        await ours.aclose()
-    return answer
+    return answered
 
 
 # Upgrade requests
@@ -731,7 +727,7 @@ REJECTED = {
     "a line of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\n", 400, "not HTTP/1.1"),
     "no host": (b"GET /ws HTTP/1.1\r\n\r\n", 400, "malformed"),
     "a body": (
-        b"GET /ws HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\n{}",
         400,
         "cannot have a body",
     ),
@@ -745,7 +741,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("kind", REJECTED)
-async def test_an_invalid_request_is_rejected(kind, autojump_clock):
+async def test_an_invalid_request_is_rejected(answered, kind):
     request, status, complaint = REJECTED[kind]
     answer = await answered(request)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -753,40 +749,38 @@ async def test_an_invalid_request_is_rejected(kind, autojump_clock):
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /ws HTTP/1.1\r\nHost: x\r\n"])
-async def test_headers_that_take_too_long_are_rejected(begun, autojump_clock):
+async def test_a_connection_whose_headers_take_too_long_is_closed(served, autojump_clock, begun):
+    url, _channels = await served()
     started = trio.current_time()
-    answer = await answered(begun)
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert trio.current_time() - started == pytest.approx(LIMITS.http.headers_seconds)
+    async with (await raw_peer(url)).stream as stream:
+        if begun:
+            await stream.send_all(begun)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 408 ")
+        assert await stream.receive_some() == b""
+    seconds = LIMITS.http.headers_seconds
+    assert seconds <= trio.current_time() - started <= 1.25 * seconds
 
 
-async def test_headers_in_single_bytes_are_read():
-    ours, theirs = trio.testing.memory_stream_pair()
-    host = WebSocketHost(admit=anybody, handle=never, limits=LIMITS)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(host.serve, theirs)
-        for byte in b"POST /ws HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n":
-            await ours.send_all(bytes([byte]))
-        assert (await ours.receive_some()).startswith(b"HTTP/1.1 400 ")
-        await ours.aclose()
-
-
-async def test_a_rejection_is_an_http_response_with_its_headers(autojump_clock):
-    async def nobody(_head):
+@pytest.mark.parametrize("upgrade", [b"", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"])
+async def test_a_rejection_is_an_http_response_with_its_headers(answered, upgrade):
+    async def reject(_request):
         return Rejection(status=401, text="who are you?", headers=[("WWW-Authenticate", "Bearer")])
 
-    answer = await answered(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n", admit=nobody)
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 401 ")
-    assert b"www-authenticate: Bearer" in head
+    closing = b"" if upgrade else b"Connection: close\r\n"
+    request = b"GET /ws HTTP/1.1\r\nHost: x\r\n" + upgrade + closing + b"\r\n"
+    headers, _, body = (await answered(request, admit=reject)).partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 401 ")
+    assert b"www-authenticate: Bearer" in headers
     assert json.loads(body)["error"]["message"] == "who are you?"
 
 
-async def test_a_client_that_disconnects_before_its_handshake_harms_no_other(caplog):
-    ours, theirs = trio.testing.memory_stream_pair()
-    await ours.send_all(b"GET /ws HT")
-    await ours.aclose()
-    await WebSocketHost(admit=anybody, handle=never, limits=LIMITS).serve(theirs)
+async def test_a_client_that_disconnects_before_its_handshake_harms_no_other(served, caplog):
+    url, channels = await served()
+    async with (await raw_peer(url)).stream as stream:
+        await stream.send_all(b"GET /ws HT")
+    other = await open_websocket_channel(url, limits=LIMITS)
+    await channels.receive()
+    await other.aclose()
     assert not caplog.records
 
 
@@ -807,8 +801,8 @@ async def test_an_internal_error_ends_only_its_connection_and_is_logged(served, 
     await ours.aclose()
 
 
-async def test_an_invalid_upgrade_is_rejected_by_the_library(caplog):
-    answer = await answered(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n")
+async def test_an_invalid_upgrade_is_rejected_by_the_library(answered, caplog):
+    answer = await answered(b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert not caplog.records
 
@@ -929,8 +923,9 @@ async def test_a_stopping_server_closes_with_going_away():
             await channel.aclose()
 
     async def listen(*, task_status):
-        host = WebSocketHost(admit=anybody, handle=hold, limits=LIMITS)
-        await serve_websocket(listeners, host, task_status=task_status)
+        await serve_websocket(
+            listeners, admit=anybody, handle=hold, limits=LIMITS, task_status=task_status
+        )
 
     async def connect(*, task_status):
         peer = await raw_peer(url)
@@ -994,31 +989,3 @@ async def test_a_server_with_a_certificate_uses_tls(certificate, nursery):
         await open_websocket_channel(url.replace("wss", "ws"), ssl_context=trusting)
     with trio.fail_after(SECONDS), pytest.raises(ConnectionLost):
         await open_websocket_channel(url.replace("wss", "ws"))
-
-
-async def test_a_rejection_is_answered_although_the_places_of_all_clients_are_taken(nursery):
-    host = WebSocketHost(
-        admit=anybody, handle=never, limits=Limits(http=HttpLimits(connections_max=1))
-    )
-    listener, *_ = await nursery.start(trio.serve_tcp, host.serve, 0)
-    port = listener.socket.getsockname()[1]
-    streams = []
-    for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
-        streams.append(await trio.open_tcp_stream("127.0.0.1", port, local_address=address))
-        await trio.testing.wait_all_tasks_blocked(0.01)
-    assert (await streams[2].receive_some()).startswith(b"HTTP/1.1 503 ")
-    for stream in streams:
-        await stream.aclose()
-
-
-async def test_connections_far_over_the_limit_are_closed_without_a_response():
-    limits = Limits(http=HttpLimits(connections_max=1), shutdown=ShutdownLimits(close_seconds=30))
-    host = WebSocketHost(admit=anybody, handle=never, limits=limits)
-    async with trio.open_nursery() as nursery:
-        streams = [trio.testing.memory_stream_pair() for _ in range(3)]
-        for _, theirs in streams:
-            nursery.start_soon(host.serve, theirs)
-            await trio.testing.wait_all_tasks_blocked()
-        assert (await streams[1][0].receive_some()).startswith(b"HTTP/1.1 503 ")
-        assert await streams[2][0].receive_some() == b""
-        nursery.cancel_scope.cancel()

@@ -381,14 +381,18 @@ async def test_base_exceptions_are_not_caught(new_client, caplog, beside):
 # The listener
 
 
-async def test_a_connection_too_many_is_answered_503_and_closed_at_once(new_client):
+async def test_a_connection_over_the_limit_is_answered_503_and_closed(new_client):
     host = NativeHost(respond=say_path, limits=Limits(http=HttpLimits(connections_max=1)))
     first, second = new_client(), new_client()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(host.serve, first)
         await settled()
-        await host.serve(second)
+        nursery.start_soon(host.serve, second)
+        await settled()
         assert second.statuses() == [503]
+        assert second.is_shut
+        second.close_sending()
+        await settled()
         assert second.is_closed
         first.put(LAST)
         first.close_sending()
@@ -409,9 +413,11 @@ async def test_connections_of_one_client_leave_places_to_the_others(new_client):
             address = f"2001:db8:0:1::{number}"
             nursery.start_soon(functools.partial(host.serve, client, client=address))
             await settled()
-        assert [client.is_closed for client in flood] == [False, False, True]
+        assert [client.is_shut for client in flood] == [False, False, True]
         assert flood[2].statuses() == [503]
         assert b"retry-after: 1" in flood[2].sent
+        flood[2].close_sending()
+        same_network.close_sending()
         await host.serve(same_network, client="2001:db8:0:1::ffff")
         assert same_network.statuses() == [503]
         other.put(LAST)
@@ -422,6 +428,19 @@ async def test_connections_of_one_client_leave_places_to_the_others(new_client):
             client.put(LAST)
             client.close_sending()
     assert [client.statuses() for client in flood[:2]] == [[200], [200]]
+
+
+async def test_connections_far_over_the_limit_are_closed_without_a_response(new_client):
+    host = NativeHost(respond=say_path, limits=Limits(http=HttpLimits(connections_max=1)))
+    clients = [new_client() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(host.serve, client)
+            await settled()
+        assert [client.statuses() for client in clients] == [[], [503], []]
+        assert [client.is_closed for client in clients] == [False, False, True]
+        nursery.cancel_scope.cancel()
+    assert all(client.is_closed for client in clients)
 
 
 async def test_the_listener_survives_a_lack_of_descriptors(caplog, autojump_clock):
