@@ -123,10 +123,11 @@ class SessionThread:
         self._is_calling = True
         # A server in this process may print, but stdout is for results.
         with contextlib.redirect_stdout(sys.stderr), option_hints(self._choices):
-            self._token.run_sync_soon(self._start, function, scope)
             try:
-                # A `KeyboardInterrupt` could come after an event is taken, and lose it.
+                # A `KeyboardInterrupt` could come when the function has started, and leave it
+                # running, or after an event is taken, and lose it.
                 with _on_interrupt(lambda: self._token.run_sync_soon(scope.cancel)):
+                    self._token.run_sync_soon(self._start, function, scope)
                     event = self._next_event()
             finally:
                 self._is_calling = False

@@ -98,6 +98,7 @@ class SessionReplay:
         following = trace.next_record(key, index)
         while lane.has_own_pace and following is not None and following.kind == "step":
             # The recorded task waited here until something woke it; this one need not wait.
+            await self._check_not_over(key)
             step = self.step(lane)
             if step is not None:
                 await step

@@ -328,7 +328,8 @@ def test_a_missing_change_is_a_divergence(desk, recorded):
 
 def test_an_additional_change_is_a_divergence(desk, recorded):
     path = recorded(talk_subscribed_sessions, server=make_server_subscribed_sessions(prompt=False))
-    desk.assert_diverges(path, make_server_subscribed_sessions())
+    divergence = desk.assert_diverges(path, make_server_subscribed_sessions())
+    assert "recorded:  step" in str(divergence)
 
 
 async def close_at_a_change(peer, session):

@@ -10,6 +10,7 @@ import { rejecting, reporting, answering } from "./host.mjs";
 const WAIT_MS = 10_000;
 const SCENARIO_MS = 60_000;
 const QUIET_MS = 350;
+const PROGRESS_CALLS_MAX = 5;
 const PNG_SIGNATURE = "89504e470d0a1a0a";
 
 // Checking.
@@ -157,17 +158,22 @@ export const steps = {
   },
 
   async reportProgress(session) {
-    const found = [];
-    const onprogress = ({ progress, total, message }) => found.push([progress, total, message]);
-    textOf(await session.call("test_tool_with_progress", {}, { onprogress }));
     const hasMessages = has(session.protocolVersion, "progress_messages");
     const expected = facts.progress.map(([progress, total, message]) => [
       progress,
       total,
       hasMessages ? message : undefined,
     ]);
-    // These SDKs lose a report that arrives together with the answer (typescript-sdk#2580).
-    expect("progress", found, expected.slice(0, Math.max(found.length, 2)));
+    // These SDKs lose reports that arrive together with the answer (typescript-sdk#2580): always
+    // the last one, and on a busy machine earlier ones, too. Then the tool is called again.
+    for (let left = PROGRESS_CALLS_MAX; left > 0; left -= 1) {
+      const found = [];
+      const onprogress = ({ progress, total, message }) => found.push([progress, total, message]);
+      textOf(await session.call("test_tool_with_progress", {}, { onprogress }));
+      if (found.length < 2 && left > 1) continue;
+      expect("progress", found, expected.slice(0, Math.max(found.length, 2)));
+      return;
+    }
   },
 
   async cancel(session) {
