@@ -96,6 +96,7 @@ from mcp_trio._protocol.methods import (
     custom_method,
     has_capability,
 )
+from mcp_trio._protocol.suggestions import checks_options, missing_attribute, unknown_option
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
     PROTOCOL_VERSIONS,
@@ -164,6 +165,9 @@ class CallOptions(TypedDict, total=False):
     progress: ProgressCallback | None
 
 
+_CALL_OPTIONS: Final = frozenset(CallOptions.__annotations__)
+
+
 class _SharedOptions(TypedDict, total=False):
     """The options that `Client` and `ClientGroup` have in common."""
 
@@ -227,6 +231,25 @@ class GroupOptions(_SharedOptions, total=False):
     trace: Callable[[str], Mapping[str, str]] | None
 
 
+def _unknown_argument(method: str, options: CallOptions) -> TypeError:
+    """Return the error of a call, whose caller may have meant an argument of the tool or prompt."""
+    name = next(each for each in options if each not in _CALL_OPTIONS)
+    known = {*_CALL_OPTIONS, "raise_tool_errors", "result_type"}
+    if method == "get_prompt":
+        known = set(_CALL_OPTIONS)
+    advice = f"arguments are a dict: {method}(name, {{{name!r}: …}})"
+    return unknown_option("Client", method, name, known, otherwise=advice)
+
+
+def _check_stderr(_client: object, _field: object, stderr: Any) -> None:
+    if not (stderr is None or stderr == "inherit" or callable(stderr)):
+        raise TypeError(
+            f'stderr must be "inherit" or a function for each line, not {stderr!r};'
+            " without it, the lines are kept for error texts only"
+        )
+
+
+@checks_options("Client", "__init__")
 @attrs.define(eq=False, repr=False)
 class Client:
     """A client of one MCP server: `async with Client(target) as client:`.
@@ -294,8 +317,8 @@ class Client:
         elicitation_complete: Called with the id of a URL elicitation that is complete.
 
     Raises:
-        TypeError: `roots` is neither a list nor a function, or a type in `methods` cannot be
-            decoded by msgspec.
+        TypeError: `roots` is neither a list nor a function, `stderr` is neither "inherit" nor a
+            function, or a type in `methods` cannot be decoded by msgspec.
         ValueError: A root is no `file://` URI, `methods` redefines a method of the protocol, a
             protocol version is unknown, the identifier of an extension is invalid, or `restart` is
             given for a channel, which cannot be opened again.
@@ -319,7 +342,7 @@ class Client:
     env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     inherit_env: bool = attrs.field(default=False, kw_only=True)
     cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
-    stderr: Stderr | None = attrs.field(default=None, kw_only=True)
+    stderr: Stderr | None = attrs.field(default=None, kw_only=True, validator=_check_stderr)
     http: httpx2.AsyncClient | httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
     headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     token: str | None = attrs.field(default=None, kw_only=True)
@@ -395,6 +418,11 @@ class Client:
             limits=self.limits,
             on_notification=self._on_notification,
         )
+
+    if not TYPE_CHECKING:  # for a type checker it would give the class every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute("Client", self, name)
 
     def __repr__(self) -> str:
         """Return a text without the environment, headers and other values that may be secret."""
@@ -676,6 +704,8 @@ class Client:
             ResultTypeError: The result is valid, but no value of `result_type`.
             MCPError: As `request`.
         """
+        if not options.keys() <= _CALL_OPTIONS:
+            raise _unknown_argument("call_tool", options)
         options.setdefault("progress", self.progress)
         params = call_tool_params(name, arguments)
         result: types.CallToolResult
@@ -738,6 +768,8 @@ class Client:
             TypeError: An argument is not a string.
             MCPError: As `request`.
         """
+        if not options.keys() <= _CALL_OPTIONS:
+            raise _unknown_argument("get_prompt", options)
         params = get_prompt_params(name, arguments)
         result: types.GetPromptResult = await self.request("prompts/get", params, **options)
         return result

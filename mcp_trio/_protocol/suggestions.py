@@ -1,7 +1,11 @@
-"""Suggest the name that was probably meant in place of an unknown one."""
+"""Suggest what was probably meant in place of an unknown name."""
 
-from collections.abc import Iterable
-from typing import Final
+import functools
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 # That of difflib, 0.6, would find "sweep" close to "serve".
 _SIMILARITY_MIN: Final = 0.7
@@ -17,3 +21,77 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(name, known, 1, _SIMILARITY_MIN)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def missing_attribute(kind: str, owner: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object lacks, with what to write instead.
+
+    Args:
+        kind: The class in `other_names.ATTRIBUTES`.
+        owner: The object.
+        name: The name of the attribute.
+    """
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(text)
+    from mcp_trio._protocol.other_names import ATTRIBUTES
+
+    advice = ATTRIBUTES[kind].get(name)
+    known = (each for each in dir(type(owner)) if not each.startswith("_"))
+    hint = f"; {advice}" if advice else did_you_mean(name, known)
+    # With the object, Python would add a suggestion of its own.
+    return AttributeError(text + hint, name=name, obj=None)
+
+
+def unknown_option(
+    kind: str, method: str, name: str, known: Iterable[str], *, otherwise: str = ""
+) -> TypeError:
+    """Return the error for an argument that a method does not take, with what to write instead.
+
+    Args:
+        kind: The class in `other_names.OPTIONS`.
+        method: The method; `__init__` for the class itself.
+        name: The name of the argument.
+        known: The names of the method's arguments.
+        otherwise: What to write if the name is neither in `OPTIONS` nor close to a known one.
+    """
+    hint = option_advice(kind, method, name) or did_you_mean(name, known)
+    hint = hint or (otherwise and f"; {otherwise}")
+    call = kind if method == "__init__" else f"{kind}.{method}"
+    return TypeError(f"{call}() got an unexpected argument {name!r}{hint}")
+
+
+def option_advice(kind: str, method: str, name: str) -> str:
+    """Return the end of an error text about an argument of FastMCP or the official SDK, or ""."""
+    from mcp_trio._protocol.other_names import OPTIONS
+
+    advice = OPTIONS[kind].get(method, {}).get(name)
+    return f"; {advice}" if advice else ""
+
+
+def checks_options(kind: str, *methods: str) -> Callable[[type[T]], type[T]]:
+    """Return a decorator of a class whose methods raise `unknown_option` for unknown arguments.
+
+    Without it, Python raises a `TypeError` that does not say what to write.
+    """
+
+    def decorate(decorated: type[T]) -> type[T]:
+        for method in methods:
+            setattr(decorated, method, _checked(kind, vars(decorated)[method]))
+        return decorated
+
+    return decorate
+
+
+def _checked(kind: str, function: FunctionType) -> Callable[..., Any]:
+    code = function.__code__
+    known = frozenset(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in known:
+                raise unknown_option(kind, function.__name__, name, known)
+        return function(*args, **options)
+
+    return checked

@@ -12,7 +12,6 @@ import trio
 from mcp_trio._journal.records import Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
-from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.listed_changes import ListedChanges
 from mcp_trio._replay.player import Abort, SilentChannel, ThreadToken, run_player

@@ -7,6 +7,7 @@ import attrs
 
 from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.metadata import Peer
+from mcp_trio._protocol.suggestions import missing_attribute
 from mcp_trio._session.handlers import Handling, InputResponse
 from mcp_trio.types import ClientCapabilities, Implementation, LoggingLevel
 
@@ -21,6 +22,11 @@ class BaseContext:
 
     _handling: Handling
     _served: "ServedSession"
+
+    if not TYPE_CHECKING:  # for a type checker it would give the class every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute("Context", self, name)
 
     @property
     def server(self) -> "Server":

@@ -17,6 +17,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.metadata import check_extension
 from mcp_trio._protocol.methods import RESOURCE_UPDATED
+from mcp_trio._protocol.suggestions import checks_options, missing_attribute, option_advice
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
 from mcp_trio._recorder.writer import RecordTarget
@@ -157,6 +158,7 @@ def _checked_tags(tags: Collection[str]) -> frozenset[str]:
     return frozenset(tags)
 
 
+@checks_options("Server", "__init__", "tool", "resource", "prompt", "mount", "route")
 @attrs.define(eq=False)
 class Server:
     """A server: a named set of tools, resources, prompts and other methods.
@@ -256,6 +258,11 @@ class Server:
             from mcp_trio._server.authorization_routes import add_authorization_routes
 
             add_authorization_routes(self._sessions, self.auth)
+
+    if not TYPE_CHECKING:  # for a type checker it would give the class every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute("Server", self, name)
 
     @classmethod
     def from_openapi(
@@ -1061,6 +1068,7 @@ class Server:
 
         Raises:
             RuntimeError: A command or a fixture imports the module that calls this.
+            TypeError: An option is unknown.
             ValueError: The transport is unknown, or options contradict each other.
             SystemExit: After SIGINT or SIGTERM, with status 128 plus the number of the signal.
         """
@@ -1076,6 +1084,9 @@ class Server:
             )
         if transport not in RUNNERS:
             raise ValueError(f"unknown transport {transport!r}: choose from {', '.join(RUNNERS)}")
+        for name in options:
+            if advice := option_advice("Server", "run", name):
+                raise TypeError(f"Server.run() got an unexpected argument {name!r}{advice}")
         RUNNERS[transport](self, **options)
 
     async def serve(

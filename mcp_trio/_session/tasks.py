@@ -14,6 +14,7 @@ closed, even if the user's handlers in the same nursery go on.
 """
 
 import random
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
@@ -25,6 +26,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import attrs
 import trio
 
+from mcp_trio._protocol.suggestions import option_advice
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.leader_followers import Job, Leader, TaskPool
 from mcp_trio._transports.concurrency import Wakeup, call_when_cancelled
@@ -80,7 +82,15 @@ def from_users_code(
 _HINTS: Final = {
     "no running event loop": "; asyncio does not run here: use trio, such as trio.sleep",
     "asyncio.run() cannot be called": "; asyncio does not run here: `await` the function",
+    "SQLite objects created in a thread": (
+        "; open it with check_same_thread=False, or use it in `async def` handlers only"
+    ),
+    "Context.log() got multiple values": "; write ctx.log(level, data)",
 }
+# An argument that a method of the context does not take.
+_UNEXPECTED: Final = re.compile(
+    r"(?:Thread)?Context\.(\w+)\(\) got an unexpected keyword argument '(\w+)'"
+)
 
 
 def one_line_about(error: BaseException) -> str:
@@ -99,6 +109,8 @@ def one_line_about(error: BaseException) -> str:
             place = f" ({Path(file).name}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     hint = next((hint for start, hint in _HINTS.items() if text.startswith(start)), "")
+    if found := _UNEXPECTED.match(text):
+        hint = option_advice("Context", *found.groups())
     members = "; ".join(map(one_line_about, _members(error)))
     return f"{type(error).__name__}{text and ': '}{text}{members and f' [{members}]'}{place}{hint}"
 

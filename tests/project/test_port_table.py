@@ -3,6 +3,7 @@
 import ast
 
 import attrs
+import names
 import port_table
 import pytest
 from port_rows import GROUPS, ROWS
@@ -32,6 +33,11 @@ def lines_not_in(lines, *texts):
 def test_the_page_has_the_tables_of_the_rows():
     page = PAGE.read_text(encoding="utf-8")
     assert page_with_tables(page) == page, "run tools/port/port_table.py --page"
+
+
+def test_the_page_of_names_has_the_tables():
+    page = names.PAGE.read_text(encoding="utf-8")
+    assert names.page_with_names(page) == page, "run tools/port/port_table.py --page"
 
 
 def test_each_row_has_its_functions_and_each_function_its_row():

@@ -2,8 +2,10 @@
 
 `python tools/port/port_table.py [ROW…] [--fastmcp PYTHON] [--page]`. Without `--fastmcp`, the
 interpreter of an environment that has FastMCP, that environment is made with uv at the version that
-`tools/hosts` uses. `--page` writes the tables of `docs/how-to/from-fastmcp.md`, and runs nothing.
-Status 1: a row does not compare as `port_rows.py` says.
+`tools/hosts` uses. At the end, each public name of FastMCP's classes is looked up in ours and in
+`mcp_trio/_protocol/other_names.py`. `--page` writes the tables of `docs/how-to/from-fastmcp.md` and
+`docs/reference/fastmcp-names.md`, and runs nothing. Status 1: a row does not compare as
+`port_rows.py` says, or a name is unknown.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import mcp_trio
 
 sys.path += [str(Path(__file__).resolve().parents[1] / "hosts")]
 
+import names
 from port_rows import GROUPS, ROWS, Row
 
 HERE: Final = Path(__file__).resolve().parent
@@ -112,7 +115,10 @@ def has(path: str) -> bool:
     path, _, parameter = path.rstrip(")").partition("(")
     found: Any = mcp_trio
     for name in path.split("."):
-        found = getattr(found, name, None)
+        try:
+            found = getattr(found, name, None)
+        except ImportError:  # mcp_trio says so what to import in place of a name of FastMCP
+            return False
     if found is None or not parameter:
         return found is not None
     return parameter in inspect.signature(found).parameters
@@ -152,16 +158,17 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the tables of the page")
     options = parser.parse_args()
     if options.page:
-        PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        for page, text_of in ((PAGE, page_with_tables), (names.PAGE, names.page_with_names)):
+            page.write_text(text_of(page.read_text(encoding="utf-8")), encoding="utf-8")
         return
     if unknown := set(options.rows) - ROWS.keys():
         parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
-    names = options.rows or list(ROWS)
+    python = options.fastmcp or python_with_fastmcp()
     logging.disable()  # the rows raise errors on purpose
-    all_theirs = run_fastmcp(options.fastmcp or python_with_fastmcp(), names)
+    all_theirs = run_fastmcp(python, options.rows or list(ROWS))
     print(f"{'row':22} {'verdict':12} {'FastMCP':>9} {'mcp_trio':>9}")
     counts: dict[str, int] = {}
-    for name in names:
+    for name in options.rows or ROWS:
         row, theirs, ours = ROWS[name], all_theirs[name], run_mcp_trio(name)
         found = problems(row, theirs, ours)
         verdict = "WRONG" if found else row.verdict
@@ -172,7 +179,14 @@ def main() -> None:
         for problem in found:
             print(f"    {problem}")
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
-    sys.exit(1 if "WRONG" in counts else 0)
+    found_names = names.Names(python)
+    print(
+        f"public names and arguments of FastMCP: {len(found_names.same)} the same,"
+        f" {len(found_names.listed)} with what to write instead, {len(found_names.unknown)} unknown"
+    )
+    for name in found_names.unknown:
+        print(f"    {name}")
+    sys.exit(1 if "WRONG" in counts or found_names.unknown else 0)
 
 
 if __name__ == "__main__":
