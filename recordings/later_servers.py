@@ -47,10 +47,10 @@ _counted = {"total": 0}
 async def add(amount: int, *, ctx: Context) -> str:
     """Add to what was read before the client was asked."""
     before = _counted["total"]
-    await ctx.progress(1, 2, "asking")
+    await ctx.report_progress(1, 2, "asking")
     roots = await ctx.list_roots()
     _counted["total"] = before + amount * len(roots)
-    await ctx.progress(2, 2, "added")
+    await ctx.report_progress(2, 2, "added")
     return f"{before} + {amount} = {_counted['total']}"
 
 
@@ -175,10 +175,10 @@ async def sail(port: str, *, ctx: Context) -> str:
     begun = len(_voyages)
     ship = await ctx.elicit(f"Which ship sails to {port}?", str)
     await ctx.info(f"{ship.data} is made ready")
-    await ctx.progress(1, 2, "ready")
+    await ctx.report_progress(1, 2, "ready")
     crew, harbours = await ctx.ask_all(Sampling("Who is aboard?", max_tokens=10), Roots())
     _voyages.append(f"{ship.data} to {port}")
-    await ctx.progress(2, 2)
+    await ctx.report_progress(2, 2)
     return f"{begun} before, {crew.model}, {len(harbours)} harbours: {'; '.join(_voyages)}"
 
 
@@ -213,7 +213,7 @@ async def muster(hands: int, *, ctx: Context) -> list[str]:
     async def ring() -> None:
         for wakeup in range(1, 4):
             await ctx.sleep(0.003)
-            await ctx.progress(wakeup, 3)
+            await ctx.report_progress(wakeup, 3)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ring)

@@ -26,7 +26,7 @@ async def add(amount: int, *, ctx: Context) -> str:
     before = _counted["total"]
     roots = await ctx.list_roots()
     _counted["total"] = before + amount * len(roots)
-    await ctx.progress(1, 1)
+    await ctx.report_progress(1, 1)
     return f"{before} + {amount} = {_counted['total']}"
 
 
@@ -51,7 +51,7 @@ async def transfer(source: str, target: str, amount: int, *, ctx: Context) -> st
 @ledger.tool
 async def audit(*, ctx: Context) -> int:
     """The sum of all accounts, which tells what is on its way."""
-    await ctx.progress(0)
+    await ctx.report_progress(0)
     return sum(_accounts.values())
 
 
@@ -71,7 +71,7 @@ async def bid(bidder: str, amount: int, *, ctx: Context) -> str:
         best = max(_bids, key=lambda each: each[1], default=("nobody", 0))
         if amount > best[1]:
             _bids.append((bidder, amount))
-        await ctx.progress(len(_bids))
+        await ctx.report_progress(len(_bids))
     return f"{bidder} bids {amount}, {best[0]} had bid {best[1]}"
 
 
@@ -86,13 +86,13 @@ async def run_leg(after: str, before: str, *, ctx: Context) -> str:
     """Wait for the leg before, run, and hand over."""
     if after in _batons:
         await _batons[after].wait()
-    await ctx.progress(0.5, 1)
+    await ctx.report_progress(0.5, 1)
     await trio.sleep(0.004)
     await trio.sleep(0.004)
     await ctx.info(f"{after} is run")
     if before in _batons:
         _batons[before].set()
-    await ctx.progress(1, 1)
+    await ctx.report_progress(1, 1)
     return f"from {after} to {before}"
 
 
@@ -133,7 +133,7 @@ async def gather(parts: int, *, ctx: Context) -> list[str]:
     async def beat() -> None:
         for number in range(1, 100):
             await trio.sleep(0.003)
-            await ctx.progress(number)
+            await ctx.report_progress(number)
 
     async def work(part: int) -> None:
         await trio.sleep(0.002 * (parts - part))
@@ -168,7 +168,7 @@ async def hurry(milliseconds: int, *, ctx: Context) -> list[str]:
             told.append(f"{len(roots)} roots")
         if scope.cancelled_caught:
             told.append("too late")
-        await ctx.progress(number + 1, 3)
+        await ctx.report_progress(number + 1, 3)
         with trio.move_on_after(0.001):
             await trio.sleep_forever()
     return told
@@ -387,7 +387,7 @@ def pay(amount: int, *, ctx: ThreadContext) -> str:
     """Add to what was in the till before the client was asked."""
     with ctx.lock("till"):
         before = _till["total"]
-        ctx.progress(1, 2)
+        ctx.report_progress(1, 2)
     roots = ctx.list_roots()
     weight = weigh("x" * amount)
     ctx.sleep(0.001 * (amount % 3))

@@ -138,7 +138,7 @@ async def ask(ctx: Context, question: CreateMessageParams) -> str:
     assert_type(ctx.client_capabilities, ClientCapabilities)
     assert_type(ctx.client_can("roots"), bool)
     assert_type(ctx.is_cancelled, bool)
-    await ctx.progress(1, total=2)
+    await ctx.report_progress(1, total=2)
     await ctx.info({"any": "JSON"})
     await ctx.log("alert", "text", logger="tower")
     assert_type(await ctx.list_roots(), list[Root])
@@ -170,7 +170,7 @@ async def ask(ctx: Context, question: CreateMessageParams) -> str:
 @server.tool
 def ask_in_thread(ctx: ThreadContext, question: CreateMessageParams) -> str:
     """Do the same without an await."""
-    ctx.progress(1, total=2)
+    ctx.report_progress(1, total=2)
     ctx.warning("text")
     assert_type(ctx.is_cancelled, bool)
     assert_type(ctx.list_roots(), list[Root])

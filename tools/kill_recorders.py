@@ -67,7 +67,7 @@ async def work(steps: int, ms: float, *, ctx: Context) -> int:
     """Sleep so many times, and report progress each time."""
     for step in range(steps):
         await trio.sleep(ms / 1000)
-        await ctx.progress(step + 1, steps)
+        await ctx.report_progress(step + 1, steps)
     return steps
 
 

@@ -38,6 +38,7 @@ CONTEXT: Final[Mapping[str, str]] = {
     "list_prompts": "call it with a client: `async with Client(ctx.server) as client`",
     "list_resources": "call it with a client: `async with Client(ctx.server) as client`",
     "mcp_server": "write `ctx.server`",
+    "notify_progress": "write `await ctx.report_progress(…)`",
     "origin_request_id": _TASKS,
     "request_context": "the context itself has its members, such as `ctx.request_id`",
     "reset_visibility": "write `await ctx.enable(…)` or `await ctx.disable(…)`",

@@ -343,8 +343,9 @@ class Context(BaseContext):
             message: The text for the user.
             kind: A flat class (attrs, dataclass, Struct, TypedDict, NamedTuple, pydantic model)
                 whose fields are strings, numbers, booleans, dates, choices (Literal, Enum) or lists
-                of choices, with defaults and constraints; or one such type alone; or the
-                `requestedSchema` itself. Without it the user only accepts or declines.
+                of choices, with defaults and constraints; or one such type alone; or a list of
+                strings to choose from; or the `requestedSchema` itself. Without it the user only
+                accepts or declines.
 
         Raises:
             TypeError: The class is not flat; the text names the field.
@@ -467,7 +468,7 @@ class Context(BaseContext):
         """Return whether the request was cancelled, so that its result is not sent."""
         return self._handling.is_cancelled
 
-    async def progress(
+    async def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
         """Notify the client of the progress of this request.
@@ -720,11 +721,11 @@ class ThreadContext(BaseContext):
         """Return whether the request was cancelled, so that its result is not sent."""
         return self._bridge.is_abandoned
 
-    def progress(
+    def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Notify the client of the progress of this request; see `Context.progress`."""
-        self._bridge.call(self._context.progress, progress, total, message)
+        """Notify the client of the progress of this request; see `Context.report_progress`."""
+        self._bridge.call(self._context.report_progress, progress, total, message)
 
     def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """Send a log message to the client, if `level` is at least `log_level`."""

@@ -53,7 +53,7 @@ async def forecast(
     for day in range(1, days + 1):
         await trio.sleep(0.005 if day < SLOW_FROM_DAY else 0.1)
         coming.append(weather(city, day))
-        await ctx.progress(day, days)
+        await ctx.report_progress(day, days)
     return coming
 
 

@@ -64,7 +64,7 @@ async def slow(
 ) -> str:
     """Take a while."""
     for step in range(steps):
-        await ctx.progress(step + 1, steps if total else None)
+        await ctx.report_progress(step + 1, steps if total else None)
         await trio.sleep(0.02)
     return "done"
 

@@ -212,7 +212,7 @@ async def forecast(city: str, *, ctx: Context) -> str:
 
 @server.tool
 async def wait(*, ctx: Context) -> str:
-    await ctx.progress(1, 2, "waiting")
+    await ctx.report_progress(1, 2, "waiting")
     await trio.sleep_forever()
 
 @server.tool

@@ -117,7 +117,11 @@ def test_the_kept_recording_replays(kept, mcp_trio):
     ("old", "new", "affected"),
     [
         ("Look at the forecast first", "Look out", "answer prompts/get plan_trip"),
-        ("ctx.progress(day, days)", "ctx.progress(day, 9)", "notifications/progress 1/"),
+        (
+            "ctx.report_progress(day, days)",
+            "ctx.report_progress(day, 9)",
+            "notifications/progress 1/",
+        ),
         ("asked {len(best)} stations", "asked", "notifications/message info: asked 4 stations"),
         ('mime_type="application/json"', 'mime_type="text/json"', "answer resources/read"),
         ("return coming", "return coming[1:]", "answer tools/call forecast"),

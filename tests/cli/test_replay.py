@@ -827,7 +827,7 @@ async def price_of(item: str) -> int:
 async def buy(item: str, *, ctx: Context) -> int:
     print("printed")
     price = await price_of(item)
-    await ctx.progress(1)
+    await ctx.report_progress(1)
     return price
 
 @server.tool
@@ -993,7 +993,7 @@ def test_a_debugger_opens_in_the_frame_of_the_users_code(shop):
     assert lines[0].startswith(f"stopped at record {place} of ")
     assert "-> price = await price_of(item)" in lines
     assert "(Pdb) 'teatea'" in lines
-    assert "-> await ctx.progress(1)" in lines
+    assert "-> await ctx.report_progress(1)" in lines
     assert "(Pdb) 7" in lines
     assert lines[-2].startswith("(Pdb) the same, byte for byte")
     assert shown.stderr.splitlines() == ["imported", "printed", "printed"]

@@ -45,7 +45,7 @@ async def recording(tmp_path):
 
     @server.tool
     async def wait(*, ctx: Context) -> None:
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         await trio.sleep_forever()
 
     scope = trio.CancelScope()

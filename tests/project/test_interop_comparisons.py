@@ -146,7 +146,7 @@ async def recorded(tmp_path):
 
     @server.tool
     async def roots(*, ctx: Context) -> list[str]:
-        await ctx.progress(1, 2)
+        await ctx.report_progress(1, 2)
         return [root.uri for root in await ctx.list_roots()]
 
     async with Client(

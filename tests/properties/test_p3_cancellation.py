@@ -52,7 +52,7 @@ async def tell(ctx):
 
 
 async def report(ctx):
-    await ctx.progress(1)
+    await ctx.report_progress(1)
 
 
 async def ask(ctx):

@@ -33,7 +33,7 @@ async def tell(ctx, amount):
 
 
 async def report(ctx, amount):
-    await ctx.progress(amount)
+    await ctx.report_progress(amount)
 
 
 async def ask(ctx, amount):

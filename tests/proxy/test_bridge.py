@@ -41,7 +41,7 @@ def harbour(notes):
 
     @server.tool
     async def tide(port: str, *, ctx: Context) -> str:
-        await ctx.progress(1, 2, message="looking")
+        await ctx.report_progress(1, 2, message="looking")
         answer = await ctx.elicit("Which unit?", Unit)
         return f"3 {answer.data.unit} at {port}"
 
@@ -191,7 +191,7 @@ class Unit:
 
 @server.tool
 async def tide(port: str, *, ctx: Context) -> str:
-    await ctx.progress(1, 2, message="looking")
+    await ctx.report_progress(1, 2, message="looking")
     await ctx.warning(f"asked for {port}")
     answer = await ctx.elicit("Which unit?", Unit)
     return f"3 {answer.data.unit} at {port}"

@@ -125,7 +125,7 @@ async def wait(state, ctx, amount):
 async def open_door(state, ctx, amount):
     await trio.sleep(0.010)
     await trio.sleep(0.010)
-    await ctx.progress(1)
+    await ctx.report_progress(1)
     state["door"].set()
     return amount
 
@@ -138,7 +138,7 @@ async def heartbeat(state, ctx, amount):
     async def beat():
         for number in range(1000):
             await trio.sleep(0.007)
-            await ctx.progress(number)
+            await ctx.report_progress(number)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(beat)

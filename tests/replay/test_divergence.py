@@ -81,7 +81,7 @@ def test_a_removed_timeout_diverges_at_the_cancellation(desk, world, path):
 
 async def longer_sleep(state, ctx, amount):
     await trio.sleep(0.2)
-    await ctx.progress(1)
+    await ctx.report_progress(1)
     state["door"].set()
     return amount
 

@@ -66,7 +66,7 @@ async def ask_within(world, ctx, seen, amount):
 
 
 async def progress(world, ctx, seen, amount):
-    await ctx.progress(len(seen) + 1)
+    await ctx.report_progress(len(seen) + 1)
 
 
 async def change(world, ctx, seen, amount):
@@ -510,7 +510,7 @@ async def ask_beside(ctx, seen, amount):
         for number in range(3):
             await trio.sleep(amount / 2000)
             await ctx.info(["beside", number, list(seen)])
-            await ctx.progress(len(seen) + number)
+            await ctx.report_progress(len(seen) + number)
 
 
 async def clean_up_multi_round_trip_programs(ctx, seen, amount):
@@ -533,7 +533,7 @@ async def say_multi_round_trip_programs(ctx, seen, amount):
 
 
 async def progress_multi_round_trip_programs(ctx, seen, amount):
-    await ctx.progress(len(seen) + 1)
+    await ctx.report_progress(len(seen) + 1)
 
 
 async def sleep_multi_round_trip_programs(ctx, seen, amount):

@@ -274,7 +274,7 @@ def make_server():
     @server.method("acme/wait")
     async def wait(params: dict, ctx: Context) -> dict:
         before = len(moored)
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         await trio.sleep(params["seconds"])
         return {"before": before, "after": len(moored)}
 

@@ -214,7 +214,7 @@ def make_server_subscribed_sessions(*, prompt=True):
         for each in range(3):
             ctx.server.tool(name=f"t{number}.{each}")(nothing)
             await ctx.sleep(0.001 * each)
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         ctx.server.remove_tool(f"t{number}.0")
         if prompt:
             ctx.server.prompt(name=f"p{number}")(nothing)

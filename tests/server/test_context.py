@@ -155,14 +155,14 @@ async def test_progress_is_sent_only_if_requested_and_increasing(server, serve):
     async def load(ctx: Context) -> str:
         left.append(ctx)
         for progress in (0, 0.5, 0.5, 0.2, 2):
-            await ctx.progress(progress, 2)
-        await ctx.progress(3)
+            await ctx.report_progress(progress, 2)
+        await ctx.report_progress(3)
         return "loaded"
 
     @server.tool
     def load_in_thread(ctx: ThreadContext) -> str:
-        ctx.progress(1, total=2)
-        ctx.progress(1)
+        ctx.report_progress(1, total=2)
+        ctx.report_progress(1)
         return "loaded"
 
     asker = await serve(server)
@@ -170,7 +170,7 @@ async def test_progress_is_sent_only_if_requested_and_increasing(server, serve):
     assert asker.told == []
     for name in ("load", "load_in_thread"):
         await asker.result("tools/call", {"name": name, "_meta": {"progressToken": name}})
-    await left[1].progress(4)
+    await left[1].report_progress(4)
     assert [message["params"] for message in asker.told] == [
         {"progressToken": "load", "progress": 0, "total": 2},
         {"progressToken": "load", "progress": 0.5, "total": 2},

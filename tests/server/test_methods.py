@@ -29,7 +29,7 @@ class Found:
 async def test_a_new_method_is_handled_with_typed_params_and_a_context(server, serve):
     @server.method("acme/search")
     async def search(params: Search, ctx: Context) -> Found:
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         return Found([params.text] * params.limit, Path("pier"))
 
     @server.method("acme/count")
@@ -54,7 +54,7 @@ async def test_progress_works_with_params_of_any_type(server, serve):
 
     @server.method("acme/bare")
     async def bare(params: Bare, ctx: Context) -> None:
-        await ctx.progress(1)
+        await ctx.report_progress(1)
 
     asker = await serve(server)
     params = {"text": "x", "_meta": {"progressToken": 7}}

@@ -35,7 +35,7 @@ def weather(**options):
     @server.tool
     async def forecast(city: str, *, ctx: Context) -> str:
         """Return the weather of tomorrow."""
-        await ctx.progress(1, 2, "asking")
+        await ctx.report_progress(1, 2, "asking")
         await ctx.info(f"asked for {city}")
         return f"{ctx.server.name}: rain in {city}"
 
@@ -590,7 +590,7 @@ def asking(words="sure?"):
 
     @inner.tool
     async def roll(ctx: Context) -> str:
-        await ctx.progress(ctx.random.random())
+        await ctx.report_progress(ctx.random.random())
         answer = await ctx.elicit(words, bool)
         await ctx.info(f"{ctx.uuid4()} {ctx.now()}")
         ctx.server.tool("later")(_value)

@@ -492,7 +492,7 @@ async def test_notifications_of_a_handler_are_sent_in_order_before_its_response(
     @server.tool
     async def load(ctx: Context) -> str:
         await ctx.info("casting off")
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         await ctx.info("at sea")
         return "there"
 
@@ -536,7 +536,7 @@ async def test_empty_and_zero_values_are_sent(server, serve):
     async def weigh(ctx: Context) -> types.CallToolResult:
         for data in (0, "", False, [], {}):
             await ctx.info(data, logger="")
-        await ctx.progress(0, 0)
+        await ctx.report_progress(0, 0)
         content = [types.TextContent(text="", annotations=note)]
         return types.CallToolResult(content=content, is_error=False)
 
@@ -753,7 +753,7 @@ def sailing_server():
 
     @server.tool
     async def sail(ctx: Context) -> str:
-        await ctx.progress(1, message="casting off")
+        await ctx.report_progress(1, message="casting off")
         await ctx.info("é\U0001f600")
         roots, answer = await ctx.ask_all(Roots(), Sampling("Which port?"))
         return f"{roots[0].uri} {answer.content.text}"
@@ -852,14 +852,14 @@ async def test_each_request_receives_only_its_own_increasing_progress(serve, pro
     async def load(ctx: Context) -> str:
         left.append(ctx)
         for progress in (0.5, 0.5, 0.2, 2):
-            await ctx.progress(progress, 2)
+            await ctx.report_progress(progress, 2)
         return "loaded"
 
     asker = await serve(server, protocol_version=protocol_version)
     for token in ("1", 1, ""):
         call = {"name": "load", "_meta": {"progressToken": token}}
         await asker.result("tools/call", call)
-        await left[-1].progress(3)
+        await left[-1].report_progress(3)
         told = [message["params"] for message in asker.told]
         asker.told.clear()
         assert told == [
@@ -919,14 +919,14 @@ async def test_a_cancelled_request_stops_and_sends_nothing_more(serve, protocol_
 
     @server.tool
     async def sail(ctx: Context) -> str:
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         try:
             await trio.sleep_forever()
         finally:
             ended.set()
             with trio.CancelScope(shield=True):
                 await later.wait()
-                await ctx.progress(2)
+                await ctx.report_progress(2)
                 await ctx.critical("too late")
 
     @server.tool

@@ -678,7 +678,7 @@ def everything():
 
     @other.tool
     async def ask(ctx: Context) -> list[str]:
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         return [str((await ctx.elicit("sure?", bool)).data), (await ctx.list_roots())[0].uri]
 
     @other.tool

@@ -569,10 +569,10 @@ async def test_inside_an_effect_the_client_cannot_be_asked(resumable):
 
 async def test_each_notification_of_all_rounds_is_sent_once(resumable):
     async def ask(*, ctx: Context) -> str:
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         await ctx.warning("begun")
         await ctx.elicit("sure?", bool)
-        await ctx.progress(2)
+        await ctx.report_progress(2)
         await ctx.warning("agreed")
         return "done"
 

@@ -149,7 +149,7 @@ async def test_a_change_before_the_acknowledgement_is_announced_after_it(nursery
     @server.tool
     async def chatter(ctx: Context) -> None:
         for number in range(100):
-            await ctx.progress(number)
+            await ctx.report_progress(number)
 
     ours, theirs = memory_pair(buffer_bytes_max=256)
     await nursery.start(server.serve, theirs)
@@ -213,7 +213,7 @@ async def test_logs_and_progress_belong_to_their_request_and_to_no_subscription(
     @server.tool
     async def sail(ctx: Context) -> None:
         await ctx.info("under way")
-        await ctx.progress(1)
+        await ctx.report_progress(1)
 
     asker = await stateless(server)
     await listen(asker, **ALL_LISTS)

@@ -80,7 +80,7 @@ async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_rejected(
         assert release.wait(10)
         seen.append(ctx.is_cancelled)
         for call in (
-            lambda: ctx.progress(1),
+            lambda: ctx.report_progress(1),
             lambda: ctx.info("never told"),
             ctx.list_roots,
         ):
@@ -179,7 +179,7 @@ def test_calls_of_a_thread_that_outlives_its_session_are_rejected(release, is_ru
     def block(ctx: ThreadContext) -> None:
         entered.set()
         assert release.wait(10)
-        for call in (lambda: ctx.progress(1), lambda: ctx.info("late"), ctx.list_roots):
+        for call in (lambda: ctx.report_progress(1), lambda: ctx.info("late"), ctx.list_roots):
             try:
                 call()
             except RequestAbandoned as error:

@@ -81,7 +81,7 @@ async def where(*, ctx: Context) -> str:
 
 @server.tool
 async def wait(*, ctx: Context) -> str:
-    await ctx.progress(1)
+    await ctx.report_progress(1)
     await trio.sleep_forever()
 """
 META = {

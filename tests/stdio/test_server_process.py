@@ -49,7 +49,7 @@ def block(path: str) -> str:
 
 @server.tool
 async def wait(*, ctx: Context) -> str:
-    await ctx.progress(1)
+    await ctx.report_progress(1)
     await trio.sleep(30)
     return "never"
 """

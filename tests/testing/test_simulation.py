@@ -31,7 +31,7 @@ def make_server():
 
     @server.tool
     async def wait(seconds: float, *, ctx: Context) -> float:
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         await trio.sleep(seconds)
         return seconds
 
@@ -128,7 +128,7 @@ def test_the_recording_of_a_session_with_faults_replays(tmp_path_factory, seed):
 
         @server.tool
         async def wait(seconds: float, *, ctx: Context) -> float:
-            await ctx.progress(1)
+            await ctx.report_progress(1)
             await ctx.sleep(seconds)
             return seconds
 

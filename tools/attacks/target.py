@@ -56,7 +56,7 @@ async def large(mib: Annotated[int, Meta(ge=1, le=8)]) -> str:
 async def pour(*, ctx: Context) -> str:
     """Report progress a million times."""
     for step in range(1_000_000):
-        await ctx.progress(step, message="x" * 10_000)
+        await ctx.report_progress(step, message="x" * 10_000)
         await trio.lowlevel.checkpoint()
     return "poured out"
 

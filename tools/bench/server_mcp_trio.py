@@ -36,7 +36,7 @@ async def echo(text: str) -> str:
 async def notify(count: int, *, ctx: Context) -> int:
     """Report progress so many times."""
     for step in range(count):
-        await ctx.progress(step + 1, count)
+        await ctx.report_progress(step + 1, count)
     return count
 
 

@@ -77,7 +77,7 @@ def server_with_greeting(greeted: set[str]) -> Server:
     async def greet(name: str, *, ctx: Context) -> str:
         """Greet a name."""
         greeted.add(name)
-        await ctx.progress(1, total=2, message=ON_THE_WAY)
+        await ctx.report_progress(1, total=2, message=ON_THE_WAY)
         return greeting(name)
 
     return server

@@ -144,7 +144,7 @@ async def test_tool_with_progress(*, ctx: Context) -> str:
     for progress, total, message in PROGRESS:
         if progress:
             await trio.sleep(STEP_SECONDS)
-        await ctx.progress(progress, total, message)
+        await ctx.report_progress(progress, total, message)
     return "Tool with progress executed successfully"
 
 
@@ -157,9 +157,9 @@ async def test_slow(seconds: Annotated[float, Meta(ge=0, le=3_600)] = 2, *, ctx:
     """
     steps = math.ceil(seconds / REPORT_SECONDS)
     for step in range(steps):
-        await ctx.progress(seconds * step / steps, seconds)
+        await ctx.report_progress(seconds * step / steps, seconds)
         await trio.sleep(seconds / steps)
-    await ctx.progress(seconds, seconds)
+    await ctx.report_progress(seconds, seconds)
     return f"It took {seconds:g} seconds."
 
 

@@ -631,8 +631,8 @@ async def progress() -> Facts:
 
     @server.tool
     async def work(ctx: Context) -> None:
-        await ctx.progress(1, 2, "half")
-        await ctx.progress(2, 2)
+        await ctx.report_progress(1, 2, "half")
+        await ctx.report_progress(2, 2)
 
     def keep(report: Any) -> None:
         seen.append([report.progress, report.total, report.message])
@@ -702,7 +702,7 @@ async def elicit_choices() -> Facts:
 
     @server.tool
     async def ask(ctx: Context) -> str:
-        answer = await ctx.elicit("Which?", Literal["red", "blue"])
+        answer = await ctx.elicit("Which?", ["red", "blue"])
         return f"{answer.action} {answer.data}"
 
     return {"text": text_of(await called(server, {}, elicitation=lambda _: "blue"))}

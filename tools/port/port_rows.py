@@ -280,12 +280,7 @@ CONTEXT: Final = (
         '`data` is your value; FastMCP sends `{"msg": …, "extra": …}`',
         differs="data",
     ),
-    other(
-        "progress",
-        "progress",
-        'await ctx.report_progress(1, 2, "half")',
-        'await ctx.progress(1, 2, "half")',
-    ),
+    same("progress", "progress", 'await ctx.report_progress(1, 2, "half")'),
     other(
         "sample",
         "asking the client's model",
@@ -315,12 +310,11 @@ CONTEXT: Final = (
         'answer = await ctx.elicit("How many?", int)\nreturn {"value": 3}',
         'answer = await ctx.elicit("How many?", int)\nelicitation=lambda _: 3',
     ),
-    other(
+    same(
         "elicit_choices",
         "asking the user: a choice",
         'answer = await ctx.elicit("Which?", ["red", "blue"])',
-        'answer = await ctx.elicit("Which?", Literal["red", "blue"])',
-        "or an enum",
+        "a `Literal` or an enum works as well",
     ),
     other(
         "elicit_declined",

@@ -92,7 +92,7 @@ async def build(package: str, files: list[str], level: int = 1, *, ctx: Context)
             async def work() -> None:
                 async for file in receive:
                     objects.append(await compile_file(file, level=level))
-                    await ctx.progress(len(objects), len(files))
+                    await ctx.report_progress(len(objects), len(files))
 
             for _ in range(WORKERS):
                 nursery.start_soon(work)
@@ -186,7 +186,7 @@ async def deploy(package: str, hosts: int = 2, *, ctx: Context) -> list[str]:
         for host in range(hosts):
             await ctx.sleep(0.003)
             done.append(f"{package} on host {host}")
-            await ctx.progress(host + 1, hosts)
+            await ctx.report_progress(host + 1, hosts)
         async with ctx.lock("registry"):
             await upload(package, done[-1])
     return done

@@ -80,12 +80,12 @@ async def reserve_table(place: str, *, ctx: Context) -> str:
         await ctx.warning("not reserved")
         raise ToolError("the user does not want a table")
     if not await call_restaurant(place, party.guests):
-        await ctx.progress(0.5, 1)
+        await ctx.report_progress(0.5, 1)
         return f"{place} is full"
     async with ctx.lock("book"):
         book.entries.append(f"{place} for {party.guests}")
         await send_text("555-0001", f"{party.name} at {place}", urgent=party.guests > 4)
-    await ctx.progress(1, 1)
+    await ctx.report_progress(1, 1)
     return f"reserved for {party.name}, number {len(book.entries)}"
 
 
@@ -131,7 +131,7 @@ def weigh(parcels: list[str], *, ctx: ThreadContext) -> dict[str, int]:
     with ctx.lock("scales"):
         for number, parcel in enumerate(parcels, start=1):
             total += weigh_parcel(parcel)
-            ctx.progress(number, len(parcels))
+            ctx.report_progress(number, len(parcels))
     if total > 1000:
         ctx.warning(f"{total} g is heavy")
     return {"grams": total, "parcels": len(parcels)}

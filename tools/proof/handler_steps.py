@@ -99,7 +99,7 @@ async def say(handler: RunningHandler, step: Step) -> None:
 
 
 async def report(handler: RunningHandler, step: Step) -> None:
-    await handler.ctx.progress(step.amount + len(handler.seen), 100)
+    await handler.ctx.report_progress(step.amount + len(handler.seen), 100)
 
 
 async def ask(handler: RunningHandler, _step: Step) -> None:

@@ -33,7 +33,7 @@ def say(handler: RunningThreadHandler, step: Step) -> None:
 
 
 def report(handler: RunningThreadHandler, step: Step) -> None:
-    handler.ctx.progress(step.amount + len(handler.seen), 100)
+    handler.ctx.report_progress(step.amount + len(handler.seen), 100)
 
 
 def ask(handler: RunningThreadHandler, _step: Step) -> None:

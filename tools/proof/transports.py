@@ -90,7 +90,7 @@ def application(protocol_version: str) -> Application:
     async def tide(port: str, *, ctx: Context) -> str:
         """Tell the tide, by and by."""
         for step in (1, 2):
-            await ctx.progress(step, 2, message=f"gauge {step}")
+            await ctx.report_progress(step, 2, message=f"gauge {step}")
         await ctx.info("both gauges were read")
         metres = await ctx.effect(len, port)
         answer = await ctx.elicit("Which unit?", Unit)
@@ -100,7 +100,7 @@ def application(protocol_version: str) -> Application:
     async def wait(*, ctx: Context) -> str:
         """Wait for the flood."""
         try:
-            await ctx.progress(1)
+            await ctx.report_progress(1)
             await ctx.sleep(1000)
         finally:
             cancelled.set()

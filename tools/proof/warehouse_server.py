@@ -114,13 +114,13 @@ async def ship(
     await reserve(item, count)
     price = PRICES[item] * count
     payment = await charge(account, price)
-    await ctx.progress(1, 3)
+    await ctx.report_progress(1, 3)
     label = None
     try:
         with trio.move_on_after(CARRIER_SECONDS) as limit:
             async with warehouse.docks:
                 label = await print_label(item, count)
-        await ctx.progress(2, 3, "labelled")
+        await ctx.report_progress(2, 3, "labelled")
         if limit.cancelled_caught:
             await ctx.warning(f"the carrier is slow with {item}")
     except CarrierError as error:
@@ -136,7 +136,7 @@ async def ship(
         raise ToolError("no label in time")
     warehouse.shipped.append(label)
     await note_in_ledger(f"{count} {item} for {price}")
-    await ctx.progress(3, 3)
+    await ctx.report_progress(3, 3)
     return Receipt(item=item, count=count, paid=price, label=label)
 
 
@@ -150,7 +150,7 @@ async def take_inventory(items: list[str], *, ctx: Context) -> dict[str, int]:
         async with counters:
             found = await count_shelf(item)
         counted[item] = found
-        await ctx.progress(len(counted), len(items))
+        await ctx.report_progress(len(counted), len(items))
 
     async with trio.open_nursery() as nursery:
         for item in items:

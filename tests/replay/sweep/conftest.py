@@ -21,7 +21,7 @@ def make_server(*, exclusive=False):
                 await add_to_sum(amount, ctx)
         else:
             await add_to_sum(amount, ctx)
-        await ctx.progress(1)
+        await ctx.report_progress(1)
         await ctx.list_roots()
         return f"added {amount}"
 

@@ -90,9 +90,9 @@ async def test_notifications_of_a_request_are_sent_only_to_its_client(open_site,
 
     @server.tool
     async def report(name: str, *, ctx: Context) -> str:
-        await ctx.progress(1, message=name)
+        await ctx.report_progress(1, message=name)
         await trio.sleep(1)
-        await ctx.progress(2, message=name)
+        await ctx.report_progress(2, message=name)
         return name
 
     site = await open_site(server)

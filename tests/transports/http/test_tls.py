@@ -279,7 +279,7 @@ def server():
     @server.tool
     async def tide(*, ctx: Context) -> str:
         await ctx.info("measuring")
-        await ctx.progress(1, total=2)
+        await ctx.report_progress(1, total=2)
         return "high"
 
     return server

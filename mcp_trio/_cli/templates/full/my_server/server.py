@@ -49,7 +49,7 @@ async def add_books(author: str, titles: list[str], *, ctx: Context) -> list[Boo
         book = Book(title, author, today)
         if await store(ctx.lifespan, book):
             added.append(book)
-        await ctx.progress(number, len(titles))
+        await ctx.report_progress(number, len(titles))
     return added
 
 
