@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from mcp_trio._journal.records import LISTED_KINDS, body_bytes, messages_in
 from mcp_trio._journal.texts import members_of
+from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._replay.divergence import report_text
 from mcp_trio._replay.trace import (
     MessageFields,
@@ -19,7 +20,6 @@ from mcp_trio._replay.trace import (
     seconds_of,
 )
 from mcp_trio._server.registry import Registry
-from mcp_trio._server.uri_templates import UriError
 from mcp_trio.errors import ReplayDivergence
 
 Entry: TypeAlias = tuple[str, str]
