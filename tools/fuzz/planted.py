@@ -48,7 +48,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "messages",
         _MESSAGES,
-        '    if envelope.id is None:\n        raise msgspec.ValidationError("id is null")\n',
+        "            if envelope.id is None and envelope.error is _ABSENT:\n"
+        '                return _invalid(data, "id is null")\n',
         "",
     ),
     Planted("messages", _MESSAGES, '(?:\\\\.[^"\\\\]*+)*+', '(?:\\\\.[^"\\\\]*+)?+'),
@@ -67,14 +68,14 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "lines",
         _LINES,
-        "            self._is_discarding = False\n            return []",
+        '            self._is_discarding = False\n            return b""',
         "            self._is_discarding = False",
     ),
     Planted(
         "lines",
         _LINES,
-        "            self._is_first_line = False\n            end = end.removeprefix",
-        "            end = end.removeprefix",
+        "            self._is_first_line = False\n            line = line.removeprefix",
+        "            line = line.removeprefix",
     ),
     Planted("lines", _LINES, "self._message_bytes_max + _MARGIN_BYTES", "self._message_bytes_max"),
     Planted(

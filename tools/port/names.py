@@ -9,7 +9,7 @@ from typing import Final
 
 import mcp_trio
 from mcp_trio._protocol.other_names import ATTRIBUTES, OPTIONS, PACKAGE
-from mcp_trio._server.http_options import HttpOptions
+from mcp_trio._server.http_serve import HttpOptions
 
 HERE: Final = Path(__file__).resolve().parent
 PAGE: Final = HERE.parents[1] / "docs" / "reference" / "fastmcp-names.md"
