@@ -181,38 +181,33 @@ def form_of(kind: Any) -> Form:
 def _form_of_hint(kind: Any) -> Form:
     if kind is None or kind is types.NoneType:
         return Form(_object({}, ()), lambda _: None)
-    if has_fields(kind) or _is_model(kind):
-        return _form_of_fields(kind)
-    field = _FormField(owner="a form", name=VALUE, hint=kind)
-    return Form(
-        _object({VALUE: field.schema()}, () if field.is_optional else (VALUE,)),
-        lambda content: field.read(content[VALUE]) if VALUE in content else None,
-    )
+    is_model = _is_model(kind)
+    if not (is_model or has_fields(kind)):
+        field = _FormField(owner="a form", name=VALUE, hint=kind)
+        return Form(
+            _object({VALUE: field.schema()}, () if field.is_optional else (VALUE,)),
+            lambda content: field.read(content[VALUE]) if VALUE in content else None,
+        )
+    if is_model:
+        pairs = [*_fields_of_model(kind)]
+    else:
+        field_of = functools.partial(_FormField, owner=name_of(kind))
+        pairs = [(it, field_of(name=it.wire_name, hint=it.hint)) for it in fields_of(kind)]
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for each, member in pairs:
+        schema = properties[each.wire_name] = member.schema()
+        if each.default not in (msgspec.NODEFAULT, None):
+            schema["default"] = msgspec.to_builtins(each.default)
+        if each.is_required and not member.is_optional:
+            required.append(each.wire_name)
+    read = _read_model if is_model else _read_fields
+    return Form(_object(properties, required), functools.partial(read, kind, pairs))
 
 
 # Only the forms of classes are cached. Other hints can be equal and yet differ, such as two
 # Literals with the same values in another order.
 _form_of_class: Final = functools.lru_cache(_form_of_hint)
-
-
-def _form_of_fields(kind: Any) -> Form:
-    is_model = _is_model(kind)
-    pairs = [*(_fields_of_model(kind) if is_model else _fields_of_class(kind))]
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    for field, member in pairs:
-        schema = properties[field.wire_name] = member.schema()
-        if field.default not in (msgspec.NODEFAULT, None):
-            schema["default"] = msgspec.to_builtins(field.default)
-        if field.is_required and not member.is_optional:
-            required.append(field.wire_name)
-    read = _read_model if is_model else _read_fields
-    return Form(_object(properties, required), functools.partial(read, kind, pairs))
-
-
-def _fields_of_class(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
-    for field in fields_of(kind):
-        yield field, _FormField(owner=name_of(kind), name=field.wire_name, hint=field.hint)
 
 
 def _read_fields(

@@ -53,16 +53,7 @@ _FINAL: Final = frozenset({401, 403})
 
 
 class DialOptions(TypedDict, total=False):
-    """Options of `Server.dial`.
-
-    Attributes:
-        token: The bearer token that the hub asks for.
-        headers: Further headers of the handshake request.
-        ssl_context: The TLS settings for `wss://`.
-        record: The recording, as in `Server.serve`; one file holds all sessions, one after another.
-        state_changed: Called with the state of the connection ("connecting", "open", "retrying" or
-            "closed") and the reason.
-    """
+    """Options of `Server.dial`, which documents them."""
 
     token: str | None
     headers: Mapping[str, str] | None

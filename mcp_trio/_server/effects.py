@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -337,6 +337,7 @@ def _attributes(owner: object) -> Iterator[Any]:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def effect(function: F, /) -> F:
@@ -390,19 +391,23 @@ def _blocking(function: Callable[..., Any]) -> Callable[..., Any]:
 # result that JSON would change is rejected.
 
 
-class NoResult:
-    """The codec of effects that return None."""
+@attrs.frozen
+class JsonCodec(Generic[T]):
+    """The codec of effects whose results are plain JSON, or structs of msgspec."""
 
-    def converted(self, value: Any) -> tuple[None, bytes]:
+    kind: Any
+
+    def converted(self, value: T) -> tuple[T, bytes]:
         """Return the value and its JSON."""
-        return value, b"null"
+        return value, encode_body(value)
 
-    def decoded(self, body: bytes) -> None:  # noqa: ARG002  the codec's protocol
-        """Return None."""
-        return
+    def decoded(self, body: bytes) -> T:
+        """Return the value that the JSON encodes."""
+        value: T = msgspec.json.decode(body, type=self.kind)
+        return value
 
 
-NO_RESULT: Final = NoResult()
+NO_RESULT: Final = JsonCodec[None](None)
 
 _Reader = Callable[[bytes], Any]
 

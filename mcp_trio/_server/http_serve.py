@@ -282,20 +282,7 @@ HostKind: TypeAlias = Literal["native", "hypercorn"]
 
 
 class HttpOptions(AccessOptions, total=False):
-    """Options of the HTTP application.
-
-    Attributes:
-        path: The path of the MCP endpoint.
-        allows_cors: Send CORS headers, so that browsers let pages of `origins` read responses.
-        streams_answers: Answer requests in sessions with event streams, also where plain JSON would
-            do.
-        has_sse: Serve the two endpoints of the HTTP+SSE transport (2024-11-05) as well.
-        has_websocket: Serve WebSocket as well; each connection is a session.
-        ws_path: The path of the WebSocket endpoint.
-        record: The recording, as in `Server.serve`. Each session is recorded separately, and all
-            stateless requests together.
-        stores: The stores that several machines share; in memory by default.
-    """
+    """Options of the HTTP application; `Server.serve_http` documents them."""
 
     path: str
     allows_cors: bool
@@ -308,19 +295,7 @@ class HttpOptions(AccessOptions, total=False):
 
 
 class RunHttpOptions(HttpOptions, total=False):
-    """Options of `Server.serve_http` and `Server.run`: the application, its address and processes.
-
-    Attributes:
-        host: The host name or address to bind.
-        port: The port to bind; 0 chooses a free port.
-        server: The HTTP server that holds the connections.
-        workers: The number of processes that serve the address together. Several processes serve
-            stateless protocol versions only, and no handler stays suspended in them until its
-            client's next request. A change in one process is reported to the clients of that
-            process only, unless `stores` carries it to the others.
-        certfile: The path of a TLS certificate in PEM.
-        keyfile: The path of the private key of the certificate; by default, that of `certfile`.
-    """
+    """Options of `Server.serve_http`, and the number of processes of `Server.run`."""
 
     host: str
     port: int

@@ -24,6 +24,7 @@ import os
 import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -45,7 +46,7 @@ from mcp_trio._client.results import is_resource_not_found
 from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, Peer
 from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED
-from mcp_trio._protocol.versions import PROTOCOL_VERSIONS, ProtocolVersion
+from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._server.client_requests import (
     Elicitation,
     Roots,
@@ -54,6 +55,7 @@ from mcp_trio._server.client_requests import (
     prepared,
 )
 from mcp_trio._server.context import SEVERITY, Context
+from mcp_trio._server.effects import JsonCodec
 from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed
@@ -78,13 +80,11 @@ from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
-    from mcp_trio._server.subscriptions import Change
 
 logger = logging.getLogger("mcp_trio")
 
 _ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 _LOG: Final = "notifications/message"
-_LISTS: Final = ("tools", "resources", "prompts")
 
 # The events that end a forwarded request.
 _ENDS: Final = frozenset({"result", "input required", "error", "lost"})
@@ -154,19 +154,6 @@ def _event(kind: str, body: Any) -> Event:
     return Event(kind, msgspec.Raw(msgspec.json.encode(body)))
 
 
-class _EventCodec:
-    """The codec of the effects in this module, whose results are events."""
-
-    def converted(self, value: Event) -> tuple[Event, bytes]:
-        return value, msgspec.json.encode(value)
-
-    def decoded(self, body: bytes) -> Event:
-        return msgspec.json.decode(body, type=Event)
-
-
-_EVENTS: Final = _EventCodec()
-
-
 class Unavailable(Exception):  # noqa: N818 - named like the errors of `mcp_trio.errors`
     """A mounted server is not connected; the text follows the name of the server."""
 
@@ -215,16 +202,13 @@ def remote_mount(target: Any, prefix: Prefix) -> RemoteMount:
         ValueError: The target is invalid.
     """
     template = target if isinstance(target, Client) else Client(target)
-    if not (can_start(template.target) or has_url(template.target) or _is_channel(template.target)):
+    is_channel = all(hasattr(template.target, name) for name in ("send", "receive", "aclose"))
+    if not (can_start(template.target) or has_url(template.target) or is_channel):
         raise TypeError(
             "a server mounts another Server, a Client, or a target of a Client: a URL, a script, a"
             f" command, a ServerConfig or a channel, not {target!r}"
         )
     return RemoteMount(prefix, template)
-
-
-def _is_channel(target: object) -> bool:
-    return all(hasattr(target, name) for name in ("send", "receive", "aclose"))
 
 
 def _target_name(target: object) -> str:
@@ -328,25 +312,55 @@ class RemoteSession:
             RequestError: The mounted server answered with an error, or is not connected.
             ToolError: The same for a call of a tool on a server that is not connected.
         """
-        sent = _own_params(handling, params)
-        event = await self._perform(handling, served, method, sent, partial(_request, method, sent))
+        given: dict[str, Any] = params.meta or {}
+        meta = {  # without the metadata of this connection
+            name: value
+            for name, value in given.items()
+            if name != "progressToken" and not name.startswith(LOG_LEVEL.rpartition("/")[0])
+        }
+        meta = {**handling.request.peer.trace, **meta}
+        params = msgspec.structs.replace(params, meta=meta or None)
+        if isinstance(params, types.InputResponseParams):
+            # The answers, and the state, for the `InputRequiredResult` of the mounted server.
+            responses = {
+                key: msgspec.Raw(msgspec.json.encode(answer))
+                for key, answer in handling.input_responses.items()
+            }
+            params = msgspec.structs.replace(
+                params, input_responses=responses or None, request_state=handling.request_state
+            )
+        send = partial(RemoteConnection.request, method=method, params=params)
+        event = await self._perform(handling, served, method, params, send)
         result = self._result(method, event)
-        if isinstance(result, types.CallToolResult):
-            return _wrapped_for(handling.request.peer.protocol_version, result)
-        return result
+        if not isinstance(result, types.CallToolResult):
+            return result
+        # Older protocol versions allow only objects as structured content.
+        value = result.structured_content
+        is_limited = handling.request.peer.protocol_version.structured_content == "object"
+        if not is_limited or value is msgspec.UNSET or isinstance(value, dict):
+            return result
+        return msgspec.structs.replace(result, structured_content={"result": value})
 
     async def items(self, handling: Handling, served: "ServedSession", method: str) -> list[Any]:
         """Return all entries of a list of the mounted server; none if it is not connected."""
         read, capability, kind = _READERS[method]
-        send = partial(_read_list, read, capability)
+
+        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> Event:
+            client = await connection.client()
+            return _event("result", await read(client) if client.server_can(capability) else [])
+
         event = await self._perform(handling, served, method, None, send)
-        if event.kind == "result":
-            items: list[Any] = event.read(kind)
-            protocol_version = handling.request.peer.protocol_version
-            return [_listed_for(protocol_version, item) for item in items]
-        reason = event.read(Failure).message if event.kind == "error" else event.read()
-        logger.warning("%s lacks the entries of %s: %s", method, self.mount.text, reason)
-        return []
+        if event.kind != "result":
+            reason = event.read(Failure).message if event.kind == "error" else event.read()
+            logger.warning("%s lacks the entries of %s: %s", method, self.mount.text, reason)
+            return []
+        items: list[Any] = event.read(kind)
+        for item in items:
+            # Without a type, values may be objects, which would not be wrapped.
+            if isinstance(item, types.Tool) and "type" in (item.output_schema or {}):
+                schema = OutputSchema(item.output_schema or {}, validation_errors=lambda _: [])
+                item.output_schema = schema.schema_for(handling.request.peer.protocol_version)
+        return items
 
     async def subscribe(self, handling: Handling, served: "ServedSession", uri: str) -> None:
         """Subscribe to a resource of the mounted server, until `unsubscribe` is called as often.
@@ -354,9 +368,19 @@ class RemoteSession:
         Raises:
             RequestError: The mounted server has no such resource, or is not connected.
         """
+
+        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> Event:
+            client = await connection.client()
+            connection.subscribed[uri] += 1
+            try:
+                await client.subscribe(uri)
+            except BaseException:
+                connection.subscribed[uri] -= 1
+                raise
+            return _event("result", types.EmptyResult())
+
         method, params = "resources/subscribe", types.SubscribeParams(uri=uri)
-        event = await self._perform(handling, served, method, params, partial(_subscribe, uri))
-        self._result(method, event)
+        self._result(method, await self._perform(handling, served, method, params, send))
 
     def unsubscribe(self, uri: str) -> None:
         """End a subscription, without waiting for the mounted server."""
@@ -366,8 +390,15 @@ class RemoteSession:
         self, handling: Handling, served: "ServedSession", level: types.LoggingLevel
     ) -> None:
         """Set the level of the mounted server's log messages; an error is logged."""
+
+        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> Event:
+            client = await connection.client()
+            if client.server_can("logging"):
+                await client.set_log_level(level)
+            return _event("result", types.EmptyResult())
+
         method, params = "logging/setLevel", types.SetLevelParams(level=level)
-        event = await self._perform(handling, served, method, params, partial(_set_level, level))
+        event = await self._perform(handling, served, method, params, send)
         if event.kind != "result":
             logger.warning("%s has not set the log level: %s", self.mount.text, event.body)
 
@@ -425,7 +456,7 @@ class RemoteSession:
             name=f"mount {name}",
             arguments=partial(encode_body, arguments),
             run=run,
-            codec=_EVENTS,
+            codec=JsonCodec[Event](Event),
         )
 
     def _result(self, method: str, event: Event) -> Any:
@@ -454,77 +485,27 @@ class RemoteSession:
             event = await perform(
                 listening, self._effect("notification", None, self.live.next_notification)
             )
-            await self._notify(event, lane)
-
-    async def _notify(self, event: Event, lane: Lane | None) -> None:
-        if event.kind == RESOURCE_UPDATED:
-            try:
-                uri = self.mount.prefix.uri(event.read(types.ResourceUpdatedParams).uri)
-            except ValueError:
-                return
-            self.top.notify_session((event.kind, uri))
-        elif event.kind == _LOG:
-            params = event.read(types.LoggingMessageParams)
-            least = self.top.log_level
-            if least is not None and SEVERITY[params.level] >= SEVERITY[least]:
-                await self._send(_LOG, params, lane)
-        elif event.kind == _ELICITATION_COMPLETE:
-            completed = event.read(types.ElicitationCompleteParams)
-            if self.top.elicitations.end(completed.elicitation_id):
-                await self._send(_ELICITATION_COMPLETE, completed, lane)
-        else:
-            change: Change = (event.kind, None)
-            self.top.notify_session(change)
+            if event.kind == RESOURCE_UPDATED:
+                with suppress(ValueError):  # The URI has no place for the prefix.
+                    uri = self.mount.prefix.uri(event.read(types.ResourceUpdatedParams).uri)
+                    self.top.notify_session((event.kind, uri))
+            elif event.kind == _LOG:
+                params = event.read(types.LoggingMessageParams)
+                least = self.top.log_level
+                if least is not None and SEVERITY[params.level] >= SEVERITY[least]:
+                    await self._send(_LOG, params, lane)
+            elif event.kind == _ELICITATION_COMPLETE:
+                completed = event.read(types.ElicitationCompleteParams)
+                if self.top.elicitations.end(completed.elicitation_id):
+                    await self._send(_ELICITATION_COMPLETE, completed, lane)
+            else:
+                self.top.notify_session((event.kind, None))
 
     async def _send(self, method: str, params: Any, lane: Lane | None) -> None:
         """Send a notification to a legacy client."""
         queue, connection = self.session.send_queue, self.session.connection
         await queue.ready(lane)
         queue.post(connection.notification(method, params), lane, at_once=True)
-
-
-def _own_params(handling: Handling, params: Any) -> Any:
-    """Return the params to send: without this connection's metadata, and with answers of a retry.
-
-    The answers, and the state, are those for the `InputRequiredResult` of the mounted server.
-    """
-    given: dict[str, Any] = params.meta or {}
-    meta = {
-        name: value
-        for name, value in given.items()
-        if name != "progressToken" and not name.startswith(LOG_LEVEL.rpartition("/")[0])
-    }
-    params = msgspec.structs.replace(params, meta={**handling.request.peer.trace, **meta} or None)
-    if not isinstance(params, types.InputResponseParams):
-        return params
-    responses = {
-        key: msgspec.Raw(msgspec.json.encode(answer))
-        for key, answer in handling.input_responses.items()
-    }
-    return msgspec.structs.replace(
-        params, input_responses=responses or None, request_state=handling.request_state
-    )
-
-
-def _listed_for(protocol_version: ProtocolVersion, item: Any) -> Any:
-    """Return an entry of a list, with an output schema that the protocol version allows."""
-    if not isinstance(item, types.Tool) or item.output_schema is None:
-        return item
-    if "type" not in item.output_schema:  # Values may be objects, which would not be wrapped.
-        return item
-    schema = OutputSchema(schema=item.output_schema, validation_errors=lambda _: [])
-    return msgspec.structs.replace(item, output_schema=schema.schema_for(protocol_version))
-
-
-def _wrapped_for(
-    protocol_version: ProtocolVersion, result: types.CallToolResult
-) -> types.CallToolResult:
-    """Return a result, with structured content that the protocol version allows."""
-    value = result.structured_content
-    is_limited = protocol_version.structured_content == "object"
-    if not is_limited or value is msgspec.UNSET or isinstance(value, dict):
-        return result
-    return msgspec.structs.replace(result, structured_content={"result": value})
 
 
 async def _report(handling: Handling, served: "ServedSession", event: Event) -> None:
@@ -578,20 +559,18 @@ class RemoteCall:
     async def run(self, connection: "RemoteConnection") -> None:
         """Send the request, and report how it ends."""
         with self._scope:
-            await self.put(await self._end_of(connection))
-
-    async def _end_of(self, connection: "RemoteConnection") -> Event:
-        try:
-            return await self.send(connection, self)
-        except RequestError as error:
-            return _event("error", Failure(error.code, error.message, error.data))
-        except Unavailable as error:
-            return _event("lost", str(error))
-        except MCPError as error:
-            return _event("lost", f"did not answer: {error}")
-        except Exception as error:
-            logger.exception("a request to %s failed", connection.mount.text)
-            return _event("lost", f"did not answer: {type(error).__name__}: {error}")
+            try:
+                event = await self.send(connection, self)
+            except RequestError as error:
+                event = _event("error", Failure(error.code, error.message, error.data))
+            except Unavailable as error:
+                event = _event("lost", str(error))
+            except MCPError as error:
+                event = _event("lost", f"did not answer: {error}")
+            except Exception as error:
+                logger.exception("a request to %s failed", connection.mount.text)
+                event = _event("lost", f"did not answer: {type(error).__name__}: {error}")
+            await self.put(event)
 
     async def put(self, event: Event) -> None:
         """Report an event to the handler; wait while the handler is far behind."""
@@ -679,64 +658,6 @@ Send: TypeAlias = "Callable[[RemoteConnection, RemoteCall], Awaitable[Event]]"
 """Sends a request and returns its end."""
 
 
-async def _request(
-    method: str, params: Any, connection: "RemoteConnection", call: RemoteCall
-) -> Event:
-    client = await connection.client()
-    is_stateless = PROTOCOL_VERSIONS[client.protocol_version].is_stateless
-    if isinstance(params, types.InputResponseParams) and not is_stateless:
-        params = msgspec.structs.replace(params, input_responses=None, request_state=None)
-    send = partial(
-        client.request,
-        method,
-        params,
-        progress=call.report_progress,
-        rounds=False,  # This server asks its own client, for the mounted one.
-    )
-    try:
-        result = await send()
-    except RequestError as error:
-        if error.code != HEADER_MISMATCH:
-            raise
-        # The mounted server has rejected parameter headers, which depend on its list of tools.
-        await client.list_tools()
-        result = await send()
-    # Log messages that arrived before the result belong to this request.
-    await notifications_handled(client)
-    is_question = isinstance(result, types.InputRequiredResult)
-    return _event("input required" if is_question else "result", result)
-
-
-async def _read_list(
-    read: Callable[[Client], Awaitable[Any]],
-    capability: str,
-    connection: "RemoteConnection",
-    _call: RemoteCall,
-) -> Event:
-    client = await connection.client()
-    return _event("result", await read(client) if client.server_can(capability) else [])
-
-
-async def _subscribe(uri: str, connection: "RemoteConnection", _call: RemoteCall) -> Event:
-    client = await connection.client()
-    connection.subscribed[uri] += 1
-    try:
-        await client.subscribe(uri)
-    except BaseException:
-        connection.subscribed[uri] -= 1
-        raise
-    return _event("result", types.EmptyResult())
-
-
-async def _set_level(
-    level: types.LoggingLevel, connection: "RemoteConnection", _call: RemoteCall
-) -> Event:
-    client = await connection.client()
-    if client.server_can("logging"):
-        await client.set_log_level(level)
-    return _event("result", types.EmptyResult())
-
-
 @attrs.define(eq=False, repr=False)
 class LiveConnections:
     """The connections of one session to a mounted server, and its queued notifications."""
@@ -764,23 +685,20 @@ class LiveConnections:
         connection = next((each for each in alike if each.has_room), None)
         if connection is None:
             connections_max = self.session.connection.limits.requests.mount_connections_max
-            if len(self._connections) >= connections_max and not self._drop_unused():
-                name = f"limits.requests.mount_connections_max={connections_max}"
-                return _event("lost", f"has too many connections of requests that use it ({name})")
+            if len(self._connections) >= connections_max:
+                unused = next((each for each in self._connections if not each.is_used), None)
+                if unused is None:
+                    name = f"limits.requests.mount_connections_max={connections_max}"
+                    text = f"has too many connections of requests that use it ({name})"
+                    return _event("lost", text)
+                self._connections.remove(unused)
+                self.start(unused.aclose)
             connection = RemoteConnection(self.mount, key, self._notified)
             self._connections.append(connection)
             self.start(connection.keep)
         connection.calls[call] = None
         self.start(partial(connection.run, call))
         return await call.next_event()
-
-    def _drop_unused(self) -> bool:
-        """Close a connection that is not used; return whether there is one."""
-        unused = next((each for each in self._connections if not each.is_used), None)
-        if unused is not None:
-            self._connections.remove(unused)
-            self.start(unused.aclose)
-        return unused is not None
 
     def start(self, task: Callable[[], Awaitable[None]]) -> None:
         """Start a task beside the session, in no lane, until the session ends."""
@@ -891,6 +809,32 @@ class RemoteConnection:
             )
         return self._clients[-1]
 
+    async def request(self, call: RemoteCall, *, method: str, params: Any) -> Event:
+        """Send a request, and return how it ends."""
+        client = await self.client()
+        is_stateless = PROTOCOL_VERSIONS[client.protocol_version].is_stateless
+        if isinstance(params, types.InputResponseParams) and not is_stateless:
+            params = msgspec.structs.replace(params, input_responses=None, request_state=None)
+        send = partial(
+            client.request,
+            method,
+            params,
+            progress=call.report_progress,
+            rounds=False,  # This server asks its own client, for the mounted one.
+        )
+        try:
+            result = await send()
+        except RequestError as error:
+            if error.code != HEADER_MISMATCH:
+                raise
+            # The mounted server has rejected parameter headers, which depend on its list of tools.
+            await client.list_tools()
+            result = await send()
+        # Log messages that arrived before the result belong to this request.
+        await notifications_handled(client)
+        is_question = isinstance(result, types.InputRequiredResult)
+        return _event("input required" if is_question else "result", result)
+
     async def keep(self) -> None:
         """Connect, and connect again whenever the connection is lost, after growing pauses."""
         with self._keeping:
@@ -906,8 +850,11 @@ class RemoteConnection:
             else:
                 self._is_open, self._loss, failures = True, "", 0
                 self._news.wake()
-                if has_been_open:
-                    self._report_possible_changes()
+                if has_been_open:  # Anything may have changed meanwhile.
+                    for kind in ("tools", "resources", "prompts"):
+                        self._list_changed(kind)
+                    for uri in +self.subscribed:
+                        self._resource_updated(types.ResourceUpdatedParams(uri=uri))
                 has_been_open = True
                 while not self._loss:
                     await self._news.wait()
@@ -984,12 +931,6 @@ class RemoteConnection:
     def _lose(self, reason: str) -> None:
         self._loss = reason or "the connection was lost"
         self._news.wake()
-
-    def _report_possible_changes(self) -> None:
-        for kind in _LISTS:
-            self._list_changed(kind)
-        for uri in +self.subscribed:
-            self._resource_updated(types.ResourceUpdatedParams(uri=uri))
 
     # Callbacks of the client.
 

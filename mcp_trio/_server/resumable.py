@@ -20,19 +20,18 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-import attrs
 import msgspec
 import trio
 
 from mcp_trio import types
-from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, with_result_metadata
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import invalid_state_error, request_digest
 from mcp_trio._server.client_requests import Ask, ask_of, check_capabilities, prepared
+from mcp_trio._server.effects import JsonCodec
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, StateStore
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handlers import Handling
@@ -267,22 +266,8 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         return Used(before=True, reply=msgspec.UNSET if reply is None else msgspec.Raw(reply))
 
 
-@attrs.frozen
-class _JsonCodec(Generic[T]):
-    """The codec of the effects in this module, whose results are plain JSON or structs."""
-
-    kind: Any
-
-    def converted(self, value: T) -> tuple[T, bytes]:
-        return value, encode_body(value)
-
-    def decoded(self, body: bytes) -> T:
-        value: T = msgspec.json.decode(body, type=self.kind)
-        return value
-
-
 async def _performed(handling: Handling, name: str, kind: Any, run: Callable[[], Any]) -> Any:
-    codec = _JsonCodec[Any](kind)
+    codec = JsonCodec[Any](kind)
     effect: Effect[Any] = Effect(name=name, arguments=_nothing, run=run, codec=codec)
     return await perform(handling, effect)
 

@@ -1064,7 +1064,8 @@ class Server:
                 `serve_http`, `serve_websocket`, `serve_unix` or `serve_tcp`. "http" has `workers`
                 as well, the number of processes that serve the address together. Several workers
                 serve stateless protocol versions only, so a handler can ask its client only if it
-                is `resumable`.
+                is `resumable`. A change in one process is reported to its own clients only, unless
+                `stores` carries it to the others.
 
         Raises:
             RuntimeError: A command or a fixture imports the module that calls this.
@@ -1164,12 +1165,16 @@ class Server:
             keyfile: The path of the private key of the certificate; by default, that of `certfile`.
             task_status: Gets the URL of the MCP endpoint when requests are accepted.
             options: `path`, the path of the MCP endpoint ("/mcp"). `token`, the bearer token that
-                requests must carry, if the server has no `auth`. `hosts` and `origins`,
-                further accepted host names, and web origins whose pages may use the server.
-                `allows_cors`, whether to send CORS headers to these. `has_websocket`, `ws_path` and
-                `has_sse`, for the other transports. `streams_answers`, whether to answer with event
-                streams also where plain JSON would do. `record`, a folder or a `SharedRecording`;
-                see `serve`. `stores`, the stores that several machines share.
+                requests must carry, if the server has no `auth`: as `Authorization: Bearer`, or,
+                from a browser that opens a WebSocket, as the subprotocol `mcp.token.` followed by
+                the token in Base64URL, besides `mcp`. `hosts`, names accepted in `Host` besides
+                those of the bound addresses. `origins`, web origins whose pages may use the server,
+                besides its own. `allows_cors`, whether browsers let these pages read responses.
+                `has_websocket`, `ws_path` and `has_sse`, for the other transports.
+                `streams_answers`, whether to answer with event streams also where plain JSON would
+                do. `record`, a folder or a `SharedRecording`; each session is recorded separately,
+                and all stateless requests together. `stores`, the stores that several machines
+                share.
 
         Raises:
             ValueError: Options contradict each other.
@@ -1319,8 +1324,8 @@ class Server:
             task_status: Gets the URL when the first connection is open.
             options: `token`, the bearer token for the hub. `headers`, further headers of the
                 WebSocket handshake. `ssl_context`, the TLS settings for `wss://`. `record`, as in
-                `serve`. `state_changed`, called with the state of the connection ("connecting",
-                "open", "retrying" or "closed") and the reason.
+                `serve`; one file holds all sessions. `state_changed`, called with the state of the
+                connection ("connecting", "open", "retrying" or "closed") and the reason.
 
         Raises:
             ConnectionLost: The hub rejected the connection (401, 403, close code 1008).

@@ -126,15 +126,7 @@ async def serve_with_handshake_timeouts(
 
 
 class AccessOptions(TypedDict, total=False):
-    """Options that restrict access over HTTP and WebSocket.
-
-    Attributes:
-        hosts: Host names accepted in the `Host` header, besides those of the bound addresses.
-        origins: Web origins whose pages may use the server, besides the server's own.
-        token: The bearer token that each request must carry, if the server has no `auth`. A token
-            is sent as `Authorization: Bearer`, or, from a browser that opens a WebSocket, as the
-            subprotocol `mcp.token.` followed by the token in Base64URL, besides `mcp`.
-    """
+    """Options that restrict access over HTTP and WebSocket; `Server.serve_http` documents them."""
 
     hosts: Collection[str] | None
     origins: Collection[str] | None
@@ -142,14 +134,7 @@ class AccessOptions(TypedDict, total=False):
 
 
 class WebSocketOptions(AccessOptions, total=False):
-    """Options of a WebSocket listener.
-
-    Attributes:
-        path: The path of the WebSocket endpoint.
-        certfile: The path of a TLS certificate in PEM, with `keyfile`.
-        keyfile: The path of the private key of the certificate.
-        record: The recording, as in `Server.serve`; each session is recorded separately.
-    """
+    """Options of `Server.serve_websocket`, without the address."""
 
     path: str
     certfile: str | None
@@ -158,7 +143,7 @@ class WebSocketOptions(AccessOptions, total=False):
 
 
 class RunWebSocketOptions(WebSocketOptions, total=False):
-    """Options of `Server.serve_websocket`: those of the listener, and its address."""
+    """Options of `Server.serve_websocket`."""
 
     host: str
     port: int
