@@ -443,7 +443,7 @@ def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | No
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of a timeline to show; None and empty values select every row."""
+    """A selection of rows of a timeline; None and empty values select every row."""
 
     channel: int | None = None
     lane: str | None = None

@@ -20,11 +20,11 @@ from mcp_trio._session.calls import Question
 from mcp_trio._session.input_required import ask_all
 from mcp_trio._session.journal import Recording, Unrecorded
 from mcp_trio._session.session import Session
-from mcp_trio._testing.channels import DirectFakeChannel
 from mcp_trio.limits import DEFAULT_LIMITS
 from mcp_trio.recording import Record, body_bytes, read_recording
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
+from tests.session.fake_channels import DirectFakeChannel
 
 SERVER_CAPABILITIES = s.ServerCapabilities(tools=s.ToolsCapability(list_changed=True), logging={})
 CLIENT_CAPABILITIES = s.ClientCapabilities(roots=s.RootsCapability(list_changed=True))

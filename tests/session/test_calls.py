@@ -10,9 +10,9 @@ import trio.testing
 from mcp_trio import ConnectionLost, RequestError, RequestTimeout
 from mcp_trio import types as s
 from mcp_trio._protocol.versions import NEWEST_LEGACY
-from mcp_trio._testing.channels import FakeChannel
 from mcp_trio.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits
+from tests.session.fake_channels import FakeChannel
 
 
 async def ignore(_params):

@@ -15,11 +15,11 @@ from mcp_trio._journal.records import BEGINS_STEP
 from mcp_trio._protocol.methods import Role
 from mcp_trio._session.journal import Unrecorded
 from mcp_trio._session.lanes import LANE, Lane, watch_lanes
-from mcp_trio._testing.channels import DirectFakeChannel
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import body_bytes
 from mcp_trio.transports import Oversized, memory_pair
+from tests.session.fake_channels import DirectFakeChannel
 
 # ruff: noqa: ARG002  a sequencer's methods have the words of the protocol
 

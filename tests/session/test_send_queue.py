@@ -9,9 +9,9 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio import types as s
-from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.limits import MessageLimits, RecordingLimits, RequestLimits, ShutdownLimits
+from tests.session.fake_channels import DirectFakeChannel, FakeChannel
 
 CHANNELS = pytest.mark.parametrize("kind", [FakeChannel, DirectFakeChannel])
 

@@ -12,8 +12,8 @@ import trio.testing
 from mcp_trio import ConnectionLost
 from mcp_trio import types as s
 from mcp_trio._session.lanes import Lane
-from mcp_trio._testing.channels import DirectFakeChannel, FakeChannel
 from mcp_trio.limits import MIB, MessageLimits, RequestLimits
+from tests.session.fake_channels import DirectFakeChannel, FakeChannel
 
 
 def ids(frames):
