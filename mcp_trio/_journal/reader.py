@@ -74,11 +74,49 @@ def read_recording(lines: Iterable[bytes]) -> Iterator[Record | Damage]:
     Raises:
         RecordingError: The lines are no recording, or one of another format version.
     """
-    reader = _Reader()
+    has_begun, is_in_gap, digest = False, False, RunningDigest()
+    next_number: int | None = 0
     lines_and_end: Iterator[bytes | None] = chain(lines, (None,))
-    for number, (line, following) in enumerate(pairwise(lines_and_end), 1):
-        yield from reader.read(number, line or b"", is_last=following is None)
-    if not reader.has_begun:
+    for line_number, (read, following) in enumerate(pairwise(lines_and_end), 1):
+        line, is_last = read or b"", following is None
+        record = None if is_last and not line.endswith(b"\n") else _decode(line)
+        if not has_begun:
+            _check_opening(record)
+            has_begun = True
+        if record is None:
+            if is_last:
+                yield Damage(line_number, "torn", "the recording was cut in its last line")
+            else:
+                yield Damage(line_number, "damaged", "not a record")
+            next_number = None
+            digest.add(line)
+            continue
+        if record.kind not in KINDS:
+            yield Damage(line_number, "unknown-kind", f"a record of kind {record.kind!r}")
+        if isinstance(record, _TolerantRecord):
+            yield Damage(line_number, "unknown-key", "a record with unknown keys")
+        expected, next_number = next_number, record.number + 1
+        is_gap = record.kind == "gap"
+        is_explained = is_in_gap or is_gap
+        if is_gap:
+            is_in_gap = decode_body(record, GapBody).count is None
+            digest.restart()
+        if expected is not None and (
+            record.number < expected or (record.number > expected and not is_explained)
+        ):
+            text = f"record {record.number} where {expected} is expected"
+            yield Damage(line_number, "numbering", text)
+        if record.digest is not None and not is_gap:
+            if record.digest != digest.value():
+                text = "a line between the last digest and this record was changed"
+                yield Damage(line_number, "digest", text)
+            digest.restart(record.digest)
+        digest.add(line)
+        if record.kind == "open" and line_number > 1:
+            next_number = record.number
+        else:
+            yield record
+    if not has_begun:
         raise RecordingError("not a recording: it is empty")
 
 
@@ -130,69 +168,24 @@ def first_loss(records: Iterable[Record]) -> int | None:
     return opened
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self.has_begun = False
-        self._next_number: int | None = 0
-        self._is_in_gap = False
-        self._digest = RunningDigest()
-
-    def read(self, line_number: int, line: bytes, *, is_last: bool) -> Iterator[Record | Damage]:
-        record = None if is_last and not line.endswith(b"\n") else _decode(line)
-        if not self.has_begun:
-            if record is None or record.kind != "open":
-                raise RecordingError(
-                    "not a recording: its first line is not a complete `open` record"
-                )
-            version = decode_body(record, _FormatVersion).format_version
-            if version != FORMAT_VERSION:
-                raise RecordingError(
-                    f"cannot read format version {version}; this version of mcp_trio reads"
-                    f" {FORMAT_VERSION}"
-                )
-            segment = decode_body(record, OpenBody).segment
-            if segment > 1:
-                raise RecordingError(
-                    f"this is segment {segment} of a recording: read it from its first file"
-                )
-            self.has_begun = True
-        if record is None:
-            if is_last:
-                yield Damage(line_number, "torn", "the recording was cut in its last line")
-            else:
-                yield Damage(line_number, "damaged", "not a record")
-            self._next_number = None
-            self._digest.add(line)
-            return
-        if record.kind not in KINDS:
-            yield Damage(line_number, "unknown-kind", f"a record of kind {record.kind!r}")
-        if isinstance(record, _TolerantRecord):
-            yield Damage(line_number, "unknown-key", "a record with unknown keys")
-        expected, self._next_number = self._next_number, record.number + 1
-        is_gap = record.kind == "gap"
-        is_explained = self._is_in_gap or is_gap
-        if is_gap:
-            self._is_in_gap = decode_body(record, GapBody).count is None
-            self._digest.restart()
-        if expected is not None and (
-            record.number < expected or (record.number > expected and not is_explained)
-        ):
-            text = f"record {record.number} where {expected} is expected"
-            yield Damage(line_number, "numbering", text)
-        if record.digest is not None and not is_gap:
-            if record.digest != self._digest.value():
-                text = "a line between the last digest and this record was changed"
-                yield Damage(line_number, "digest", text)
-            self._digest.restart(record.digest)
-        self._digest.add(line)
-        if record.kind == "open" and line_number > 1:
-            self._next_number = record.number
-        else:
-            yield record
-
-
 class _FormatVersion(msgspec.Struct):
     format_version: int
+
+
+def _check_opening(record: Record | None) -> None:
+    """Check that the first record opens a recording of this format version."""
+    if record is None or record.kind != "open":
+        raise RecordingError("not a recording: its first line is not a complete `open` record")
+    version = decode_body(record, _FormatVersion).format_version
+    if version != FORMAT_VERSION:
+        raise RecordingError(
+            f"cannot read format version {version}; this version of mcp_trio reads {FORMAT_VERSION}"
+        )
+    segment = decode_body(record, OpenBody).segment
+    if segment > 1:
+        raise RecordingError(
+            f"this is segment {segment} of a recording: read it from its first file"
+        )
 
 
 def _decode(line: bytes) -> Record | None:

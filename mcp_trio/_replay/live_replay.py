@@ -361,41 +361,6 @@ class InputsReport(msgspec.Struct, frozen=True, kw_only=True):
 _NAME_MEMBERS: Final = ("name", "uri")
 
 
-def compare(driver: RequestDriver, ignored: re.Pattern[str]) -> InputsReport:
-    """Compare the recorded conversation with the live one.
-
-    The loss of the server counts as one difference; the messages that it then could not send are
-    not reported as missing.
-    """
-    matcher = driver.matcher
-    comparison = _Comparison(matcher, ignored, is_lost=driver.lost is not None)
-    if driver.lost is not None:
-        comparison.add("lost", "the server", live=driver.lost)
-    comparison.compare_answers(driver.late)
-    comparison.compare_requests()
-    comparison.compare_notifications()
-    for message in matcher.unmatched:
-        match message:
-            case Request():
-                subject = f"server request {_title(message.method, message.params)}"
-            case Malformed():
-                subject = f"invalid message: {message.message}"
-            case Response() | ErrorResponse():
-                subject = f"answer with the unknown id {message.id!r}"
-            case _:
-                subject = message.method
-        comparison.add("extra", subject)
-    messages = matcher.recorded.messages
-    return InputsReport(
-        requests=len(matcher.recorded.of("client", "request")),
-        answered=len(matcher.answers),
-        differences=tuple(comparison.found),
-        ignored=comparison.ignored,
-        unsent=sum(each.sender == "client" and each.index not in matcher.sent for each in messages),
-        unreadable=matcher.recorded.unreadable,
-    )
-
-
 def _title(method: str, params: Raw | None) -> str:
     """Return a request's method, and the name or URI in its params."""
     inner = members(params)
@@ -403,19 +368,51 @@ def _title(method: str, params: Raw | None) -> str:
     return method if name is None else f"{method} {name}"
 
 
-class _Comparison:
-    """The differences that were found so far."""
+class Comparison:
+    """A comparison of the recorded conversation with the live one.
 
-    def __init__(
-        self, matcher: ResponseMatcher, ignored: re.Pattern[str], *, is_lost: bool
-    ) -> None:
-        self._matcher = matcher
+    The loss of the server counts as one difference; the messages that it then could not send are
+    not reported as missing.
+    """
+
+    def __init__(self, driver: RequestDriver, ignored: re.Pattern[str]) -> None:
+        self._driver = driver
+        self._matcher = driver.matcher
         self._ignored = ignored
-        self._is_lost = is_lost
-        self.found: list[InputDifference] = []
-        self.ignored = 0
+        self._is_lost = driver.lost is not None
+        self._found: list[InputDifference] = []
+        self._ignored_count = 0
 
-    def compare_answers(self, late: set[int]) -> None:
+    def report(self) -> InputsReport:
+        """Compare the conversations; return the differences."""
+        matcher = self._matcher
+        if self._is_lost:
+            self._add("lost", "the server", live=self._driver.lost)
+        self._compare_answers()
+        self._compare_requests()
+        self._compare_notifications()
+        for message in matcher.unmatched:
+            match message:
+                case Request():
+                    subject = f"server request {_title(message.method, message.params)}"
+                case Malformed():
+                    subject = f"invalid message: {message.message}"
+                case Response() | ErrorResponse():
+                    subject = f"answer with the unknown id {message.id!r}"
+                case _:
+                    subject = message.method
+            self._add("extra", subject)
+        of_client = (each for each in matcher.recorded.messages if each.sender == "client")
+        return InputsReport(
+            requests=len(matcher.recorded.of("client", "request")),
+            answered=len(matcher.answers),
+            differences=tuple(self._found),
+            ignored=self._ignored_count,
+            unsent=sum(each.index not in matcher.sent for each in of_client),
+            unreadable=matcher.recorded.unreadable,
+        )
+
+    def _compare_answers(self) -> None:
         matcher = self._matcher
         recorded = matcher.recorded
         for request in recorded.of("client", "request"):
@@ -426,13 +423,15 @@ class _Comparison:
                 self._compare(request, subject, *_outcomes(answer, live))
             elif index in matcher.lost:
                 if not self._is_lost:
-                    self.add("lost", subject, request, live=matcher.lost[index])
+                    self._add("lost", subject, request, live=matcher.lost[index])
             elif answer is not None and not matcher.is_final(answer):
-                self._add_missing("late" if index in late else "missing", subject, request)
+                self._add_missing(
+                    "late" if index in self._driver.late else "missing", subject, request
+                )
             elif live is not None and index in recorded.cancelled:
-                self.add("extra", f"{subject}, which was cancelled", request)
+                self._add("extra", f"{subject}, which was cancelled", request)
 
-    def compare_requests(self) -> None:
+    def _compare_requests(self) -> None:
         for request in self._matcher.recorded.of("server", "request"):
             live = self._matcher.requests.get(request.index)
             subject = f"server request {request.method}"
@@ -441,7 +440,7 @@ class _Comparison:
             else:
                 self._compare(request, subject, _content(request), _content(live))
 
-    def compare_notifications(self) -> None:
+    def _compare_notifications(self) -> None:
         recorded: dict[NotificationKey, list[RecordedMessage]] = {}
         for message in self._matcher.recorded.of("server", "notification"):
             recorded.setdefault(notification_key(message), []).append(message)
@@ -466,16 +465,16 @@ class _Comparison:
                 if not self._matcher.is_final(message):
                     self._add_missing("missing", subject, message)
             for _ in left_over[len(changed) :]:
-                self.add("extra", subject)
+                self._add("extra", subject)
 
     def _compare(
         self, message: RecordedMessage, subject: str, recorded: bytes, live: bytes
     ) -> None:
         for path, old, new in json_differences(recorded, live):
             if self._is_ignored(path, old, new):
-                self.ignored += 1
+                self._ignored_count += 1
             else:
-                self.add("changed", subject, message, path=path, recorded=old, live=new)
+                self._add("changed", subject, message, path=path, recorded=old, live=new)
 
     def _is_ignored(self, path: str, recorded: Any, live: Any) -> bool:
         if self._ignored.fullmatch(path):
@@ -488,9 +487,9 @@ class _Comparison:
 
     def _add_missing(self, kind: DifferenceKind, subject: str, message: RecordedMessage) -> None:
         if not self._is_lost:
-            self.add(kind, subject, message)
+            self._add(kind, subject, message)
 
-    def add(
+    def _add(
         self,
         kind: DifferenceKind,
         subject: str,
@@ -500,7 +499,7 @@ class _Comparison:
         recorded: Any = UNSET,
         live: Any = UNSET,
     ) -> None:
-        self.found.append(
+        self._found.append(
             InputDifference(
                 kind=kind,
                 subject=subject,
@@ -644,7 +643,7 @@ async def run_inputs(
     await driver.run(connected.served)
     if driver.first_request_error is not None:
         raise driver.first_request_error
-    report = compare(driver, ignored)
+    report = Comparison(driver, ignored).report()
     if not report.requests:
         raise NothingCompared(
             "nothing was compared: the recording holds no request; record a session that makes"
