@@ -456,7 +456,18 @@ def parse_arguments(texts: Sequence[str]) -> Given:
         click.UsageError: They have another form, or one is given twice.
     """
     if len(texts) == 1 and texts[0].startswith(("{", "@", "-")):
-        return _read_object(texts[0])
+        (source,) = texts
+        try:
+            encoded = source.encode()
+            if source == "-":
+                encoded = sys.stdin.buffer.read()
+            elif source.startswith("@"):
+                encoded = Path(source[1:]).read_bytes()
+            return msgspec.json.decode(encoded, type=dict[str, Any])
+        except OSError as error:
+            raise click.UsageError(f"{source}: cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise click.UsageError(f"the arguments are not a JSON object: {error}") from error
     assignments: list[Assignment] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -507,20 +518,6 @@ def prompt_arguments(given: Given) -> dict[str, str]:
         if not isinstance(value, str):
             raise click.UsageError(f"{name}: the arguments of a prompt must be strings")
     return given
-
-
-def _read_object(text: str) -> Arguments:
-    try:
-        source: str | bytes = text
-        if text == "-":
-            source = sys.stdin.buffer.read()
-        elif text.startswith("@"):
-            source = Path(text[1:]).read_bytes()
-        return msgspec.json.decode(source, type=dict[str, Any])
-    except OSError as error:
-        raise click.UsageError(f"{text}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"the arguments are not a JSON object: {error}") from error
 
 
 def _json(assignment: Assignment) -> Any:

@@ -322,17 +322,14 @@ class Conversation:
         """Return the messages of these kinds that one side sent."""
         return [each for each in self.messages if each.sender == sender and each.kind in kinds]
 
-    def caused_by(self, index: int | None) -> list[RecordedMessage]:
-        """Return the server's messages that result from a client message; None: from no message."""
-        return self._by_cause.get(index, [])
-
     @cached_property
-    def _by_cause(self) -> Mapping[int | None, list[RecordedMessage]]:
-        by_cause: dict[int | None, list[RecordedMessage]] = {}
+    def caused(self) -> Mapping[int | None, list[RecordedMessage]]:
+        """The server's messages by the client messages that they result from; None: from none."""
+        caused: dict[int | None, list[RecordedMessage]] = {}
         for each in self.messages:
             if each.sender == "server":
-                by_cause.setdefault(each.cause_index, []).append(each)
-        return by_cause
+                caused.setdefault(each.cause_index, []).append(each)
+        return caused
 
 
 def conversation(records: Iterable[Record], *, channel: int | None = None) -> Conversation:

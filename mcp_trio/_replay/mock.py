@@ -485,7 +485,7 @@ class MockSession:
 
         Those that need not wait are sent at once, the others in a task.
         """
-        messages = self._recorded.caused_by(None if cause is None else cause.index)
+        messages = self._recorded.caused.get(None if cause is None else cause.index, [])
         position = 0
         if not self._is_paced:
             while position < len(messages) and self._answer_awaited_at(messages, position) is None:

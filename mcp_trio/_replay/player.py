@@ -1,19 +1,21 @@
-"""The Trio run in which a player moves recorded sessions: a `Replayer`, or a sweep's `Scheduler`.
+"""The Trio run of recorded sessions, in which a player decides what happens next.
 
-`run_player` runs until all tasks have ended. It opens the sessions and lifespans that the player
-asks for, and ends every task when the player is over or the clock stalls: with `Abort`, without
-shields, and without the threads of `def` handlers.
+There are two players: a `Replayer` follows the journal, and a sweep's `Scheduler` a schedule.
+`run_player` opens the sessions and lifespans that the player asks for, and ends every task when the
+player is over or the clock stalls: with `Abort`, without shields, and without the threads of `def`
+handlers.
 """
 
 import gc
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import attrs
+import outcome
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -166,7 +168,7 @@ BeginSession: TypeAlias = Callable[[int, LifespanRun | None], Awaitable[Session]
 
 
 class Player(Protocol):
-    """The part of a replay, or of a sweep's schedule, that moves the sessions of one Trio run.
+    """The part of a replay, or of a sweep's schedule, that decides what happens next in the run.
 
     Attributes:
         thread_token: The token of the threads of `def` handlers.
@@ -180,7 +182,7 @@ class Player(Protocol):
     async def play(
         self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
     ) -> None:
-        """Move all sessions and lifespans to their end.
+        """Let all sessions and lifespans come to their end.
 
         `begin` opens the session of a channel, within a lifespan if it is part of the replay, and
         lets it run; `start_lifespan` does so for a lifespan.
@@ -190,6 +192,23 @@ class Player(Protocol):
     def fail(self, problem: str) -> None:
         """End everything because of an error that belongs to no operation of a lane."""
         ...
+
+
+def end_play(player: Player, waiting: Iterable[tuple[trio.lowlevel.Task, bool]]) -> None:
+    """End a player: wake every lane, and let sleeping tasks wake.
+
+    Args:
+        player: The player, which is over then.
+        waiting: The task of each lane that waits, and whether it waits in an operation. It gets
+            `Abort` then. A lane that waits before a step goes on, as code of Trio may run in that
+            step, and gets `Abort` at its next operation.
+    """
+    player.is_over = True
+    player.clock.run_freely()
+    player.thread_token.limit_runs()
+    for task, has_operation in waiting:
+        result = outcome.Error(Abort()) if has_operation else outcome.Value(None)
+        trio.lowlevel.reschedule(task, result)
 
 
 class SilentChannel:

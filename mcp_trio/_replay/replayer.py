@@ -40,7 +40,6 @@ from typing import Final, NoReturn
 
 import attrs
 import msgspec
-import outcome
 import trio
 from trio.lowlevel import Abort as AbortResult
 
@@ -59,7 +58,7 @@ from mcp_trio._journal.redaction import Redactor
 from mcp_trio._recorder.writer import SESSION_MARK
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.divergence import Finding, Operation, describe
-from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, unshield
+from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, end_play, unshield
 from mcp_trio._replay.source_locations import (
     current_user_frames,
     handler_entry,
@@ -504,7 +503,7 @@ class Replayer:
         if self._stopping is not None and self._stopping[0] == lane:
             (_, stopped), self._stopping = self._stopping, None
             self._report_stop(stopped)
-            if self.is_over and has_operation:  # as in `finish`
+            if self.is_over and has_operation:  # as in `end_play`
                 raise Abort
 
     async def wait_for_cancellation(self, lane: LaneKey) -> None:
@@ -632,20 +631,10 @@ class Replayer:
     # The end.
 
     def finish(self) -> None:
-        """End the replay: wake every lane, and let sleeping tasks wake.
-
-        A lane that waits in an operation gets `Abort`. A lane that waits before a step goes on, as
-        code of Trio may run in that step, and gets `Abort` at its next operation.
-        """
-        if self.is_over:
-            return
-        self.is_over = True
-        self.clock.run_freely()
-        self.thread_token.limit_runs()
-        gates, self.gates = self.gates, {}
-        for gate in gates.values():
-            result = outcome.Error(Abort()) if gate.has_operation else outcome.Value(None)
-            trio.lowlevel.reschedule(gate.task, result)
+        """End the replay, unless it is over."""
+        if not self.is_over:
+            gates, self.gates = self.gates, {}
+            end_play(self, ((gate.task, gate.has_operation) for gate in gates.values()))
 
     def fail(self, problem: str) -> None:
         """End the replay by an error that belongs to no record; earlier divergences stay."""

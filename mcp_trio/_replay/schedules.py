@@ -43,7 +43,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 import msgspec
-import outcome
 import trio
 from trio.lowlevel import Abort as AbortResult
 
@@ -59,7 +58,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, raise_abort
+from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, end_play, raise_abort
 from mcp_trio._replay.sweep_trace import (
     Input,
     Outcomes,
@@ -665,18 +664,11 @@ class Scheduler:
         self.finish()
 
     def finish(self) -> None:
-        """End the schedule: wake every lane, and let sleeping tasks wake."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self.clock.run_freely()
-        self.thread_token.limit_runs()
-        waiting = [*self._ready.values(), *self._running.values()]
-        self._ready, self._running = {}, {}
-        for event in waiting:
-            if event.task is not None:
-                result = outcome.Error(Abort()) if event.has_operation else outcome.Value(None)
-                trio.lowlevel.reschedule(event.task, result)
+        """End the schedule, unless it is over."""
+        if not self.is_over:
+            events = [*self._ready.values(), *self._running.values()]
+            self._ready, self._running = {}, {}
+            end_play(self, [(each.task, each.has_operation) for each in events if each.task])
 
 
 _DONE: Final = RecordedOutcome("res", b"null")

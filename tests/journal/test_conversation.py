@@ -84,9 +84,9 @@ def test_answers_cancellations_and_owned_messages_are_found():
     told = conversation(recorded(*SESSION))
     assert {index: said.index for index, said in told.answers.items()} == {4: 5, 2: 6}
     assert told.cancelled == {1}
-    assert [said.index for said in told.caused_by(2)] == [4, 6]
-    assert [said.index for said in told.caused_by(None)] == [0]
-    assert told.caused_by(5) == []
+    assert [said.index for said in told.caused[2]] == [4, 6]
+    assert [said.index for said in told.caused[None]] == [0]
+    assert 5 not in told.caused
     assert [said.index for said in told.of("client", "request")] == [1, 2]
 
 
