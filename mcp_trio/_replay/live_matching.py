@@ -114,10 +114,9 @@ def retry_params(
     Responses to input requests that the live server does not make are left out.
     """
     keys = live_keys(recorded.requests, live.requests)
-    adapted = {**params}
-    given = members_of(adapted.pop(INPUT_RESPONSES, None))
-    adapted.pop(REQUEST_STATE, None)
-    if given:
+    adapted = {name: value for name, value in params.items() if name != REQUEST_STATE}
+    if INPUT_RESPONSES in adapted:
+        given = members_of(adapted[INPUT_RESPONSES])
         adapted[INPUT_RESPONSES] = {keys[key]: given[key] for key in given if key in keys}
     if live.request_state is not None:
         adapted[REQUEST_STATE] = live.request_state

@@ -21,7 +21,6 @@ if they answer the same input requests, and accept or decline them as the record
 import os
 import re
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -491,33 +490,25 @@ class MockSession:
             while position < len(messages) and self._answer_awaited_at(messages, position) is None:
                 self._send(messages[position])
                 position += 1
-        if position < len(messages):
-            scope = trio.CancelScope()
-            if request_id is not None:
-                self._scopes[request_id] = scope
-            begin_ns = 0 if cause is None else cause.time_ns
-            self._nursery.start_soon(
-                self._send_later, messages, position, begin_ns, request_id, scope
-            )
-
-    async def _send_later(
-        self,
-        messages: Sequence[RecordedMessage],
-        position: int,
-        begin_ns: int,
-        request_id: Id | None,
-        scope: trio.CancelScope,
-    ) -> None:
-        begin = trio.current_time()
-        with scope:
-            for each in range(position, len(messages)):
-                while (answered := self._answer_awaited_at(messages, each)) is not None:
-                    await answered.wait()
-                if self._is_paced:
-                    await trio.sleep_until(begin + (messages[each].time_ns - begin_ns) / 1e9)
-                self._send(messages[each])
+        if position == len(messages):
+            return
+        scope = trio.CancelScope()
         if request_id is not None:
-            self._scopes.pop(request_id, None)
+            self._scopes[request_id] = scope
+
+        async def send_later() -> None:
+            begin, begin_ns = trio.current_time(), 0 if cause is None else cause.time_ns
+            with scope:
+                for each in range(position, len(messages)):
+                    while (answered := self._answer_awaited_at(messages, each)) is not None:
+                        await answered.wait()
+                    if self._is_paced:
+                        await trio.sleep_until(begin + (messages[each].time_ns - begin_ns) / 1e9)
+                    self._send(messages[each])
+            if request_id is not None:
+                self._scopes.pop(request_id, None)
+
+        self._nursery.start_soon(send_later)
 
     def _answer_awaited_at(
         self, messages: Sequence[RecordedMessage], position: int
@@ -809,28 +800,24 @@ def run_mock(mock: MockServer) -> int:
     The session ends when the client disconnects, when the parent process exits, and at SIGINT and
     SIGTERM. Return the exit status: 0, or 128 plus the number of the signal.
     """
-    return trio.run(_run, mock)
+    from mcp_trio._server.http_serve import serve_until_signal
 
-
-async def _run(mock: MockServer) -> int:
     parent_pid = os.getppid()
-    channel = open_stdio_channel(*divert_stdio(), limits=mock.limits)
-    status = 0
 
-    async def exit_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-        nonlocal status
-        async for number in signals:
-            status = SIGNAL_STATUS_BASE + number
-            scope.cancel()
+    async def run() -> int:
+        channel = open_stdio_channel(*divert_stdio(), limits=mock.limits)
 
-    async def exit_on_parent_death(scope: trio.CancelScope) -> None:
-        await wait_parent_death(parent_pid=parent_pid, limits=mock.limits)
-        scope.cancel()
-
-    with trio.open_signal_receiver(*SIGNALS) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(exit_on_signal, signals, nursery.cancel_scope)
-            nursery.start_soon(exit_on_parent_death, nursery.cancel_scope)
+        async def serve(*, task_status: trio.TaskStatus[str]) -> None:
+            task_status.started("stdio")
             await mock.serve(channel)
-            nursery.cancel_scope.cancel()
-    return status
+
+        return await serve_until_signal(
+            serve,
+            lambda _: None,
+            mock.limits.shutdown.exit_seconds,
+            SIGNALS,
+            partial(wait_parent_death, parent_pid=parent_pid, limits=mock.limits),
+        )
+
+    number = trio.run(run)
+    return SIGNAL_STATUS_BASE + number if number else 0
