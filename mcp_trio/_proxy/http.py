@@ -73,7 +73,7 @@ from mcp_trio._transports.http_client_requests import (
     is_event_stream,
     parsed_url,
 )
-from mcp_trio._transports.http_response import BodyTooLargeError, Exchange, until_gone
+from mcp_trio._transports.http_response import BodyTooLargeError, Exchange, run_while_connected
 from mcp_trio._transports.http_server import serve_native
 from mcp_trio._transports.sockets import netloc, open_tcp_listeners
 from mcp_trio.errors import SERVER_BUSY
@@ -352,7 +352,7 @@ class ProxiedExchange:
             self.recording.journal.record("in", self.body, messages=self.messages)
             self.recording.journal.flush()
         try:
-            if not await until_gone(self.exchange, self._pass):
+            if not await run_while_connected(self.exchange, self._pass):
                 # A client that disconnects cancels its stateless requests.
                 journal = self.recording.journal
                 self._note(error="the client went away")

@@ -57,8 +57,7 @@ from mcp_trio._transports.http_response import (
     ResponseStream,
     StreamSender,
     TooManyBodiesError,
-    carried,
-    until_gone,
+    run_while_connected,
 )
 from mcp_trio._transports.http_sessions import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.peer_log import PeerLog
@@ -207,10 +206,10 @@ class McpEndpoint:
                 opening.request,
                 [opening.request.id],
                 auth=pending.request.auth,
-                is_narrow=not pending.request.accepts_event_streams,
+                is_json_only=not pending.request.accepts_event_streams,
             )
             assert stream is not None
-            await stream.news()  # A session whose handshake fails gets no id.
+            await stream.wait_ready()  # A session whose handshake fails gets no id.
             if session.is_negotiated:
                 self.runtime.sessions.publish(session)
             has_received_id = (
@@ -232,12 +231,12 @@ class McpEndpoint:
         if not awaited:
             channel.deliver(body, routing_result.message, auth=auth)
             return pending.answer(202, _id_headers(session))
-        narrow = not pending.request.accepts_event_streams
+        is_json_only = not pending.request.accepts_event_streams
         try:
             stream, steps = self._delivered(
                 pending,
                 lambda: channel.deliver(
-                    body, routing_result.message, awaited, auth=auth, is_narrow=narrow
+                    body, routing_result.message, awaited, auth=auth, is_json_only=is_json_only
                 ),
             )
         except DuplicateIdError:
@@ -284,12 +283,14 @@ class McpEndpoint:
             if steps:
                 await lead(steps)
             is_answered = stream.is_ended
-            has_stayed = await carried(pending.exchange, sender, stream, self._timer_queue)
+            has_stayed = await sender.send_while_connected(
+                pending.exchange, stream, self._timer_queue
+            )
         finally:
             if not is_answered:  # Otherwise `used` has noted the time just now.
                 session.used_at = trio.current_time()
             if not has_stayed:
-                session.channel.left(stream)
+                session.channel.mark_disconnected(stream)
         return has_stayed
 
     async def listen(
@@ -300,25 +301,27 @@ class McpEndpoint:
         event_id = routing_result.last_event_id
         if event_id:
             try:
-                stream = session.channel.resumed(event_id)
+                stream = session.channel.resume(event_id)
             except LookupError as error:
                 raise RejectedError(Rejection(status=400, text=str(error))) from None
-            if stream.is_ended and not stream.has_waiting:
+            if stream.is_ended and not stream.has_messages:
                 # After an empty stream, the TypeScript SDK would reconnect for ever.
                 text = f"the stream of event {event_id!r} has ended: nothing comes behind it"
                 headers = [("Allow", "POST, DELETE")]
                 raise RejectedError(Rejection(status=405, text=text, headers=headers))
         else:
-            stream = session.channel.unasked
-            if stream.is_carried:
+            stream = session.channel.standalone
+            if stream.sender is not None:
                 text = "this stream is open already, on another connection"
                 raise RejectedError(Rejection(status=409, text=text))
         sender = self._sender(pending, session, stream)
         try:
-            await until_gone(pending.exchange, partial(sender.stream, pending.exchange, stream))
+            await run_while_connected(
+                pending.exchange, partial(sender.send_events, pending.exchange, stream)
+            )
         finally:
             session.used_at = trio.current_time()
-            session.channel.left(stream)
+            session.channel.mark_disconnected(stream)
 
     async def end(self, pending: PendingRequest, routing_result: EndSession, _body: bytes) -> None:
         """Close the session that the client has ended with DELETE."""
@@ -338,12 +341,12 @@ class McpEndpoint:
         return StreamSender(
             limits=self.runtime.server.limits,
             headers=[*_id_headers(session), *pending.headers],
-            begin=partial(channel.begin if primes else channel.begin_unseen, stream),
-            last_id=partial(channel.last_id, stream) if primes else None,
+            begin_events=partial(channel.begin_events, stream, has_first_event=primes),
+            last_event_id=partial(channel.last_event_id, stream) if primes else None,
             # Other errors of sessions have the status 200.
             status_of=None if self.protected is None else _status_of_denial,
             challenge_of=self._challenge_of(pending),
-            wants_stream=self.streams_answers,
+            prefers_events=self.streams_answers,
             why_unanswered=why_unanswered,
         )
 
@@ -384,7 +387,7 @@ class McpEndpoint:
                 message,
                 request.auth,
                 address=request.client,
-                is_narrow=not request.accepts_event_streams,
+                is_json_only=not request.accepts_event_streams,
             ),
         )
         sender = StreamSender(
@@ -405,9 +408,9 @@ class McpEndpoint:
         try:
             if steps:
                 await lead(steps)
-            await carried(pending.exchange, sender, slot.stream, self._timer_queue)
+            await sender.send_while_connected(pending.exchange, slot.stream, self._timer_queue)
         finally:
-            channel.abandon(slot)
+            channel.cancel(slot)
 
 
 def open_session(
@@ -498,9 +501,9 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
         sender = StreamSender(
             limits=self.runtime.server.limits, headers=pending.headers, first_event=endpoint
         )
-        carry = partial(sender.stream, pending.exchange, session.channel.unasked)
+        send = partial(sender.send_events, pending.exchange, session.channel.standalone)
         try:
-            await until_gone(pending.exchange, carry)
+            await run_while_connected(pending.exchange, send)
         finally:
             session.channel.finish()
 
@@ -627,13 +630,13 @@ class CustomRoutes:
             RejectedError: The body cannot be read; or it is not JSON, and the handler asked for it.
             trio.BrokenResourceError: The client is gone.
         """
-        # An exception that left the nursery of `until_gone` would be in a group.
+        # An exception that left the nursery of `run_while_connected` would be in a group.
         outcomes: list[_Outcome] = []
 
         async def handle() -> None:
             outcomes.append(await self._outcome(handler, path_params, pending))
 
-        if await until_gone(pending.exchange, handle):
+        if await run_while_connected(pending.exchange, handle):
             (outcome,) = outcomes
             if isinstance(outcome, RejectedError):
                 raise outcome

@@ -150,183 +150,168 @@ Responder: TypeAlias = Callable[[Exchange], Awaitable[None]]
 a response has started."""
 
 
-class Sent(msgspec.Struct, eq=False, gc=False):
-    """A JSON-RPC message on a response stream.
+class QueuedMessage(msgspec.Struct, eq=False, gc=False):
+    """A JSON-RPC message in the queue of a response stream.
 
     Attributes:
-        frame: The encoded message.
+        message: The encoded message.
         event_id: The SSE event id; None where the stream cannot be resumed.
-        is_answer: Whether the message is the response to a request of the stream.
+        is_response: Whether the message is the response to a request of the stream.
     """
 
-    frame: bytes
+    message: bytes
     event_id: str | None
-    is_answer: bool
+    is_response: bool
 
 
 class ResponseStream(msgspec.Struct, eq=False):
     """The queue of one stream's messages that no HTTP response has sent yet, in order.
 
     The stream ends when the responses to all requests in `awaits` were put, or by `end`. While no
-    HTTP response carries the stream, the oldest messages are dropped for newer ones over the
-    limits. After `leave`, the queue stays empty: a client that reconnects gets its messages from
-    the session's event store.
+    HTTP response sends the stream, the oldest messages are dropped for newer ones over the limits.
+    After `mark_disconnected`, the queue stays empty: a client that reconnects gets its messages
+    from the session's event store.
 
     Attributes:
         limits: The bounds of the queue.
         number: The stream's number in the session's event store; None while the stream cannot be
             resumed.
-        first_id: The id of an event without a message that precedes all others.
+        first_event_id: The id of an event without a message that precedes all others.
         awaits: The ids of the requests whose responses go to this stream.
-        is_narrow: Whether the client accepts JSON only, so that responses alone go to it.
-        carrier: The cancel scope of the HTTP response that sends the stream as events; None while
+        is_json_only: Whether the client accepts no event stream, so that responses alone go to it.
+        sender: The cancel scope of the HTTP response that sends the stream as events; None while
             there is none.
         is_ended: Whether no message follows those in the queue.
         is_overrun: Whether the client has read too slowly, so that its HTTP response must fail.
-        is_left: Whether the client has disconnected before the end.
+        is_disconnected: Whether the client has disconnected before the end.
         dropped: The number of messages that were dropped over the limits.
     """
 
     limits: Limits
     number: int | None = None
-    first_id: str | None = None
+    first_event_id: str | None = None
     awaits: frozenset[RequestId] = frozenset()
-    is_narrow: bool = False
-    carrier: trio.CancelScope | None = None
+    is_json_only: bool = False
+    sender: trio.CancelScope | None = None
     is_ended: bool = False
     is_overrun: bool = False
-    is_left: bool = False
+    is_disconnected: bool = False
     dropped: int = 0
-    _waiting: list[Sent] = []
+    _queue: list[QueuedMessage] = []
     _bytes: int = 0
-    _news: Wakeup = msgspec.field(default_factory=Wakeup)
+    _changed: Wakeup = msgspec.field(default_factory=Wakeup)
 
     @property
-    def answers(self) -> Sequence[bytes] | None:
+    def responses(self) -> Sequence[bytes] | None:
         """The responses, if the stream has ended and holds nothing else; otherwise None."""
-        if not self.is_ended:
+        if not self.is_ended or not all(queued.is_response for queued in self._queue):
             return None
-        frames: list[bytes] = []
-        for sent in self._waiting:
-            if not sent.is_answer:
-                return None
-            frames.append(sent.frame)
-        return frames
+        return self.messages
 
     @property
-    def is_carried(self) -> bool:
-        """Return whether an HTTP response is sending this stream as events."""
-        return self.carrier is not None
+    def messages(self) -> Sequence[bytes]:
+        """The encoded messages in the queue."""
+        return [queued.message for queued in self._queue]
 
     @property
-    def has_waiting(self) -> bool:
+    def has_messages(self) -> bool:
         """Return whether the queue holds a message."""
-        return bool(self._waiting)
+        return bool(self._queue)
 
     @property
-    def has_news(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether the queue holds a message, or a wait for one has become pointless."""
-        return bool(self._waiting) or self.is_ended or self.is_overrun
+        return bool(self._queue) or self.is_ended or self.is_overrun
 
-    def put(self, sent: Sent) -> None:
+    def put(self, queued: QueuedMessage) -> None:
         """Append a message; over the limits, drop the oldest ones, or fail the HTTP response."""
-        if self.is_left:
+        if self.is_disconnected:
             return
-        self._waiting.append(sent)
-        self._bytes += len(sent.frame)
+        self._queue.append(queued)
+        self._bytes += len(queued.message)
         http = self.limits.http
-        while self._waiting:
+        while self._queue:
             # The newest message does not count: one large message does not make a client slow.
-            before = self._bytes - len(self._waiting[-1].frame)
-            is_many = len(self._waiting) > http.events_kept_max and not self.is_carried
+            before = self._bytes - len(self._queue[-1].message)
+            is_many = len(self._queue) > http.events_kept_max and self.sender is None
             if before <= http.unsent_bytes_max and not is_many:
                 break
-            if self.is_carried:
+            if self.sender is not None:
                 self.is_overrun = True
                 self.take()
             else:
-                self._bytes -= len(self._waiting.pop(0).frame)
+                self._bytes -= len(self._queue.pop(0).message)
                 self.dropped += 1
-        self._news.wake()
+        self._changed.wake()
 
-    def put_again(self, events: Sequence[Sent]) -> None:
-        """Put the events that a reconnected client has missed in front of the queue."""
-        self.is_left = False
-        known = {sent.event_id for sent in events}
-        self._waiting = [*events, *(sent for sent in self._waiting if sent.event_id not in known)]
-        self._bytes = sum(len(sent.frame) for sent in self._waiting)
-        self._news.wake()
+    def put_missed(self, missed: Sequence[QueuedMessage]) -> None:
+        """Put the messages that a reconnected client has missed in front of the queue."""
+        self.is_disconnected = False
+        known = {queued.event_id for queued in missed}
+        self._queue = [*missed, *(each for each in self._queue if each.event_id not in known)]
+        self._bytes = sum(len(queued.message) for queued in self._queue)
+        self._changed.wake()
 
-    @property
-    def frames(self) -> Sequence[bytes]:
-        """The encoded messages in the queue."""
-        return [sent.frame for sent in self._waiting]
-
-    def name_all(self, ids: Iterable[str]) -> None:
+    def set_event_ids(self, ids: Iterable[str]) -> None:
         """Give each message in the queue its event id."""
-        for sent, event_id in zip(self._waiting, ids, strict=True):
-            sent.event_id = event_id
+        for queued, event_id in zip(self._queue, ids, strict=True):
+            queued.event_id = event_id
 
-    def answered(self, request_id: RequestId) -> None:
+    def mark_answered(self, request_id: RequestId) -> None:
         """Remove a request from `awaits`; after the last one, end the stream."""
         self.awaits -= {request_id}
         if not self.awaits:
             self.end()
 
-    def carry(self, carrier: trio.CancelScope) -> None:
+    def start_sending(self, sender: trio.CancelScope) -> None:
         """Let the HTTP response with this cancel scope send the stream; cancel the previous one."""
-        before, self.carrier = self.carrier, carrier
+        before, self.sender = self.sender, sender
         if before is not None:
             before.cancel()
         self.is_overrun = False
 
-    def put_down(self, carrier: trio.CancelScope) -> None:
-        """End `carry`, unless another HTTP response has taken the stream over."""
-        if self.carrier is carrier:
-            self.carrier = None
+    def stop_sending(self, sender: trio.CancelScope) -> None:
+        """End `start_sending`, unless another HTTP response has taken the stream over."""
+        if self.sender is sender:
+            self.sender = None
 
-    def leave(self) -> None:
+    def mark_disconnected(self) -> None:
         """Empty the queue: a client that reconnects gets the messages from the event store."""
-        self.is_left = True
+        self.is_disconnected = True
         self.take()
 
     def end(self) -> None:
         """End the stream after the messages in the queue."""
         self.is_ended = True
-        self._news.wake()
+        self._changed.wake()
 
-    def take(self) -> Sequence[Sent]:
+    def take(self) -> Sequence[QueuedMessage]:
         """Remove and return all messages in the queue."""
-        taken, self._waiting, self._bytes = self._waiting, [], 0
+        taken, self._queue, self._bytes = self._queue, [], 0
         return taken
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the stream has ended; this always executes a checkpoint."""
         await trio.lowlevel.checkpoint()
         while not self.is_ended:
-            await self._news.wait()
+            await self._changed.wait()
 
-    async def soon(self, seconds: float) -> None:
-        """Wait as `news` does, for at most `seconds`; this always executes a checkpoint."""
-        with trio.move_on_after(seconds):
-            await self.news()
+    async def wait_ready(self) -> None:
+        """Wait until `is_ready`; this always executes a checkpoint."""
+        if self.is_ready:
+            await trio.lowlevel.checkpoint()
+        while not self.is_ready:
+            await self._changed.wait()
 
-    async def soon_by(self, timeout: TimerQueue) -> None:
-        """Wait as `soon` does, with a timer that many streams share.
+    async def wait_ready_or_timeout(self, timer_queue: TimerQueue) -> None:
+        """Wait until `is_ready`, or until a timer expires that many streams share.
 
-        With news, this only checks for cancellation.
+        If the stream is ready, this only checks for cancellation.
         """
-        if self.has_news:
+        if self.is_ready:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
-            await timeout.wait(self._news)
-
-    async def news(self) -> None:
-        """Wait until `has_news`; this always executes a checkpoint."""
-        if self.has_news:
-            await trio.lowlevel.checkpoint()
-        while not self.has_news:
-            await self._news.wait()
+            await timer_queue.wait(self._changed)
 
 
 STREAM_HEADERS: Final[Headers] = (
@@ -363,32 +348,33 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     Attributes:
         limits: The time before a response becomes an event stream, and between keep-alive comments.
         headers: Headers of every response.
-        status_of: Returns the HTTP status of a JSON answer with this JSON-RPC error code; without
+        status_of: Returns the HTTP status of a JSON response with this JSON-RPC error code; without
             it, the status is 200.
-        challenge_of: Returns further headers of a JSON answer whose status is not 200, given the
+        challenge_of: Returns further headers of a JSON response whose status is not 200, given the
             data of its error.
-        begin: Called when the events start; returns the id of a first event without a message, or
-            None for no such event.
-        first_event: The first event if `begin` returns None.
-        last_id: Returns the id of a last event without a message, with which the client can
+        begin_events: Called when the events start; returns the id of a first event without a
+            message, or None for no such event.
+        first_event: The first event if `begin_events` returns None.
+        last_event_id: Returns the id of a last event without a message, with which the client can
             reconnect when the server closes the connection before the stream has ended. Without
             it, the connection stays open until the stream ends.
-        why_unanswered: Returns the response for a stream that ends without a message; None for 202.
-        wants_stream: Whether to send events to a client that accepts both events and JSON.
+        why_unanswered: Returns the rejection for a stream that ends without a message; None for
+            the status 202.
+        prefers_events: Whether to send events to a client that accepts both events and JSON.
     """
 
     limits: Limits
     headers: Headers = ()
     status_of: Callable[[int], int] | None = None
     challenge_of: Callable[[Any], Headers] | None = None
-    begin: Callable[[], str | None] = _nothing
+    begin_events: Callable[[], str | None] = _nothing
     first_event: Event | None = None
-    last_id: Callable[[], str] | None = None
+    last_event_id: Callable[[], str] | None = None
     why_unanswered: Callable[[], Rejection | None] = _nothing
-    wants_stream: bool = False
+    prefers_events: bool = False
 
-    async def carry(self, exchange: Exchange, stream: ResponseStream) -> None:
-        """Send the stream to its end: as one JSON answer, or as events.
+    async def send(self, exchange: Exchange, stream: ResponseStream) -> None:
+        """Send the stream to its end: as one JSON response, or as events.
 
         After a cancellation or a disconnect, messages that were taken from the stream may not have
         arrived.
@@ -396,55 +382,37 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         Raises:
             trio.BrokenResourceError: The client has disconnected, or reads too slowly.
         """
-        may_be_json = not self._is_stream(exchange.request) or self.status_of is not None
+        may_be_json = not self._uses_events(exchange.request) or self.status_of is not None
         if may_be_json and not stream.is_ended:
-            if stream.is_narrow:
-                await stream.ended()
+            if stream.is_json_only:
+                await stream.wait_ended()
             else:
-                await stream.soon(self.limits.http.stream_after_seconds)
+                with trio.move_on_after(self.limits.http.stream_after_seconds):
+                    await stream.wait_ready()
         if stream.is_ended:
-            await exchange.answer(*self.whole(exchange.request, stream))
+            await exchange.answer(*self._complete_response(exchange.request, stream))
         else:
-            await self._carry_on(exchange, stream)
+            await self._send_open_stream(exchange, stream)
 
-    def whole(self, request: HttpRequest, stream: ResponseStream) -> CompleteResponse:
-        """Return the complete response of an ended stream, in the form that `request` accepts.
+    async def send_while_connected(
+        self, exchange: Exchange, stream: ResponseStream, timer_queue: TimerQueue
+    ) -> bool:
+        """Send the stream, and stop when the client disconnects; return False in that case.
 
-        A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
-        status of an event stream is always 200.
+        Most streams end before the timer of `timer_queue` expires, and are sent without a task that
+        watches for the disconnect.
+
+        Raises:
+            trio.BrokenResourceError: The client had disconnected when such a stream was sent.
         """
-        is_stream = self._is_stream(request)
-        frames = None if is_stream and self.status_of is None else stream.answers
-        if frames is None or (len(frames) > 1 and not stream.is_narrow):
-            return self._events(stream)
-        if not frames:
-            rejection = self.why_unanswered()
-            if rejection is None:
-                return _ACCEPTED, self.headers, b""
-            return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
-        status, headers = _OK, self.headers
-        if self.status_of is not None and len(frames) == 1:
-            error = msgspec.json.decode(frames[0], type=_ResponseError).error
-            status = _OK if error is None else self.status_of(error.code)
-            if error is not None and status != _OK and self.challenge_of is not None:
-                headers = [*headers, *self.challenge_of(error.data)]
-        if is_stream and status == _OK:
-            return self._events(stream)
-        stream.take()
-        body = frames[0] if len(frames) == 1 else b"[%b]" % b",".join(frames)
-        return status, [*_JSON_HEADERS, *headers], body
+        if not stream.is_ended:
+            await stream.wait_ready_or_timeout(timer_queue)
+        if not stream.is_ended:
+            return await run_while_connected(exchange, partial(self.send, exchange, stream))
+        await exchange.answer(*self._complete_response(exchange.request, stream))
+        return True
 
-    def _events(self, stream: ResponseStream) -> CompleteResponse:
-        """Return all events as one answer with a known length."""
-        first = self._first_event()
-        events = b"" if first is None else encode_event(first)
-        events += _encoded(stream.take())
-        return _OK, [*STREAM_HEADERS, *self.headers], events
-
-    def _is_stream(self, request: HttpRequest) -> bool:
-        return not request.accepts_json or (self.wants_stream and request.accepts_event_streams)
-
-    async def stream(self, exchange: Exchange, stream: ResponseStream) -> None:
+    async def send_events(self, exchange: Exchange, stream: ResponseStream) -> None:
         """Send the stream as events to its end, or for `limits.http.stream_seconds_max`.
 
         Raises:
@@ -452,34 +420,85 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 reconnected, so that another response has taken the stream over.
         """
         if stream.is_ended:
-            await exchange.answer(*self._events(stream))
+            await exchange.answer(*self._complete_events(stream))
         else:
-            await self._carry_on(exchange, stream)
+            await self._send_open_stream(exchange, stream)
 
-    async def _carry_on(self, exchange: Exchange, stream: ResponseStream) -> None:
-        with trio.CancelScope() as scope:
-            stream.carry(scope)
+    def _complete_response(self, request: HttpRequest, stream: ResponseStream) -> CompleteResponse:
+        """Return the complete response of an ended stream, in the form that `request` accepts.
+
+        A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
+        status of an event stream is always 200.
+        """
+        uses_events = self._uses_events(request)
+        responses = None if uses_events and self.status_of is None else stream.responses
+        if responses is None or (len(responses) > 1 and not stream.is_json_only):
+            return self._complete_events(stream)
+        if not responses:
+            rejection = self.why_unanswered()
+            if rejection is None:
+                return _ACCEPTED, self.headers, b""
+            return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
+        status, headers = _OK, self.headers
+        if self.status_of is not None and len(responses) == 1:
+            error = msgspec.json.decode(responses[0], type=_ResponseError).error
+            status = _OK if error is None else self.status_of(error.code)
+            if error is not None and status != _OK and self.challenge_of is not None:
+                headers = [*headers, *self.challenge_of(error.data)]
+        if uses_events and status == _OK:
+            return self._complete_events(stream)
+        stream.take()
+        body = responses[0] if len(responses) == 1 else b"[%b]" % b",".join(responses)
+        return status, [*_JSON_HEADERS, *headers], body
+
+    def _complete_events(self, stream: ResponseStream) -> CompleteResponse:
+        """Return all events as one response with a known length."""
+        first = self._first_event()
+        events = b"" if first is None else encode_event(first)
+        events += _encoded(stream.take())
+        return _OK, [*STREAM_HEADERS, *self.headers], events
+
+    def _uses_events(self, request: HttpRequest) -> bool:
+        return not request.accepts_json or (self.prefers_events and request.accepts_event_streams)
+
+    def _first_event(self) -> Event | None:
+        first_id = self.begin_events()
+        if first_id is None:
+            return self.first_event
+        return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
+
+    async def _send_open_stream(self, exchange: Exchange, stream: ResponseStream) -> None:
+        """Send events as they are put on the stream."""
+        with trio.CancelScope() as sender:
+            stream.start_sending(sender)
             try:
-                await self._stream(exchange, stream, scope)
+                await self._send_until_ended(exchange, stream, sender)
             finally:
-                stream.put_down(scope)
-        if scope.cancelled_caught:
+                stream.stop_sending(sender)
+        if sender.cancelled_caught:
             raise trio.BrokenResourceError(
                 "the client has reconnected: another connection has taken the stream over"
             )
 
-    async def _stream(
-        self, exchange: Exchange, stream: ResponseStream, scope: trio.CancelScope
+    async def _send_until_ended(
+        self, exchange: Exchange, stream: ResponseStream, sender: trio.CancelScope
     ) -> None:
+        http = self.limits.http
         await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
         first = self._first_event()
         if first is not None:
             await exchange.send(encode_event(first))
-        over_at = math.inf
-        if self.last_id is not None:
-            over_at = trio.current_time() + self.limits.http.stream_seconds_max
-        while stream.has_waiting or not (stream.is_ended or trio.current_time() >= over_at):
-            await self._next_news(exchange, stream, over_at)
+        end_at = math.inf
+        if self.last_event_id is not None:
+            end_at = trio.current_time() + http.stream_seconds_max
+        while stream.has_messages or not (stream.is_ended or trio.current_time() >= end_at):
+            if not stream.is_ready:
+                seconds = http.sse_keep_alive_seconds
+                with trio.move_on_at(end_at), trio.move_on_after(seconds) as silence:
+                    await stream.wait_ready()
+                if silence.cancelled_caught:
+                    await exchange.send(COMMENT)  # proxies close connections that are silent
+                    continue
             # If another response has taken the stream over, the messages are that one's.
             await trio.lowlevel.checkpoint_if_cancelled()
             events = _encoded(stream.take())
@@ -491,58 +510,20 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 await exchange.send(events)
         if not stream.is_ended:
             # The last event has the id and the delay with which the client is to reconnect.
-            assert self.last_id is not None
-            last = Event(id=self.last_id(), retry_ms=self.limits.http.sse_retry_ms)
+            assert self.last_event_id is not None
+            last = Event(id=self.last_event_id(), retry_ms=http.sse_retry_ms)
             await exchange.send(encode_event(last))
-            stream.put_down(scope)  # the client may reconnect before this response has ended
+            stream.stop_sending(sender)  # the client may reconnect before this response has ended
         await exchange.end()
 
-    def _first_event(self) -> Event | None:
-        first_id = self.begin()
-        if first_id is None:
-            return self.first_event
-        return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
 
-    async def _next_news(self, exchange: Exchange, stream: ResponseStream, over_at: float) -> None:
-        """Wait for the next messages; send keep-alive comments, so that proxies keep waiting."""
-        while not stream.has_news:
-            with (
-                trio.move_on_at(over_at),
-                trio.move_on_after(self.limits.http.sse_keep_alive_seconds),
-            ):
-                await stream.news()
-            if trio.current_time() >= over_at:
-                return
-            if not stream.has_news:
-                await exchange.send(COMMENT)
+def _encoded(queued: Sequence[QueuedMessage]) -> bytes:
+    return b"".join([encode_event(Event(each.message, id=each.event_id)) for each in queued])
 
 
-def _encoded(taken: Sequence[Sent]) -> bytes:
-    return b"".join([encode_event(Event(each.frame, id=each.event_id)) for each in taken])
-
-
-async def carried(
-    exchange: Exchange, carrier: StreamSender, stream: ResponseStream, timeout: TimerQueue
-) -> bool:
-    """Send the stream, and stop when the client disconnects; return False in that case.
-
-    Most streams end before the timer of `timeout` expires, and are sent without a task that
-    watches for the disconnect.
-
-    Raises:
-        trio.BrokenResourceError: The client had disconnected when such a stream was sent.
-    """
-    if not stream.is_ended:
-        await stream.soon_by(timeout)
-    if not stream.is_ended:
-        return await until_gone(exchange, partial(carrier.carry, exchange, stream))
-    await exchange.answer(*carrier.whole(exchange.request, stream))
-    return True
-
-
-async def until_gone(exchange: Exchange, carry: Callable[[], Awaitable[None]]) -> bool:
-    """Run `carry`, and cancel it when the client disconnects; return False in that case."""
-    has_stayed = False
+async def run_while_connected(exchange: Exchange, work: Callable[[], Awaitable[None]]) -> bool:
+    """Run `work`, and cancel it when the client disconnects; return False in that case."""
+    is_connected = False
 
     async def watch(scope: trio.CancelScope) -> None:
         await exchange.gone()
@@ -551,7 +532,7 @@ async def until_gone(exchange: Exchange, carry: Callable[[], Awaitable[None]]) -
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch, nursery.cancel_scope)
         with suppress(trio.BrokenResourceError):
-            await carry()
-            has_stayed = True
+            await work()
+            is_connected = True
         nursery.cancel_scope.cancel()
-    return has_stayed
+    return is_connected

@@ -40,7 +40,7 @@ from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
 from mcp_trio._protocol.shares import network_of
 from mcp_trio._transports.channel import Received
 from mcp_trio._transports.concurrency import Wakeup
-from mcp_trio._transports.http_response import ResponseStream, Sent
+from mcp_trio._transports.http_response import QueuedMessage, ResponseStream
 from mcp_trio.limits import Limits
 from mcp_trio.types import CancelledParams, RequestId
 
@@ -49,71 +49,11 @@ Take: TypeAlias = Callable[[Sequence[Received]], None]
 
 
 @attrs.define(eq=False, repr=False)
-class RequestInbox:
-    """The receiving side of an HTTP server's channel, filled by the exchanges of its clients.
-
-    A session that has called `deliver_to` gets each message synchronously, within `put`. Otherwise
-    the message is kept until `receive` or `deliver_to` is called.
-    """
-
-    _take: Take | None = attrs.field(default=None, init=False)
-    _waiting: tuple[Received, ...] = attrs.field(default=(), init=False)
-    _has_eof: bool = attrs.field(default=False, init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
-    _news: Wakeup = attrs.field(factory=Wakeup, init=False)
-
-    def deliver_to(self, take: Take) -> None:
-        """Pass the messages that are kept, and all later ones, to `take`."""
-        self._take = take
-        waiting, self._waiting = self._waiting, ()
-        if waiting:
-            take(waiting)
-        if self._has_eof:
-            take([])
-
-    def put(self, message: bytes) -> None:
-        """Pass one message to the session, or keep it; a closed inbox drops it."""
-        if self._is_closed:
-            return
-        if self._take is not None:
-            self._take([message])
-        else:
-            self._waiting = (*self._waiting, message)
-            self._news.wake()
-
-    def end(self) -> None:
-        """Report the end of input to the session."""
-        self._has_eof = True
-        self._news.wake()
-        if self._take is not None:
-            self._take([])
-
-    def close(self) -> None:
-        """Drop all later messages, and report the end of input to the session."""
-        self._is_closed = True
-        self.end()
-        self._take = None
-
-    async def receive(self) -> Sequence[Received]:
-        """Return the messages that are kept, at least one; an empty sequence at the end of input.
-
-        Cancellation loses no message.
-
-        Raises:
-            trio.ClosedResourceError: The inbox is closed.
-        """
-        await trio.lowlevel.checkpoint()
-        while not (self._waiting or self._has_eof or self._is_closed):
-            await self._news.wait()
-        if self._is_closed:
-            raise trio.ClosedResourceError
-        taken, self._waiting = self._waiting, ()
-        return taken
-
-
-@attrs.define(eq=False, repr=False)
 class RoutedChannel(ABC):
     """A channel that receives from many HTTP requests, and sends each message to one stream.
+
+    A session that has called `deliver_to` gets each message synchronously. Otherwise the message is
+    kept until `receive` or `deliver_to` is called.
 
     Attributes:
         limits: The bounds of the streams, and their number.
@@ -125,22 +65,61 @@ class RoutedChannel(ABC):
 
     limits: Limits
     transport: str = "http"
-    _inbox: RequestInbox = attrs.field(factory=RequestInbox, init=False)
+    _take: Take | None = attrs.field(default=None, init=False)
+    _received: tuple[Received, ...] = attrs.field(default=(), init=False)
+    _changed: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _has_input_ended: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
 
     @abstractmethod
-    def _route(self, frame: bytes) -> None:
-        """Put a `RelatedMessage` on its stream, or drop it."""
+    def _route(self, message: RelatedMessage) -> None:
+        """Put a message on its stream, or drop it."""
 
     @abstractmethod
     def _open_streams(self) -> Iterable[ResponseStream]:
         """Return the streams that end with the channel."""
 
+    # Received messages
+
+    def deliver_to(self, take: Take) -> None:
+        """Pass the messages that are kept, and all later ones, to `take`."""
+        self._take = take
+        received, self._received = self._received, ()
+        if received:
+            take(received)
+        if self._has_input_ended:
+            take([])
+
+    def _put(self, message: bytes) -> None:
+        """Pass one message to the session, or keep it; a closed channel drops it."""
+        if self._is_closed:
+            return
+        if self._take is not None:
+            self._take([message])
+        else:
+            self._received = (*self._received, message)
+            self._changed.wake()
+
+    async def receive(self) -> Sequence[Received]:
+        """Return the messages that have been received, as `Channel.receive` documents."""
+        await trio.lowlevel.checkpoint()
+        while not (self._received or self._has_input_ended or self._is_closed):
+            await self._changed.wait()
+        if self._is_closed:
+            raise trio.ClosedResourceError("this side of the channel was closed")
+        received, self._received = self._received, ()
+        return received
+
     def finish(self) -> None:
         """End the session's input."""
-        self._inbox.end()
+        self._has_input_ended = True
+        self._changed.wake()
+        if self._take is not None:
+            self._take([])
 
-    def send_nowait(self, frames: Sequence[bytes]) -> int:
+    # Sent messages
+
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
         """Put each message on its stream; return the number of messages, as all are accepted.
 
         Raises:
@@ -148,27 +127,21 @@ class RoutedChannel(ABC):
         """
         if self._is_closed:
             raise trio.ClosedResourceError("this side of the channel was closed")
-        for frame in frames:
-            self._route(frame)
-        return len(frames)
+        for message in messages:
+            assert isinstance(message, RelatedMessage)
+            self._route(message)
+        return len(messages)
 
-    async def send(self, frames: Sequence[bytes]) -> None:
+    async def send(self, messages: Sequence[bytes]) -> None:
         """Put each message on its stream, as `send_nowait` does."""
         await trio.lowlevel.checkpoint()
-        self.send_nowait(frames)
-
-    def deliver_to(self, take: Take) -> None:
-        """Pass each received message to `take` synchronously."""
-        self._inbox.deliver_to(take)
-
-    async def receive(self) -> Sequence[Received]:
-        """Return the messages that have been received, as `Channel.receive` documents."""
-        return await self._inbox.receive()
+        self.send_nowait(messages)
 
     async def aclose(self) -> None:
-        """Close the channel, and end all of its streams."""
+        """Close the channel, and end the session's input and all streams."""
         self._is_closed = True
-        self._inbox.close()
+        self.finish()
+        self._take = None
         for stream in self._open_streams():
             stream.end()
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -191,22 +164,24 @@ class SessionChannel(RoutedChannel):
             the stream of the GET, and streams cannot be resumed.
         events: The store of sent events for clients that reconnect. By default, a `ReplayBuffer`
             is made when the first event is to be kept.
-        unasked: The stream of the GET, for messages that belong to no request.
+        standalone: The stream of the GET, for messages that belong to no request.
     """
 
     has_one_stream: bool = False
     events: EventStore | None = None
-    unasked: ResponseStream = attrs.field(init=False)
-    _streams: dict[int, ResponseStream] = attrs.field(factory=dict[int, ResponseStream], init=False)
-    _of_request: dict[RequestId, ResponseStream] = attrs.field(
+    standalone: ResponseStream = attrs.field(init=False)
+    _numbered: dict[int, ResponseStream] = attrs.field(
+        factory=dict[int, ResponseStream], init=False
+    )
+    _stream_of: dict[RequestId, ResponseStream] = attrs.field(
         factory=dict[RequestId, ResponseStream], init=False
     )
 
     def __attrs_post_init__(self) -> None:
-        self.unasked = ResponseStream(self.limits)
+        self.standalone = ResponseStream(self.limits)
 
     @property
-    def _kept(self) -> EventStore:
+    def _event_store(self) -> EventStore:
         """The event store, made on first use, since most sessions send JSON responses only."""
         if self.events is None:
             limits = self.limits
@@ -218,27 +193,27 @@ class SessionChannel(RoutedChannel):
     @property
     def is_idle(self) -> bool:
         """Return whether the session is idle: no request is unanswered, and no GET is open."""
-        return not (self._of_request or self.unasked.is_carried)
+        return not self._stream_of and self.standalone.sender is None
 
     # Received messages
 
     def deliver(
         self,
-        frame: bytes,
+        encoded: bytes,
         message: Message | Batch,
         awaited: Sequence[RequestId] = (),
         *,
         auth: AuthInfo | None = None,
-        is_narrow: bool = False,
+        is_json_only: bool = False,
     ) -> ResponseStream | None:
         """Deliver the body of a POST to the session.
 
         Args:
-            frame: The encoded message or batch.
+            encoded: The encoded message or batch.
             message: The same, decoded.
             awaited: The ids of its requests.
             auth: The authenticated sender; None without authentication.
-            is_narrow: Whether the client accepts JSON only.
+            is_json_only: Whether the client accepts no event stream.
 
         Returns:
             The stream of the responses; None without requests.
@@ -249,95 +224,94 @@ class SessionChannel(RoutedChannel):
         """
         stream = None
         if awaited:
-            of_request, ids = self._of_request, frozenset(awaited)
-            if len(ids) < len(awaited) or not ids.isdisjoint(of_request):
+            ids = frozenset(awaited)
+            if len(ids) < len(awaited) or not ids.isdisjoint(self._stream_of):
                 raise DuplicateIdError
-            if len(of_request) + len(ids) > self.limits.http.streams_max:
+            if len(self._stream_of) + len(ids) > self.limits.http.streams_max:
                 raise TooManyStreamsError
-            stream = ResponseStream(self.limits, awaits=ids, is_narrow=is_narrow)
+            stream = ResponseStream(self.limits, awaits=ids, is_json_only=is_json_only)
             for request_id in ids:
-                of_request[request_id] = stream
+                self._stream_of[request_id] = stream
         for each in message.messages if type(message) is Batch else (message,):
             if type(each) is Notification and each.method == CANCELLED:
                 try:
                     cancelled_id = METHODS[CANCELLED].decode_params(each.params).request_id
                 except msgspec.MsgspecError:
                     continue  # the session reports the malformed notification
-                self._settle(cancelled_id)
-        self._inbox.put(DecodedMessage(frame, message, auth))
+                self._mark_answered(cancelled_id)
+        self._put(DecodedMessage(encoded, message, auth))
         return stream
 
-    def _settle(self, request_id: RequestId) -> None:
+    def _mark_answered(self, request_id: RequestId) -> None:
         """Count a request as answered; forget its stream after the last one."""
-        stream = self._of_request.pop(request_id, None)
+        stream = self._stream_of.pop(request_id, None)
         if stream is None:
             return
-        if not self._of_request:
-            self._of_request.clear()  # `pop` does not release the memory of an emptied dict
-        stream.answered(request_id)
+        if not self._stream_of:
+            self._stream_of.clear()  # `pop` does not release the memory of an emptied dict
+        stream.mark_answered(request_id)
         if stream.is_ended and stream.number is not None:
-            self._kept.close_stream(stream.number)
-            self._streams.pop(stream.number, None)
+            self._event_store.close_stream(stream.number)
+            self._numbered.pop(stream.number, None)
 
     # Sent messages
 
-    def _route(self, frame: bytes) -> None:
+    def _route(self, message: RelatedMessage) -> None:
         """Send a message to the stream of its request, or else to the stream of the GET."""
-        assert isinstance(frame, RelatedMessage)
-        request_id = frame.related_request_id
-        stream = None if request_id is None else self._of_request.get(request_id)
-        if stream is None or (stream.is_narrow and not frame.is_answer):
-            if frame.is_answer and not self.has_one_stream:
+        request_id = message.related_request_id
+        stream = None if request_id is None else self._stream_of.get(request_id)
+        if stream is None or (stream.is_json_only and not message.is_answer):
+            if message.is_answer and not self.has_one_stream:
                 return  # the client has cancelled the request; a GET never carries responses
-            stream = self.unasked
-        if stream.number is None and not (frame.is_answer or self.has_one_stream):
+            stream = self.standalone
+        if stream.number is None and not (message.is_answer or self.has_one_stream):
             self._number(stream)
-        event_id = None if stream.number is None else self._kept.keep(stream.number, frame)
-        stream.put(Sent(frame, event_id, frame.is_answer))
-        if frame.is_answer and request_id is not None:
-            self._settle(request_id)
+        event_id = None if stream.number is None else self._event_store.keep(stream.number, message)
+        stream.put(QueuedMessage(message, event_id, message.is_answer))
+        if message.is_answer and request_id is not None:
+            self._mark_answered(request_id)
 
     # Event streams, and clients that reconnect
 
-    def begin(self, stream: ResponseStream) -> str | None:
+    def begin_events(self, stream: ResponseStream, *, has_first_event: bool = True) -> str | None:
         """Give the stream's events ids, because it is about to be sent as events.
+
+        Args:
+            stream: The stream.
+            has_first_event: Whether an event without a message may begin the stream. Some clients
+                fail on such an event.
 
         Returns:
             The id of a first event without a message, with which the client can reconnect before
             the first message arrives; None if the stream must start with a message.
         """
         if stream.is_ended and stream.number is None:
-            first, *others = self._kept.append_ended_stream(stream.frames)
-            stream.name_all(others)
-            return first
+            first_id: str | None
+            first_id, *others = self._event_store.append_ended_stream(stream.messages)
+            stream.set_event_ids(others)
+            return first_id if has_first_event else None
         number = self._number(stream) if stream.number is None else stream.number
-        if stream is self.unasked and not stream.has_waiting:
-            return self._kept.keep(number, b"")
-        first_id, stream.first_id = stream.first_id, None
-        return first_id
-
-    def begin_unseen(self, stream: ResponseStream) -> None:
-        """Give the stream's events ids, as `begin` does, but return no id of a first event.
-
-        Some clients fail on an event without a message.
-        """
-        self.begin(stream)
+        if stream is self.standalone and not stream.has_messages:
+            first_id = self._event_store.keep(number, b"")
+        else:
+            first_id, stream.first_event_id = stream.first_event_id, None
+        return first_id if has_first_event else None
 
     def _number(self, stream: ResponseStream) -> int:
         """Register the stream with the event store, which keeps all of its messages from now on."""
-        kept = self._kept
-        number = stream.number = kept.open_stream()
-        stream.first_id = kept.keep(number, b"")
-        stream.name_all([kept.keep(number, frame) for frame in stream.frames])
-        self._streams[number] = stream
+        store = self._event_store
+        number = stream.number = store.open_stream()
+        stream.first_event_id = store.keep(number, b"")
+        stream.set_event_ids([store.keep(number, message) for message in stream.messages])
+        self._numbered[number] = stream
         return number
 
-    def last_id(self, stream: ResponseStream) -> str:
+    def last_event_id(self, stream: ResponseStream) -> str:
         """Return the id of a new event without a message, which precedes all later messages."""
         assert stream.number is not None
-        return self._kept.keep(stream.number, b"")
+        return self._event_store.keep(stream.number, b"")
 
-    def resumed(self, last_event_id: str) -> ResponseStream:
+    def resume(self, last_event_id: str) -> ResponseStream:
         """Return the stream of an event, with all messages that followed the event in its queue.
 
         This also works for a stream that another response is still sending: a client whose network
@@ -348,25 +322,29 @@ class SessionChannel(RoutedChannel):
         Raises:
             LookupError: The event is unknown, or is not kept any longer.
         """
-        number, events = self._kept.after(last_event_id)
-        stream = self._streams.get(number)
+        number, events = self._event_store.after(last_event_id)
+        stream = self._numbered.get(number)
         if stream is None:
             stream = ResponseStream(self.limits, number)
             stream.end()
-        missed = [Sent(frame, event_id, is_answer=False) for event_id, frame in events if frame]
-        stream.put_again(missed)
+        missed = [
+            QueuedMessage(message, event_id, is_response=False)
+            for event_id, message in events
+            if message
+        ]
+        stream.put_missed(missed)
         return stream
 
-    def left(self, stream: ResponseStream) -> None:
+    def mark_disconnected(self, stream: ResponseStream) -> None:
         """Note that the client of a stream has disconnected, which cancels no request.
 
         This changes nothing if the client has reconnected already.
         """
-        if stream is not self.unasked and not stream.is_carried:
-            stream.leave()
+        if stream is not self.standalone and stream.sender is None:
+            stream.mark_disconnected()
 
     def _open_streams(self) -> Iterable[ResponseStream]:
-        return {self.unasked, *self._of_request.values()}
+        return {self.standalone, *self._stream_of.values()}
 
 
 @attrs.define(eq=False, repr=False)
@@ -390,7 +368,7 @@ class StatelessRequest:
 class StatelessChannel(RoutedChannel):
     """The channel of all stateless requests to one server."""
 
-    _slots: dict[RequestId, StatelessRequest] = attrs.field(
+    _open: dict[RequestId, StatelessRequest] = attrs.field(
         factory=dict[RequestId, StatelessRequest], init=False
     )
     # The numbers of the clients by their networks, in the order in which they were last seen.
@@ -406,7 +384,7 @@ class StatelessChannel(RoutedChannel):
         auth: AuthInfo | None = None,
         *,
         address: str | None = None,
-        is_narrow: bool = False,
+        is_json_only: bool = False,
     ) -> StatelessRequest:
         """Deliver a renumbered request to the session.
 
@@ -414,21 +392,21 @@ class StatelessChannel(RoutedChannel):
             request: The request with the client's id.
             auth: The authenticated sender; None without authentication.
             address: The address of the client, which tells clients without authentication apart.
-            is_narrow: Whether the client accepts JSON only.
+            is_json_only: Whether the client accepts no event stream.
         """
-        client = self._number_of(address) if auth is None else 0
+        client = self._client_number(address) if auth is None else 0
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max
-        frame = encode_request(number, request.method, request.params, json_depth_max=depth_max)
-        stream = ResponseStream(self.limits, awaits=frozenset((number,)), is_narrow=is_narrow)
-        slot = self._slots[number] = StatelessRequest(number, request.id, request.method, stream)
+        encoded = encode_request(number, request.method, request.params, json_depth_max=depth_max)
+        stream = ResponseStream(self.limits, awaits=frozenset((number,)), is_json_only=is_json_only)
+        opened = self._open[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
-            self._inbox.put(DecodedMessage(frame, message, auth, client))
+            self._put(DecodedMessage(encoded, message, auth, client))
         else:  # encoding has changed the params' white space: decode the bytes that are recorded
-            self._inbox.put(with_sender(frame, auth, client))
-        return slot
+            self._put(with_sender(encoded, auth, client))
+        return opened
 
-    def _number_of(self, address: str | None) -> int:
+    def _client_number(self, address: str | None) -> int:
         """Return the number of a client, which stands for its address in recordings.
 
         A number is used once. The client that was not seen for longest is forgotten when there are
@@ -452,47 +430,48 @@ class StatelessChannel(RoutedChannel):
         """
         if notification.method == CANCELLED:
             return
-        self._inbox.put(encode_notification(notification.method, notification.params))
+        self._put(encode_notification(notification.method, notification.params))
 
-    def abandon(self, slot: StatelessRequest) -> None:
+    def cancel(self, request: StatelessRequest) -> None:
         """Cancel the request of a client that has disconnected; send nothing more about it."""
-        if self._slots.pop(slot.number, None) is not None:
-            params = CancelledParams(request_id=slot.number, reason="the client closed the stream")
-            self._inbox.put(encode_notification(CANCELLED, params))
+        if self._open.pop(request.number, None) is not None:
+            params = CancelledParams(
+                request_id=request.number, reason="the client closed the stream"
+            )
+            self._put(encode_notification(CANCELLED, params))
 
     @property
     def is_idle(self) -> bool:
         """Return whether the channel is idle: no request is unanswered."""
-        return not self._slots
+        return not self._open
 
     # Sent messages
 
-    def _route(self, frame: bytes) -> None:
+    def _route(self, message: RelatedMessage) -> None:
         """Send a message to the stream of its request; drop messages about no open request."""
-        assert isinstance(frame, RelatedMessage)
-        slot = (
-            None if frame.related_request_id is None else self._slots.get(frame.related_request_id)
-        )
-        if slot is None:
+        number = message.related_request_id
+        request = None if number is None else self._open.get(number)
+        if request is None:
             return
-        if frame.is_answer:
-            del self._slots[slot.number]
-            text = with_id_replaced(_tagged(frame, slot), slot.id)
-            slot.stream.put(Sent(text, None, is_answer=True))
-            slot.stream.answered(slot.number)
-        elif not slot.stream.is_narrow:
-            slot.stream.put(Sent(_tagged(frame, slot), None, is_answer=False))
+        if message.is_answer:
+            del self._open[request.number]
+            response = with_id_replaced(_with_subscription_id(message, request), request.id)
+            request.stream.put(QueuedMessage(response, None, is_response=True))
+            request.stream.mark_answered(request.number)
+        elif not request.stream.is_json_only:
+            notification = _with_subscription_id(message, request)
+            request.stream.put(QueuedMessage(notification, None, is_response=False))
 
     def _open_streams(self) -> Iterable[ResponseStream]:
-        return [slot.stream for slot in self._slots.values()]
+        return [request.stream for request in self._open.values()]
 
 
-def _tagged(frame: bytes, slot: StatelessRequest) -> bytes:
+def _with_subscription_id(message: bytes, request: StatelessRequest) -> bytes:
     """Return the message with the client's own request id as its subscription id, if it has one."""
-    if slot.method != LISTEN:
-        return bytes(frame)
-    message: dict[str, Any] = msgspec.json.decode(frame)
-    meta = message.get("params", message.get("result", {})).get("_meta", {})
+    if request.method != LISTEN:
+        return bytes(message)
+    decoded: dict[str, Any] = msgspec.json.decode(message)
+    meta = decoded.get("params", decoded.get("result", {})).get("_meta", {})
     if SUBSCRIPTION_ID in meta:
-        meta[SUBSCRIPTION_ID] = slot.id
-    return msgspec.json.encode(message)
+        meta[SUBSCRIPTION_ID] = request.id
+    return msgspec.json.encode(decoded)

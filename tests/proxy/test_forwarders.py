@@ -680,7 +680,7 @@ async def test_all_accepted_requests_are_answered_and_recorded(path, recorded, a
         await trio.testing.wait_all_tasks_blocked()
         server.died.set()
         await trio.testing.wait_all_tasks_blocked()
-        answers = [json.loads(sent.frame) for stream in streams for sent in stream.take()]
+        answers = [json.loads(each.message) for stream in streams for each in stream.take()]
         nursery.cancel_scope.cancel()
     assert [each["id"] for each in answers] == [0, 1, 2]
     assert {each["error"]["message"] for each in answers} == {"server exited with status 7"}
@@ -793,7 +793,7 @@ class Scene:
     async def said_to(self, stream):
         """Return the messages that were sent on a stream so far."""
         await trio.testing.wait_all_tasks_blocked()
-        return [json.loads(sent.frame) for sent in stream.take()]
+        return [json.loads(queued.message) for queued in stream.take()]
 
     async def say(self, *messages):
         await self.server.send([json.dumps(each).encode() for each in messages])
@@ -847,7 +847,7 @@ async def test_a_message_belongs_to_the_request_that_it_names_or_to_the_newest(s
         await scene.say(response_message(1), response_message(2), log)
         assert await scene.said_to(first) == [response_message(1)]
         assert await scene.said_to(second) == [response_message(2)]
-        assert await scene.said_to(scene.clients.unasked) == [log]
+        assert await scene.said_to(scene.clients.standalone) == [log]
 
 
 async def test_a_cancelled_request_is_not_open(scene_of):
@@ -859,7 +859,7 @@ async def test_a_cancelled_request_is_not_open(scene_of):
         await trio.testing.wait_all_tasks_blocked()
         await scene.say(log, response_message(2))
         assert await scene.said_to(first) == [log]
-        assert await scene.said_to(scene.clients.unasked) == []
+        assert await scene.said_to(scene.clients.standalone) == []
 
 
 async def test_an_unknown_protocol_version_is_treated_as_the_newest_legacy_version(scene_of):

@@ -433,7 +433,7 @@ async def test_a_session_belongs_to_the_principal_that_opened_it(open_site, auto
 async def test_a_json_response_is_not_kept_for_resumption(opened, autojump_clock):
     client = await opened()
     (begun,) = client.site.runtime.sessions
-    kept = begun.channel._kept
+    kept = begun.channel._event_store
     before = kept._kept_events
     assert not (await client.ask(call("tide"))).is_stream
     assert kept._kept_events == before

@@ -258,7 +258,7 @@ async def test_a_client_that_does_not_read_is_cancelled(site_of, autojump_clock)
     await trio.sleep(1)
     assert not asked.is_ended
     await trio.testing.wait_all_tasks_blocked()
-    assert not site.runtime.stateless._slots
+    assert not site.runtime.stateless._open
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ async def test_a_subscription_ends_when_its_client_disconnects(site_of, autojump
     await asked.message()
     asked.leave()
     await trio.sleep(1)
-    assert not site.runtime.stateless._slots
+    assert not site.runtime.stateless._open
     await site.ask_stateless(call("ebb"))
     assert asked._events == []
 

@@ -24,15 +24,13 @@ from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.concurrency import TimerQueue
 from mcp_trio._transports.http_response import (
+    QueuedMessage,
     ResponseStream,
-    Sent,
     StreamSender,
-    carried,
-    until_gone,
+    run_while_connected,
 )
 from mcp_trio._transports.http_sessions import (
     DuplicateIdError,
-    RequestInbox,
     SessionChannel,
     StatelessChannel,
     TooManyStreamsError,
@@ -51,8 +49,8 @@ def channel(**options):
 
 
 def deliver(to, *awaited, **message):
-    frame = json.dumps({"jsonrpc": "2.0", "method": "ping", **message}).encode()
-    return to.deliver(frame, DECODER.decode(frame), awaited)
+    encoded = json.dumps({"jsonrpc": "2.0", "method": "ping", **message}).encode()
+    return to.deliver(encoded, DECODER.decode(encoded), awaited)
 
 
 def cancel(id_):
@@ -63,14 +61,14 @@ def send_text(to, text, about=None, *, is_answer=False):
     return to.send_nowait([RelatedMessage(text.encode(), about, is_answer=is_answer)])
 
 
-def frames(stream):
-    return [sent.frame.decode() for sent in stream.take()]
+def taken_texts(stream):
+    return [queued.message.decode() for queued in stream.take()]
 
 
 async def test_posted_messages_are_received_in_order():
     made = channel()
-    frame = b'{"jsonrpc":"2.0","method":"a"}'
-    assert made.deliver(frame, DECODER.decode(frame)) is None
+    encoded = b'{"jsonrpc":"2.0","method":"a"}'
+    assert made.deliver(encoded, DECODER.decode(encoded)) is None
     stream = deliver(made, 1, id=1)
     assert stream.awaits == {1}
     with trio.testing.assert_checkpoints():
@@ -102,10 +100,10 @@ def test_each_message_is_sent_on_one_stream():
     send_text(made, "d", 1, is_answer=True)
     send_text(made, "e", 1)
     send_text(made, "f", 7)
-    assert frames(first) == ["a", "d"]
+    assert taken_texts(first) == ["a", "d"]
     assert first.is_ended
-    assert frames(second) == ["b"]
-    assert frames(made.unasked) == ["c", "e", "f"]
+    assert taken_texts(second) == ["b"]
+    assert taken_texts(made.standalone) == ["c", "e", "f"]
 
 
 @pytest.mark.requirement("HTTP-32")
@@ -115,7 +113,7 @@ def test_an_answer_never_goes_to_the_stream_of_a_get(about):
     deliver(made, 1, id=1)
     deliver(made, **cancel(1))
     send_text(made, "late", about, is_answer=True)
-    assert not made.unasked.has_waiting
+    assert not made.standalone.has_messages
 
 
 @pytest.mark.requirement("SSE-04")
@@ -124,33 +122,33 @@ def test_a_session_with_a_single_stream_sends_every_message_on_it():
     deliver(made, id=1)
     send_text(made, "a", 1)
     send_text(made, "b", 1, is_answer=True)
-    assert frames(made.unasked) == ["a", "b"]
+    assert taken_texts(made.standalone) == ["a", "b"]
     assert made.events is None  # no client can resume a stream
 
 
 def test_messages_related_to_a_json_response_go_to_the_get_stream():
     made = channel()
     stream = deliver(made, 1, id=1)
-    stream.is_narrow = True
+    stream.is_json_only = True
     send_text(made, "a", 1)
     send_text(made, "b", 1, is_answer=True)
-    assert (frames(stream), frames(made.unasked)) == (["b"], ["a"])
+    assert (taken_texts(stream), taken_texts(made.standalone)) == (["b"], ["a"])
 
 
 async def test_sending_is_a_checkpoint():
     made = channel()
     with trio.testing.assert_checkpoints():
         await made.send([RelatedMessage(b"a", None)])
-    assert frames(made.unasked) == ["a"]
+    assert taken_texts(made.standalone) == ["a"]
 
 
-def test_a_duplicate_id_is_rejected_and_not_delivered():
+async def test_a_duplicate_id_is_rejected_and_not_delivered():
     made = channel()
     deliver(made, 1, id=1)
     for awaited in ([1], [2, 1], [2, 2]):
         with pytest.raises(DuplicateIdError):
             deliver(made, *awaited, id=1)
-    assert len(made._inbox._waiting) == 1
+    assert len(await made.receive()) == 1
     send_text(made, "a", 1, is_answer=True)
     deliver(made, 1, 2, id=1)
 
@@ -172,10 +170,10 @@ def test_a_cancelled_request_is_not_awaited():
     for other in (cancel(2), cancel([]), {"method": "notifications/cancelled"}):
         deliver(made, **other)
     assert not made.is_idle
-    frame = json.dumps([{"jsonrpc": "2.0", **cancel("a")}]).encode()
-    message = DECODER.decode(frame)
+    encoded = json.dumps([{"jsonrpc": "2.0", **cancel("a")}]).encode()
+    message = DECODER.decode(encoded)
     assert isinstance(message, Batch)
-    made.deliver(frame, message)
+    made.deliver(encoded, message)
     assert stream.is_ended
     assert made.is_idle
 
@@ -184,45 +182,45 @@ def test_a_cancelled_request_is_not_awaited():
 def test_a_stream_is_resumed_with_the_messages_after_an_event():
     made = channel()
     first, second = deliver(made, 1, id=1), deliver(made, 2, id=2)
-    begun = made.begin(first)
-    assert made.begin(first) is None
+    begun = made.begin_events(first)
+    assert made.begin_events(first) is None
     for text, about in (("a", 1), ("b", 2), ("c", 1)):
         send_text(made, text, about)
-    ids = [sent.event_id for sent in first.take()]
-    assert len({begun, *ids, made.begin(second)}) == 4
-    made.left(first)
-    assert made.resumed(ids[0]) is first
-    assert frames(first) == ["c"]
-    made.left(first)
+    ids = [queued.event_id for queued in first.take()]
+    assert len({begun, *ids, made.begin_events(second)}) == 4
+    made.mark_disconnected(first)
+    assert made.resume(ids[0]) is first
+    assert taken_texts(first) == ["c"]
+    made.mark_disconnected(first)
     send_text(made, "d", 1, is_answer=True)
-    over = made.resumed(begun)
+    over = made.resume(begun)
     assert over.is_ended
-    assert frames(over) == ["a", "c", "d"]
-    assert frames(second) == ["b"]
+    assert taken_texts(over) == ["a", "c", "d"]
+    assert taken_texts(second) == ["b"]
 
 
 def test_a_stream_with_a_connection_can_be_taken_over():
     made = channel()
     stream = deliver(made, 1, id=1)
-    begun = made.begin(stream)
+    begun = made.begin_events(stream)
     send_text(made, "a", 1)
     stream.take()
-    stream.carry(trio.CancelScope())
-    assert made.resumed(begun) is stream
-    made.left(stream)  # says who carried it before: it is the next one's by now
-    assert frames(stream) == ["a"]
+    stream.start_sending(trio.CancelScope())
+    assert made.resume(begun) is stream
+    made.mark_disconnected(stream)  # of the old connection, after the new one has taken it over
+    assert taken_texts(stream) == ["a"]
 
 
 def test_messages_about_no_request_wait_for_a_get():
     made = channel()
     send_text(made, "a")
-    assert made.begin(made.unasked) == "1-1"
-    assert [(sent.event_id, sent.frame) for sent in made.unasked.take()] == [("1-2", b"a")]
-    assert made.begin(made.unasked) == "1-3"
+    assert made.begin_events(made.standalone) == "1-1"
+    assert [(each.event_id, each.message) for each in made.standalone.take()] == [("1-2", b"a")]
+    assert made.begin_events(made.standalone) == "1-3"
     send_text(made, "b")
-    made.left(made.unasked)
-    assert made.begin(made.unasked) is None
-    assert frames(made.unasked) == ["b"]
+    made.mark_disconnected(made.standalone)
+    assert made.begin_events(made.standalone) is None
+    assert taken_texts(made.standalone) == ["b"]
 
 
 def test_a_response_given_before_the_stream_began_gets_event_ids():
@@ -230,27 +228,27 @@ def test_a_response_given_before_the_stream_began_gets_event_ids():
     stream = deliver(made, 1, id=1)
     send_text(made, "a", 1, is_answer=True)
     assert stream.number is None
-    begun = made.begin(stream)
-    assert [sent.event_id for sent in stream.take()] == ["1-2"]
-    assert frames(made.resumed(begun)) == ["a"]
-    assert not made._streams
+    begun = made.begin_events(stream)
+    assert [queued.event_id for queued in stream.take()] == ["1-2"]
+    assert taken_texts(made.resume(begun)) == ["a"]
+    assert not made._numbered
 
 
 @pytest.mark.parametrize("event_id", ["", "1", "9-1", "1-9", "x-y"])
 def test_an_event_id_that_was_never_issued_is_not_found(event_id):
     with pytest.raises(LookupError):
-        channel().resumed(event_id)
+        channel().resume(event_id)
 
 
 async def test_events_of_ended_streams_are_dropped_after_a_while():
     made = channel()
     for id_ in range(100):
         stream = deliver(made, id_, id=id_)
-        made.begin(stream)
-        made.left(stream)
+        made.begin_events(stream)
+        made.mark_disconnected(stream)
         send_text(made, "a", id_, is_answer=True)
-    assert not made._streams
-    assert not made._of_request
+    assert not made._numbered
+    assert not made._stream_of
 
 
 async def test_the_end_of_a_session_ends_every_stream():
@@ -259,7 +257,7 @@ async def test_the_end_of_a_session_ends_every_stream():
     await made.aclose()
     await made.aclose()
     assert stream.is_ended
-    assert made.unasked.is_ended
+    assert made.standalone.is_ended
     with pytest.raises(trio.ClosedResourceError):
         await made.receive()
     with pytest.raises(trio.ClosedResourceError):
@@ -280,18 +278,18 @@ def asked(to, id_, method="ping"):
     return to.deliver(Request(id_, method, msgspec.Raw(b'{"a":1}')))
 
 
-def send_stateless(to, frame, about, *, is_answer=False):
-    to.send_nowait([RelatedMessage(frame, about, is_answer=is_answer)])
+def send_stateless(to, message, about, *, is_answer=False):
+    to.send_nowait([RelatedMessage(message, about, is_answer=is_answer)])
 
 
-def stateless_messages(slot):
-    return [json.loads(sent.frame) for sent in slot.stream.take()]
+def stateless_messages(request):
+    return [json.loads(queued.message) for queued in request.stream.take()]
 
 
 async def test_requests_get_internal_ids_and_responses_the_ids_of_the_client():
     made = stateless_channel()
     first, second = asked(made, "a"), asked(made, "a")
-    received = [json.loads(frame) for frame in await made.receive()]
+    received = [json.loads(message) for message in await made.receive()]
     assert [each["id"] for each in received] == [first.number, second.number]
     assert [each["params"] for each in received] == [{"a": 1}] * 2
     send_stateless(made, encode_response(second.number, {"b": 2}), second.number, is_answer=True)
@@ -333,7 +331,7 @@ async def test_a_message_about_no_open_request_is_dropped():
 def test_a_client_that_accepts_only_json_gets_only_its_response():
     made = stateless_channel()
     slot = asked(made, 1)
-    slot.stream.is_narrow = True
+    slot.stream.is_json_only = True
     send_stateless(made, encode_notification("n", {}), slot.number)
     send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
     assert [each["id"] for each in stateless_messages(slot)] == [1]
@@ -343,9 +341,9 @@ def test_a_client_that_accepts_only_json_gets_only_its_response():
 async def test_a_disconnect_cancels_the_request_once_and_ends_its_messages():
     made = stateless_channel()
     slot = asked(made, 1)
-    made.abandon(slot)
-    made.abandon(slot)
-    _request, cancelled = [json.loads(frame) for frame in await made.receive()]
+    made.cancel(slot)
+    made.cancel(slot)
+    _request, cancelled = [json.loads(message) for message in await made.receive()]
     assert cancelled["method"] == "notifications/cancelled"
     assert cancelled["params"]["requestId"] == slot.number
     send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
@@ -356,7 +354,7 @@ async def test_an_answered_request_is_not_cancelled():
     made = stateless_channel()
     slot = asked(made, 1)
     send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
-    made.abandon(slot)
+    made.cancel(slot)
     assert len(await made.receive()) == 1
 
 
@@ -367,7 +365,7 @@ async def test_a_notification_is_passed_on_unless_it_cancels():
     params = msgspec.Raw(b'{"requestId":%d}' % slot.number)
     made.notify(Notification("notifications/cancelled", params))
     made.notify(Notification("notifications/tide", None))
-    _request, passed = [json.loads(frame) for frame in await made.receive()]
+    _request, passed = [json.loads(message) for message in await made.receive()]
     assert passed["method"] == "notifications/tide"
 
 
@@ -409,73 +407,81 @@ async def test_the_end_of_a_stateless_channel_ends_every_stream():
 
 
 async def test_a_delivered_request_has_the_same_content_in_one_line():
-    """Also where the client had set its request in lines, which no frame has."""
+    """Also if the client has sent its request in several lines."""
     made, taken = stateless_channel(), []
     made.deliver_to(taken.extend)
     for params in (None, b'{"a":1}', b'{\n  "a": [1,\r\n 2]\n}'):
         raw = None if params is None else msgspec.Raw(params)
         made.deliver(Request("x", "ping", raw), AuthInfo(subject="anna"))
-    assert {frame.auth.principal for frame in taken} == {"anna"}
-    assert not any(b"\n" in frame for frame in taken)
+    assert {message.auth.principal for message in taken} == {"anna"}
+    assert not any(b"\n" in message for message in taken)
     decoder = Decoder(json_depth_max=9)
-    said = [decoder.decode(bytes(frame)) for frame in taken]
-    params = [None if each.params is None else msgspec.json.decode(each.params) for each in said]
+    decoded = [decoder.decode(bytes(message)) for message in taken]
+    params = [each.params and msgspec.json.decode(each.params) for each in decoded]
     assert params == [None, {"a": 1}, {"a": [1, 2]}]
-    understood = [frame.message for frame in taken if isinstance(frame, DecodedMessage)]
-    assert understood == said[:2]  # the third has other space in it
+    passed_decoded = [each.message for each in taken if isinstance(each, DecodedMessage)]
+    assert passed_decoded == decoded[:2]  # the third has other white space
 
 
-# Posted messages.
+# Received messages.
+
+
+TIDE = encode_notification("notifications/tide")
+EBB = encode_notification("notifications/ebb")
+
+
+def notify(to, method):
+    to.notify(Notification(f"notifications/{method}", None))
 
 
 async def test_a_message_is_received_in_the_step_that_delivers_it():
-    inbox, taken = RequestInbox(), []
-    inbox.deliver_to(taken.append)
-    inbox.put(b"a")
-    inbox.put(b"b")
-    assert taken == [[b"a"], [b"b"]]
-    inbox.end()
+    made, taken = stateless_channel(), []
+    made.deliver_to(taken.append)
+    notify(made, "tide")
+    notify(made, "ebb")
+    assert taken == [[TIDE], [EBB]]
+    made.finish()
     assert taken[2:] == [[]]
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
 async def test_earlier_messages_are_received_first(has_ended):
-    inbox, taken = RequestInbox(), []
-    inbox.put(b"a")
-    inbox.put(b"b")
+    made, taken = stateless_channel(), []
+    notify(made, "tide")
+    notify(made, "ebb")
     if has_ended:
-        inbox.end()
-    inbox.deliver_to(lambda batch: taken.append(list(batch)))
-    assert taken == [[b"a", b"b"], *([[]] if has_ended else [])]
+        made.finish()
+    made.deliver_to(lambda batch: taken.append(list(batch)))
+    assert taken == [[TIDE, EBB], *([[]] if has_ended else [])]
 
 
 async def test_a_closed_channel_delivers_only_the_end():
-    inbox, taken = RequestInbox(), []
-    inbox.deliver_to(taken.append)
-    inbox.close()
-    inbox.put(b"a")
+    made, taken = stateless_channel(), []
+    made.deliver_to(taken.append)
+    await made.aclose()
+    notify(made, "tide")
     assert taken == [[]]
 
 
-async def test_take_returns_all_items_and_is_woken(nursery):
-    inbox, read = RequestInbox(), []
+async def test_receive_returns_all_messages_and_is_woken(nursery):
+    made, received = stateless_channel(), []
 
     async def receive():
-        while batch := await inbox.receive():
-            read.append(list(batch))
+        while batch := await made.receive():
+            received.append(list(batch))
 
-    inbox.put(b"a")
-    inbox.put(b"b")
+    notify(made, "tide")
+    notify(made, "ebb")
     nursery.start_soon(receive)
     await trio.testing.wait_all_tasks_blocked()
-    inbox.put(b"c")
+    notify(made, "tide")
     await trio.testing.wait_all_tasks_blocked()
-    inbox.end()
+    made.finish()
     await trio.testing.wait_all_tasks_blocked()
-    assert read == [[b"a", b"b"], [b"c"]]
-    inbox.close()
+    assert received == [[TIDE, EBB], [TIDE]]
+    await made.aclose()
     with pytest.raises(trio.ClosedResourceError):
-        await inbox.receive()
+        await made.receive()
 
 
 # HTTP responses.
@@ -485,60 +491,60 @@ LIMITS = Limits(http=HttpLimits(events_kept_max=3, unsent_bytes_max=10))
 
 
 def note(text, event_id=None):
-    return Sent(text.encode(), event_id, is_answer=False)
+    return QueuedMessage(text.encode(), event_id, is_response=False)
 
 
 def answer(text):
-    return Sent(text.encode(), None, is_answer=True)
+    return QueuedMessage(text.encode(), None, is_response=True)
 
 
 def test_messages_are_taken_in_order_and_once():
     stream = ResponseStream(LIMITS)
     stream.put(note("a"))
     stream.put(note("b"))
-    assert stream.has_waiting
-    assert frames(stream) == ["a", "b"]
-    assert not stream.has_waiting
-    assert frames(stream) == []
+    assert stream.has_messages
+    assert taken_texts(stream) == ["a", "b"]
+    assert not stream.has_messages
+    assert taken_texts(stream) == []
 
 
 def test_a_stream_ends_with_the_last_answer_that_it_awaits():
     stream = ResponseStream(LIMITS, awaits={1, "a"})
-    stream.answered(1)
+    stream.mark_answered(1)
     assert not stream.is_ended
-    stream.answered(2)
+    stream.mark_answered(2)
     assert not stream.is_ended
-    stream.answered("a")
+    stream.mark_answered("a")
     assert stream.is_ended
 
 
 def test_answers_alone_are_distinguished_from_answers_among_others():
     stream = ResponseStream(LIMITS, awaits={1})
     stream.put(answer("x"))
-    assert stream.answers is None
-    stream.answered(1)
-    assert stream.answers == [b"x"]
+    assert stream.responses is None
+    stream.mark_answered(1)
+    assert stream.responses == [b"x"]
     stream.put(note("n"))
-    assert stream.answers is None
+    assert stream.responses is None
     stream.take()
-    assert stream.answers == []
+    assert stream.responses == []
 
 
 def test_a_stream_without_a_response_drops_its_oldest_messages():
     stream = ResponseStream(LIMITS)
     for text in "abcd":
         stream.put(note(text))
-    assert (frames(stream), stream.dropped) == (["b", "c", "d"], 1)
+    assert (taken_texts(stream), stream.dropped) == (["b", "c", "d"], 1)
     stream.put(note("e" * 11))
     stream.put(note("f"))
-    assert (frames(stream), stream.dropped, stream.is_overrun) == (["f"], 2, False)
+    assert (taken_texts(stream), stream.dropped, stream.is_overrun) == (["f"], 2, False)
 
 
 def test_a_single_message_may_exceed_the_buffer_limit():
-    for is_carried in (False, True):
+    for is_being_sent in (False, True):
         stream = ResponseStream(LIMITS)
-        if is_carried:
-            stream.carry(trio.CancelScope())
+        if is_being_sent:
+            stream.start_sending(trio.CancelScope())
         stream.put(note("a"))
         stream.put(answer("b" * 100))
         assert (len(stream.take()), stream.is_overrun) == (2, False)
@@ -546,51 +552,51 @@ def test_a_single_message_may_exceed_the_buffer_limit():
 
 def test_a_stream_that_is_read_too_slowly_is_overrun_and_cleared():
     stream = ResponseStream(LIMITS)
-    stream.carry(trio.CancelScope())
+    stream.start_sending(trio.CancelScope())
     for text in "abcdefghijk":  # their number alone does not matter
         stream.put(note(text))
     assert not stream.is_overrun
     stream.put(note("l"))
     assert stream.is_overrun
-    assert stream.has_news
-    assert not stream.has_waiting
+    assert stream.is_ready
+    assert not stream.has_messages
 
 
 async def test_taking_a_stream_over_ends_the_previous_response():
     stream, first, second = ResponseStream(LIMITS), trio.CancelScope(), trio.CancelScope()
-    stream.carry(first)
-    stream.carry(second)
+    stream.start_sending(first)
+    stream.start_sending(second)
     assert (first.cancel_called, second.cancel_called) == (True, False)
-    stream.put_down(first)
-    assert stream.is_carried
-    stream.put_down(second)
-    assert not stream.is_carried
+    stream.stop_sending(first)
+    assert stream.sender is not None
+    stream.stop_sending(second)
+    assert stream.sender is None
 
 
 def test_missed_messages_are_sent_first_and_none_twice():
     stream = ResponseStream(LIMITS)
     stream.put(note("b", "1-2"))
     stream.put(note("c", "1-3"))
-    stream.put_again([note("a", "1-1"), note("b", "1-2")])
-    assert frames(stream) == ["a", "b", "c"]
+    stream.put_missed([note("a", "1-1"), note("b", "1-2")])
+    assert taken_texts(stream) == ["a", "b", "c"]
 
 
 def test_a_stream_without_a_connected_client_buffers_no_messages():
     stream = ResponseStream(LIMITS)
     stream.put(note("a", "1-1"))
-    stream.leave()
+    stream.mark_disconnected()
     stream.put(note("b", "1-2"))
-    assert not stream.has_waiting
-    stream.put_again([note("a", "1-1")])
+    assert not stream.has_messages
+    stream.put_missed([note("a", "1-1")])
     stream.put(note("c", "1-3"))
-    assert frames(stream) == ["a", "c"]
+    assert taken_texts(stream) == ["a", "c"]
 
 
 @pytest.mark.parametrize(
     "tell",
     [
         lambda stream: stream.put(note("a")),
-        lambda stream: stream.put_again([note("a")]),
+        lambda stream: stream.put_missed([note("a")]),
         lambda stream: stream.end(),
     ],
 )
@@ -598,7 +604,7 @@ async def test_a_new_message_wakes_every_waiting_task(tell, autojump_clock):
     stream, woken = ResponseStream(LIMITS), []
 
     async def wait():
-        await stream.news()
+        await stream.wait_ready()
         woken.append(True)
 
     async with trio.open_nursery() as nursery:
@@ -608,29 +614,28 @@ async def test_a_new_message_wakes_every_waiting_task(tell, autojump_clock):
         tell(stream)
     assert woken
     with trio.testing.assert_checkpoints():
-        await stream.news()
+        await stream.wait_ready()
 
 
 async def test_waiting_for_the_end_ignores_new_messages(autojump_clock):
     stream = ResponseStream(LIMITS)
-    with trio.move_on_after(1) as patience:
+    with trio.move_on_after(1) as timeout:
         stream.put(note("a"))
-        await stream.ended()
-    assert patience.cancelled_caught
+        await stream.wait_ended()
+    assert timeout.cancelled_caught
     stream.end()
     with trio.testing.assert_checkpoints():
-        await stream.ended()
+        await stream.wait_ended()
 
 
 async def test_a_wait_ends_after_its_time(autojump_clock):
-    began = trio.current_time()
-    stream = ResponseStream(LIMITS)
-    await stream.soon(3)
-    assert trio.current_time() - began == 3
+    started = trio.current_time()
+    stream, timer_queue = ResponseStream(LIMITS), TimerQueue(3)
+    await stream.wait_ready_or_timeout(timer_queue)
+    assert trio.current_time() - started == 3
     stream.put(note("a"))
-    with trio.testing.assert_checkpoints():
-        await stream.soon(3)
-    assert trio.current_time() - began == 3
+    await stream.wait_ready_or_timeout(timer_queue)
+    assert trio.current_time() - started == 3
 
 
 # Responses as JSON and as events.
@@ -649,25 +654,24 @@ def exchange_of(accept=BOTH):
     return ScriptedExchange.of(headers=[("Accept", accept)])
 
 
-def stream_of(*frames):
+def stream_of(*messages):
     stream = ResponseStream(RESPONSE_LIMITS, awaits={1})
-    for frame in frames:
-        put(stream, frame)
+    for message in messages:
+        put(stream, message)
     return stream
 
 
-def put(stream, frame, event_id=None):
-    is_answer = frame in (ANSWER, ERROR)
-    stream.put(Sent(frame, event_id, is_answer=is_answer))
-    if is_answer:
-        stream.answered(1)
+def put(stream, message, event_id=None):
+    is_response = message in (ANSWER, ERROR)
+    stream.put(QueuedMessage(message, event_id, is_response=is_response))
+    if is_response:
+        stream.mark_answered(1)
 
 
-async def carry(stream, accept=BOTH, **options):
+async def send(stream, accept=BOTH, **options):
     exchange = exchange_of(accept)
-    await StreamSender(limits=RESPONSE_LIMITS, headers=[("X", "y")], **options).carry(
-        exchange, stream
-    )
+    sender = StreamSender(limits=RESPONSE_LIMITS, headers=[("X", "y")], **options)
+    await sender.send(exchange, stream)
     assert exchange.is_ended
     assert exchange.headers["x"] == "y"
     return exchange
@@ -675,37 +679,37 @@ async def carry(stream, accept=BOTH, **options):
 
 @pytest.mark.requirement("HTTP-12", "MHTTP-14")
 async def test_a_single_response_is_json():
-    exchange = await carry(stream_of(ANSWER))
+    exchange = await send(stream_of(ANSWER))
     assert (exchange.status, exchange.answer_body) == (200, ANSWER)
     assert exchange.headers["content-type"] == "application/json"
 
 
 @pytest.mark.requirement("HTTP-12", "HTTP-24", "MHTTP-14", "MHTTP-18", "MHTTP-19")
 async def test_a_response_with_other_messages_is_a_stream():
-    exchange = await carry(stream_of(NOTE, ANSWER))
+    exchange = await send(stream_of(NOTE, ANSWER))
     assert exchange.is_stream
     assert exchange.headers["x-accel-buffering"] == "no"
     assert await exchange.rest() == [json.loads(NOTE), json.loads(ANSWER)]
 
 
 @pytest.mark.parametrize(
-    ("frame", "status_of", "status"),
+    ("message", "status_of", "status"),
     [
         (ANSWER, {-32601: 404}.get, 200),
         (ERROR, {-32601: 404}.get, 404),
         (ERROR, None, 200),
     ],
 )
-async def test_the_status_follows_from_the_error(frame, status_of, status):
+async def test_the_status_follows_from_the_error(message, status_of, status):
     for accept in (BOTH, "application/json", "text/event-stream"):
-        exchange = await carry(stream_of(frame), accept, status_of=status_of)
+        exchange = await send(stream_of(message), accept, status_of=status_of)
         assert exchange.status == status
         assert exchange.is_stream == (accept == "text/event-stream" and status == 200)
 
 
 @pytest.mark.requirement("TRAP-31")
 @pytest.mark.parametrize(
-    ("accept", "wants_stream", "is_stream"),
+    ("accept", "prefers_events", "is_stream"),
     [
         (BOTH, False, False),
         (BOTH, True, True),
@@ -713,8 +717,8 @@ async def test_the_status_follows_from_the_error(frame, status_of, status):
         ("text/event-stream", False, True),
     ],
 )
-async def test_the_content_type_is_one_that_the_client_accepts(accept, wants_stream, is_stream):
-    exchange = await carry(stream_of(ANSWER), accept, wants_stream=wants_stream)
+async def test_the_content_type_is_one_that_the_client_accepts(accept, prefers_events, is_stream):
+    exchange = await send(stream_of(ANSWER), accept, prefers_events=prefers_events)
     assert exchange.is_stream == is_stream
 
 
@@ -722,8 +726,8 @@ async def test_the_content_type_is_one_that_the_client_accepts(accept, wants_str
 async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
     stream, exchange = stream_of(), exchange_of()
     async with trio.open_nursery() as nursery:
-        carrier = StreamSender(limits=RESPONSE_LIMITS, begin=lambda: "1-1")
-        nursery.start_soon(carrier.carry, exchange, stream)
+        sender = StreamSender(limits=RESPONSE_LIMITS, begin_events=lambda: "1-1")
+        nursery.start_soon(sender.send, exchange, stream)
         await trio.sleep(0.9)
         assert exchange.status is None
         await trio.sleep(0.2)
@@ -743,17 +747,16 @@ async def test_a_waiting_client_gets_keep_alive_comments(autojump_clock):
 async def test_the_first_event_can_be_chosen():
     stream = stream_of(ANSWER)
     exchange = exchange_of("text/event-stream")
-    await StreamSender(limits=RESPONSE_LIMITS, first_event=Event(b"x", name="endpoint")).stream(
-        exchange, stream
-    )
+    sender = StreamSender(limits=RESPONSE_LIMITS, first_event=Event(b"x", name="endpoint"))
+    await sender.send_events(exchange, stream)
     assert (await exchange.event()).name == "endpoint"
 
 
 async def test_a_client_that_accepts_only_json_waits_for_the_response(autojump_clock):
     stream, exchange = stream_of(), exchange_of("application/json")
-    stream.is_narrow = True
+    stream.is_json_only = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(StreamSender(limits=RESPONSE_LIMITS).carry, exchange, stream)
+        nursery.start_soon(StreamSender(limits=RESPONSE_LIMITS).send, exchange, stream)
         await trio.sleep(1000)
         assert exchange.status is None
         put(stream, ANSWER)
@@ -762,15 +765,15 @@ async def test_a_client_that_accepts_only_json_waits_for_the_response(autojump_c
 
 async def test_several_responses_are_an_array_if_sse_is_not_accepted():
     stream = ResponseStream(RESPONSE_LIMITS, awaits={1})
-    stream.is_narrow = True
-    stream.put(Sent(ERROR, None, is_answer=True))
+    stream.is_json_only = True
+    stream.put(QueuedMessage(ERROR, None, is_response=True))
     put(stream, ANSWER)
-    exchange = await carry(stream, "application/json")
+    exchange = await send(stream, "application/json")
     assert exchange.json == [json.loads(ERROR), json.loads(ANSWER)]
     stream = ResponseStream(RESPONSE_LIMITS, awaits={1})
-    stream.put(Sent(ERROR, None, is_answer=True))
+    stream.put(QueuedMessage(ERROR, None, is_response=True))
     put(stream, ANSWER)
-    assert (await carry(stream)).is_stream
+    assert (await send(stream)).is_stream
 
 
 @pytest.mark.parametrize(
@@ -779,7 +782,7 @@ async def test_several_responses_are_an_array_if_sse_is_not_accepted():
 async def test_a_request_that_ends_without_a_message_gets_a_status(rejection, status):
     stream = stream_of()
     stream.end()
-    exchange = await carry(stream, why_unanswered=lambda: rejection)
+    exchange = await send(stream, why_unanswered=lambda: rejection)
     assert exchange.status == status
     if rejection is None:
         assert exchange.answer_body == b""
@@ -790,29 +793,30 @@ async def test_a_request_that_ends_without_a_message_gets_a_status(rejection, st
 async def test_a_stream_that_ends_without_a_message_is_closed():
     stream = stream_of()
     stream.end()
-    exchange = await carry(stream, "text/event-stream")
+    exchange = await send(stream, "text/event-stream")
     assert (exchange.status, exchange.pieces) == (200, [])
 
 
 async def test_a_client_that_reads_too_slowly_is_disconnected_until_it_reconnects(autojump_clock):
     stream, exchange = stream_of(NOTE), exchange_of()
-    carrier = StreamSender(limits=RESPONSE_LIMITS)
+    sender = StreamSender(limits=RESPONSE_LIMITS)
     stays = []
 
     async def watch():
-        stays.append(await until_gone(exchange, functools.partial(carrier.carry, exchange, stream)))
+        send = functools.partial(sender.send, exchange, stream)
+        stays.append(await run_while_connected(exchange, send))
 
     async with trio.open_nursery() as nursery:
         exchange.stall()
         nursery.start_soon(watch)
         await trio.testing.wait_all_tasks_blocked()
-        assert stream.is_carried
+        assert stream.sender is not None
         for _ in range(20):
             put(stream, NOTE)
         exchange.read_on()
-    assert (stays, exchange.is_ended, stream.is_carried) == ([False], False, False)
+    assert (stays, exchange.is_ended, stream.sender) == ([False], False, None)
     put(stream, ANSWER)
-    again = await carry(stream, "text/event-stream")
+    again = await send(stream, "text/event-stream")
     assert await again.rest() == [json.loads(ANSWER)]
 
 
@@ -824,11 +828,8 @@ async def test_sending_reports_whether_the_client_stayed(autojump_clock, is_soon
 
         async def watch(exchange=exchange, stream=stream, stays=stays):
             try:
-                stays.append(
-                    await carried(
-                        exchange, StreamSender(limits=RESPONSE_LIMITS), stream, TimerQueue(0.25)
-                    )
-                )
+                sender, timer_queue = StreamSender(limits=RESPONSE_LIMITS), TimerQueue(0.25)
+                stays.append(await sender.send_while_connected(exchange, stream, timer_queue))
             except trio.BrokenResourceError:
                 stays.append("broken")
 
@@ -843,4 +844,4 @@ async def test_sending_reports_whether_the_client_stayed(autojump_clock, is_soon
             if not stream.is_ended:
                 put(stream, ANSWER)
         assert stays == ["broken" if is_gone and is_soon else not is_gone]
-        assert not stream.is_carried
+        assert stream.sender is None
