@@ -49,7 +49,9 @@ def tests(session: nox.Session) -> None:
         session.env["MCP_TRIO_EXAMPLES"] = "few"
     session.run("coverage", "erase")
     selected = session.posargs or ["-m", "not slow"]
-    session.run("coverage", "run", "-m", "pytest", "-n", "2", *selected)
+    # Each process gets half of the tests, in their order, so that tests of one file share fixtures.
+    halves = ("-n", "2", "--dist", "worksteal")
+    session.run("coverage", "run", "-m", "pytest", *halves, *selected)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", *(["--fail-under=0"] if session.posargs else []))
 

@@ -28,11 +28,17 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop(_COVERAGE, None)
 
 
+@pytest.fixture(scope="session")
+def measuring():
+    """The environment variables that let coverage measure a process."""
+    return {} if _coverage is None else {_COVERAGE: _coverage}
+
+
 @pytest.fixture
-def measured_processes(monkeypatch):
+def measured_processes(measuring, monkeypatch):
     """Let coverage measure the processes that a test starts."""
-    if _coverage is not None:
-        monkeypatch.setenv(_COVERAGE, _coverage)
+    for name, value in measuring.items():
+        monkeypatch.setenv(name, value)
 
 
 class ReversedDir(pytest.Dir):

@@ -1,5 +1,6 @@
 """Systems other than Linux, as far as a process on Linux can stand in for them."""
 
+import functools
 import ntpath
 import os
 import subprocess
@@ -33,14 +34,15 @@ GREETER = """
 pytestmark = pytest.mark.real_time
 
 
+def write(folder, text, name="script.py"):
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
 @pytest.fixture
 def script(tmp_path):
-    def write(text, name="script.py"):
-        path = tmp_path / name
-        path.write_text(textwrap.dedent(text))
-        return path
-
-    return write
+    return functools.partial(write, tmp_path)
 
 
 def run_on(system, script):
@@ -57,32 +59,15 @@ def run_on(system, script):
     return done.stdout
 
 
-@pytest.mark.parametrize("system", ["windows", "macos"])
-def test_every_module_can_be_imported(system, script):
-    text = """
-        import sys
-        sys.path.insert(0, "TESTS")
-        from another_system import import_all
-        print(import_all() > 150)
-    """.replace("TESTS", str(ANOTHER_SYSTEM.parent))
-    assert run_on(system, script(text)) == "True\n"
-
-
-@pytest.mark.parametrize("system", ["windows", "macos"])
-async def test_a_server_serves_over_stdio(system, script):
-    command = [sys.executable, str(ANOTHER_SYSTEM), system, str(script(GREETER))]
-    async with Client(command, inherit_env=True, stderr="inherit") as client:
-        for name in ("Ada", "x" * 200_000):
-            result = await client.call_tool("greet", {"name": name})
-            assert result.content[0].text == f"Hello, {name}!"
-
-
-@pytest.mark.requirement("STDIO-01")
-@pytest.mark.parametrize("system", ["windows", "macos"])
-def test_a_client_starts_and_stops_a_server(system, script):
-    script(GREETER, "greeter.py")
+@pytest.fixture(scope="module", params=["windows", "macos"])
+def client_lines(request, tmp_path_factory):
+    """What a script prints that imports all modules, and uses two clients."""
+    folder = tmp_path_factory.mktemp(request.param)
+    write(folder, GREETER, "greeter.py")
     text = """
         import sys, trio
+        sys.path.insert(0, "TESTS")
+        from another_system import import_all
         from mcp_trio import Client
         from mcp_trio.errors import ConnectionLost
 
@@ -94,27 +79,37 @@ def test_a_client_starts_and_stops_a_server(system, script):
                     pass
             except ConnectionLost as error:
                 print(str(error).partition(" on PATH")[0])
+
+        print(import_all() > 150)
         trio.run(main)
-    """
-    assert run_on(system, script(text)) == (
-        "Hello, Ada!\ncannot start 'no-such-program': not found\n"
-    )
+    """.replace("TESTS", str(ANOTHER_SYSTEM.parent))
+    return run_on(request.param, write(folder, text)).splitlines()
+
+
+def test_every_module_can_be_imported(client_lines):
+    assert client_lines[0] == "True"
+
+
+@pytest.mark.requirement("STDIO-01")
+def test_a_client_starts_and_stops_a_server(client_lines):
+    assert client_lines[1:] == ["Hello, Ada!", "cannot start 'no-such-program': not found"]
 
 
 @pytest.mark.parametrize("system", ["windows", "macos"])
-def test_a_recorded_session_replays_here(system, script, tmp_path):
+def test_a_server_serves_over_stdio_and_its_recording_replays_here(system, script, tmp_path):
     greeter = script(GREETER.replace("server.run()", 'server.run(record="trip.mcprec.jsonl")'))
     command = [sys.executable, str(ANOTHER_SYSTEM), system, str(greeter)]
 
     async def call():
         async with Client(command, inherit_env=True, cwd=tmp_path, stderr="inherit") as client:
-            await client.call_tool("greet", {"name": "Ada"})
+            for name in ("Ada", "x" * 200_000):
+                result = await client.call_tool("greet", {"name": name})
+                assert result.content[0].text == f"Hello, {name}!"
 
     trio.run(call)
     scope = {"__name__": "greeter"}
     exec(textwrap.dedent(GREETER), scope)
-    recording = tmp_path / "trip.mcprec.jsonl"
-    assert replay(recording, scope["server"]).requests >= 1
+    assert replay(tmp_path / "trip.mcprec.jsonl", scope["server"]).requests >= 2
 
 
 def test_a_file_is_locked_behind_its_content(script):

@@ -1,5 +1,6 @@
 """Fixtures: recordings, ways to run a command, and servers to connect to."""
 
+import codecs
 import contextlib
 import functools
 import os
@@ -218,6 +219,8 @@ class Terminal:
             env=os.environ | {"TERM": "xterm", "COLUMNS": "100"} | variables,
         )
         os.close(theirs)
+        # A read may end within a character.
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._shown = ""
 
     def __enter__(self):
@@ -235,7 +238,7 @@ class Terminal:
         """Read until the text is shown; returns all that was shown since the last text."""
         while text not in self._shown:
             assert select.select([self._ours], [], [], 20)[0], f"no {text!r} in {self._shown!r}"
-            self._shown += os.read(self._ours, 65536).decode()
+            self._shown += self._decode(os.read(self._ours, 65536))
         before, _, self._shown = self._shown.partition(text)
         return before + text
 

@@ -30,7 +30,7 @@ from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import body_bytes
 
-pytestmark = pytest.mark.usefixtures("measured_processes")
+measured = pytest.mark.usefixtures("measured_processes")
 
 # Output and exit status.
 
@@ -158,6 +158,7 @@ def test_without_a_terminal_progress_is_printed_only_on_request(invoke):
     assert invoke("call", SOME, "slow", "steps=2").stderr == ""
 
 
+@measured
 def test_on_a_terminal_progress_is_a_bar_that_is_erased(on_a_screen):
     shown = on_a_screen("call", SOME, "slow", "steps=20")
     assert "━" in shown
@@ -575,6 +576,7 @@ def test_results_that_were_not_recorded_are_an_error(write):
         recorded_results(path)
 
 
+@measured
 def test_a_command_inherits_the_environment(mcp_trio, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; print('customized', file=sys.stderr)\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
@@ -878,6 +880,7 @@ def test_text_of_a_server_cannot_control_a_terminal(on_a_screen, arguments):
     assert _is_safe(shown), repr(shown)
 
 
+@measured
 def test_json_on_a_terminal_is_escaped_and_equal(on_a_screen, mcp_trio):
     command = ["call", "tell", "--json", "--protocol-version", "2025-11-25", "--"]
     command += [sys.executable, ESCAPING]

@@ -1,5 +1,6 @@
 """`mcp-trio dev`: changes of files, the log, reloading, recordings, keys and the Inspector."""
 
+import codecs
 import os
 import re
 import select
@@ -150,7 +151,8 @@ def test_the_content_of_a_message_is_short(message, subject):
 
 
 SERVER = """
-from mcp_trio import Server
+import trio
+from mcp_trio import Context, Server
 
 server = Server("there", version="1")
 
@@ -162,6 +164,16 @@ def tide(when: str = "now") -> str:
 @server.tool
 def fail() -> str:
     raise KeyError("lost")
+
+@server.tool
+async def wait(*, ctx: Context) -> str:
+    print("it waits")
+    await trio.sleep_forever()
+
+@server.tool
+def end() -> str:
+    import os
+    os._exit(7)
 """
 SECONDS = 30
 
@@ -171,6 +183,7 @@ class Dev:
 
     def __init__(self, process):
         self._process = process
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._unread = self.shown = ""
 
     def wait_for(self, text):
@@ -179,10 +192,11 @@ class Dev:
         while not (found := re.match(f"(?s).*?{re.escape(text)}.*?\n", self._unread)):
             ready = select.select([self._process.stdout], [], [], end - time.monotonic())[0]
             assert ready, f"no {text!r} in {self._unread!r}"
-            chunk = os.read(self._process.stdout.fileno(), 65536).decode()
+            chunk = os.read(self._process.stdout.fileno(), 65536)
             assert chunk, f"no {text!r} in {self._unread!r}, and no more"
-            self._unread += chunk
-            self.shown += chunk
+            text_read = self._decode(chunk)
+            self._unread += text_read
+            self.shown += text_read
         self._unread = self._unread[found.end() :]
         return found[0]
 
@@ -201,34 +215,57 @@ class Dev:
 
     def end(self, number=signal.SIGTERM):
         self._process.send_signal(number)
-        rest = self._process.stdout.read().decode()
-        return self._process.wait(SECONDS), rest
+        self._process.stdout.read()
+        return self._process.wait(SECONDS)
+
+
+@contextmanager
+def started(*options, folder=None, inspector=("--no-inspector",), **variables):
+    """Run `mcp-trio dev server.py` in a folder, or in the current one."""
+    command = [sys.executable, "-m", "mcp_trio", "dev", "server.py", *inspector, *options]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        cwd=folder,
+        env=os.environ | variables,
+    ) as process:
+        try:
+            running = Dev(process)
+            running.wait_for("URL: ")
+            yield running
+        finally:
+            process.kill()
 
 
 @pytest.fixture
 def dev(tmp_path, monkeypatch):
+    """`dev(*options)` runs the command in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.py").write_text(SERVER)
+    return started
 
-    @contextmanager
-    def dev(*options, target="server.py", inspector=("--no-inspector",), **variables):
-        command = [sys.executable, "-m", "mcp_trio", "dev", target, *inspector, *options]
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            env=os.environ | variables,
-        ) as process:
-            try:
-                started = Dev(process)
-                started.wait_for("URL: ")
-                yield started
-            finally:
-                process.kill()
 
-    return dev
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, measuring):
+    """A command that the tests of this module share, and its folder."""
+    folder = tmp_path_factory.mktemp("dev")
+    (folder / "server.py").write_text(SERVER)
+    with started(folder=folder, **measuring) as running:
+        yield running, folder
+
+
+@pytest.fixture
+def running(shared, monkeypatch):
+    """The shared command, in whose folder the test runs; it serves `SERVER`."""
+    running, folder = shared
+    monkeypatch.chdir(folder)
+    if Path("server.py").read_text() != SERVER:
+        Path("server.py").write_text(SERVER)
+        running.wait_for("serving server.py")
+    return running
 
 
 def rewrite(old, new, name="server.py"):
@@ -237,8 +274,7 @@ def rewrite(old, new, name="server.py"):
     Path(name).write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_change_is_served_under_the_same_url_and_a_signal_is_a_success(dev, number):
+def test_a_change_is_served_under_the_same_url_and_a_signal_is_a_success(dev):
     with dev() as running:
         assert running.call(when="then") == "high"
         log = running.wait_for("<-  tools/call tide")
@@ -250,32 +286,31 @@ def test_a_change_is_served_under_the_same_url_and_a_signal_is_a_success(dev, nu
         assert re.search(r" 2  <-  tools/call tide .* low\n", running.wait_for("  low"))
         folder = Path(re.search("recording to (.*)", running.shown)[1])
         assert len(list(folder.iterdir())) == 2
-        assert running.end(number)[0] == 0
+        assert running.end(signal.SIGTERM) == 0
         assert not folder.exists()
 
 
-def test_the_last_good_code_is_served_while_the_new_one_has_an_error(dev):
-    with dev() as running:
-        Path("server.py").write_text(f"{SERVER}\nboom(\n")
-        shown = running.wait_for("still served")
-        assert "server.py cannot be imported:\n  File " in shown
-        assert "SyntaxError" in shown
-        assert running.call() == "high"
-        running.wait_for("<-  tools/call tide")
+def test_the_last_good_code_is_served_while_the_new_one_has_an_error(running):
+    Path("server.py").write_text(f"{SERVER}\nboom(\n")
+    shown = running.wait_for("still served")
+    assert "server.py cannot be imported:\n  File " in shown
+    assert "SyntaxError" in shown
+    assert running.call() == "high"
+    running.wait_for("<-  tools/call tide")
 
-        Path("server.py").write_text(f"{SERVER}\n@server.tool\ndef bad(*many): ...\n")
-        shown = running.wait_for("still served")
-        assert re.search(r'server.py", line \d+, in <module>', shown)
-        assert "mcp_trio/_server" not in shown
+    Path("server.py").write_text(f"{SERVER}\n@server.tool\ndef bad(*many): ...\n")
+    shown = running.wait_for("still served")
+    assert re.search(r'server.py", line \d+, in <module>', shown)
+    assert "mcp_trio/_server" not in shown
 
-        Path("server.py").write_text(f"{SERVER}\nimport sys\nsys.exit(3)\n")
-        assert "ended with status 3 while it imported server.py" in running.wait_for("still served")
+    Path("server.py").write_text(f"{SERVER}\nimport sys\nsys.exit(3)\n")
+    assert "ended with status 3 while it imported server.py" in running.wait_for("still served")
 
-        Path("server.py").write_text(f"{SERVER}\nimport time\ntime.sleep(1000)\n")
-        running.wait_for("changed: ")
-        Path("server.py").write_text(SERVER.replace("high", "low"))
-        running.wait_for("serving server.py")
-        assert running.call() == "low"
+    Path("server.py").write_text(f"{SERVER}\nimport time\ntime.sleep(1000)\n")
+    running.wait_for("changed: ")
+    Path("server.py").write_text(SERVER.replace("high", "low"))
+    running.wait_for("serving server.py")
+    assert running.call() == "low"
 
 
 def test_a_server_that_cannot_be_served_at_first_is_served_once_it_can(dev):
@@ -301,72 +336,49 @@ async def lifespan(server):
 """
 
 
-def test_an_error_of_the_lifespan_is_shown_in_the_users_frames(dev):
-    with dev() as running:
-        broken = SERVER.replace('version="1"', 'version="1", lifespan=lifespan')
-        Path("server.py").write_text(LIFESPAN + broken)
-        shown = running.wait_for("nothing is served")
-        assert 'line 6, in lifespan\n    value = {}["missing"]' in shown
-        assert "mcp_trio/_" not in shown
-        Path("server.py").write_text(SERVER)
-        running.wait_for("serving server.py")
-        assert running.call() == "high"
+def test_an_error_of_the_lifespan_is_shown_in_the_users_frames(running):
+    broken = SERVER.replace('version="1"', 'version="1", lifespan=lifespan')
+    Path("server.py").write_text(LIFESPAN + broken)
+    shown = running.wait_for("nothing is served")
+    assert 'line 6, in lifespan\n    value = {}["missing"]' in shown
+    assert "mcp_trio/_" not in shown
+    Path("server.py").write_text(SERVER)
+    running.wait_for("serving server.py")
+    assert running.call() == "high"
 
 
-def test_an_exception_of_a_handler_is_shown_with_its_traceback(dev):
-    with dev() as running:
-        assert running.call("fail") == "internal error in fail"
-        shown = running.wait_for("raise KeyError")
-        assert 'line 13, in fail\n    raise KeyError("lost")' in shown
+def test_an_exception_of_a_handler_is_shown_with_its_traceback(running):
+    assert running.call("fail") == "internal error in fail"
+    shown = running.wait_for("raise KeyError")
+    assert 'line 14, in fail\n    raise KeyError("lost")' in shown
 
 
-WAITING = """
-import trio
-from mcp_trio import Context
+def test_a_running_call_is_ended_by_a_change(running):
+    async def call():
+        async with trio.open_nursery() as nursery:
 
-@server.tool
-async def wait(*, ctx: Context) -> str:
-    print("it waits")
-    await trio.sleep_forever()
+            async def wait():
+                async with Client(running.url) as client:
+                    with pytest.raises(MCPError):
+                        await client.call_tool("wait")
 
-@server.tool
-def end() -> str:
-    import os
-    os._exit(7)
-"""
+            nursery.start_soon(wait)
+            await trio.to_thread.run_sync(running.wait_for, "it waits")
+            rewrite("high", "low")
 
-
-def test_a_running_call_is_ended_by_a_change(dev):
-    Path("server.py").write_text(SERVER + WAITING)
-    with dev() as running:
-
-        async def call():
-            async with trio.open_nursery() as nursery:
-
-                async def wait():
-                    async with Client(running.url) as client:
-                        with pytest.raises(MCPError):
-                            await client.call_tool("wait")
-
-                nursery.start_soon(wait)
-                await trio.to_thread.run_sync(running.wait_for, "it waits")
-                rewrite("high", "low")
-
-        trio.run(call)
-        running.wait_for("serving server.py")
-        assert running.call() == "low"
+    trio.run(call)
+    running.wait_for("serving server.py")
+    assert running.call() == "low"
 
 
-def test_a_server_that_ends_is_reported_and_starts_with_the_next_change(dev):
-    Path("server.py").write_text(SERVER + WAITING)
-    with dev() as running:
-        with pytest.raises(ConnectionLost):
-            running.call("end")
-        shown = running.wait_for("nothing is served")
-        assert "the process that served ended with status 7" in shown
-        rewrite("high", "low")
-        running.wait_for("serving server.py")
-        assert running.call() == "low"
+def test_a_server_that_ends_is_reported_and_starts_with_the_next_change(running):
+    with pytest.raises(ConnectionLost):
+        running.call("end")
+    shown = running.wait_for("nothing is served")
+    assert "the process that served ended with status 7" in shown
+    rewrite("high", "low")
+    running.wait_for("serving server.py")
+    assert running.call() == "low"
 
 
 def test_recordings_are_kept_and_replay_with_the_code(dev, mcp_trio):
@@ -376,7 +388,7 @@ def test_recordings_are_kept_and_replay_with_the_code(dev, mcp_trio):
         assert "changed: settings.toml" in running.wait_for("serving server.py")
         assert running.call() == "high"
         running.wait_for("<-  tools/call tide")
-        assert running.end(signal.SIGHUP)[0] == 0
+        assert running.end(signal.SIGHUP) == 0
     file = max(Path("kept/here").iterdir(), key=lambda file: file.stat().st_size)
     assert "the same, byte for byte" in mcp_trio("replay", file, "server.py").stdout
 
@@ -448,7 +460,7 @@ def test_the_inspector_is_opened_for_the_url_and_ends_with_the_command(dev, prog
             f"with --yes {INSPECTOR} --web --transport http --server-url {running.url}"
             in running.shown
         )
-        assert running.end()[0] == 0
+        assert running.end(signal.SIGINT) == 0
 
 
 def test_an_inspector_that_cannot_run_is_one_line(dev, programs):

@@ -25,7 +25,7 @@ from mcp_trio.recording import SweepReport, TickClock, drive
 from mcp_trio.testing import mock_server
 from tests.ways import CONNECTIONS
 
-pytestmark = pytest.mark.usefixtures("measured_processes")
+measured = pytest.mark.usefixtures("measured_processes")
 
 # Options.
 
@@ -284,6 +284,7 @@ def test_each_replay_gets_a_server_that_is_imported_anew(invoke, counting, tmp_p
     assert "letters" not in sys.modules
 
 
+@measured
 def test_a_folder_is_replayed_under_many_seeds(invoke, counting, tmp_path):
     path = counting("count", "a.mcprec.jsonl")
     (path.parent / "proxy.mcprec.jsonl").write_bytes(
@@ -421,6 +422,7 @@ def call(name, **arguments):
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}) + "\n"
 
 
+@measured
 def test_the_mock_sends_recorded_responses_over_stdio():
     done = mock(EVERYTHING, stdin=call("get-sum", a=2, b=40))
     assert json.loads(done.stdout)["result"]["content"][0]["text"] == "The sum of 2 and 40 is 42."
@@ -1010,6 +1012,7 @@ def step_of(path):
     return next(r["n"] for r in map(json.loads, path.read_bytes().splitlines()) if r["k"] == "step")
 
 
+@measured
 def test_a_debugger_opens_at_the_first_line_of_a_handler_and_steps_over_its_wait(shop):
     shown = debug(shop, step_of(shop.together), "next", "c", path=shop.together)
     assert shown.returncode == 0
@@ -1029,7 +1032,10 @@ def test_an_expression_in_a_debugger_takes_no_part_in_the_replay(shop):
     assert "untracked" not in shown.stdout
 
 
-@pytest.mark.parametrize("commands", [("q",), ("next", "q"), ()])
+@pytest.mark.parametrize(
+    "commands", [("q",), pytest.param(("next", "q"), marks=pytest.mark.slow), ()]
+)
+@measured
 def test_the_replay_ends_with_the_debugger(shop, commands):
     shown = debug(shop, records_of(shop.path, "res")[0], *commands)
     assert shown.returncode == 0, shown.stderr

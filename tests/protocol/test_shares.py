@@ -299,6 +299,4 @@ class Admitted(RuleBasedStateMachine):
 
 
 def test_no_client_starves_and_all_bounds_hold():
-    run_state_machine_as_test(
-        Admitted, settings=settings(max_examples=80, stateful_step_count=50, deadline=None)
-    )
+    run_state_machine_as_test(Admitted, settings=settings(stateful_step_count=50, deadline=None))

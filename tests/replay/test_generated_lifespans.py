@@ -13,8 +13,8 @@ from tests.replay import generated_lifespans as programs
 pytestmark = pytest.mark.filterwarnings("ignore:the async generator:ResourceWarning")
 
 # The number of programs, and how often each is replayed.
-QUICK = range(8)
-SLOW = range(8, 60)
+QUICK = range(4)
+SLOW = range(4, 60)
 REPLAYS = 3
 
 

@@ -10,8 +10,8 @@ from tests.replay import generated_programs as programs
 pytestmark = pytest.mark.filterwarnings("ignore:the async generator:ResourceWarning")
 
 # The number of programs, and how often each is replayed.
-QUICK = range(6)
-SLOW = range(6, 60)
+QUICK = range(4)
+SLOW = range(4, 60)
 REPLAYS = 3
 
 

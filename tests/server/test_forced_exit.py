@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -12,6 +13,10 @@ import urllib.error
 import urllib.request
 
 import pytest
+import trio
+
+from mcp_trio import ThreadContext
+from mcp_trio._server.forced_exit import forced_exit
 
 SECONDS = 20
 EXIT_SECONDS = 0.7
@@ -215,3 +220,108 @@ def test_a_process_that_ends_by_itself_says_nothing(called, transport):
     process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 128 + signal.SIGTERM
     assert process.stderr.read() == ""
+
+
+# In the process of the test, whose end is only noted.
+
+in_this_process = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # the thread that watches is ended
+)
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """The queue of the statuses with which this process was to be ended."""
+    statuses = queue.SimpleQueue()
+
+    def note(status):
+        statuses.put(status)
+        sys.exit()  # ends the thread that watches
+
+    monkeypatch.setattr(os, "_exit", note)
+    return statuses
+
+
+@pytest.fixture
+def held(server, serve, noted):
+    """Call a tool that holds the process after SIGUSR1; return the status."""
+    calling, freed, release = trio.Event(), trio.Event(), threading.Event()
+
+    @server.tool
+    async def shielded() -> None:
+        calling.set()
+        with trio.CancelScope(shield=True):
+            await freed.wait()
+
+    @server.tool
+    async def blocking(signals: int) -> None:
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert release.wait(SECONDS)
+
+    @server.tool
+    def in_thread(ctx: ThreadContext) -> None:
+        ctx.list_roots()
+
+    def wait():
+        status = noted.get(timeout=SECONDS)
+        release.set()
+        return status
+
+    async def held(tool, *, seconds=0.0, ended=None, **arguments):
+        found = []
+        parent_pid = None if ended is None else ended.pid
+        with (
+            trio.open_signal_receiver(signal.SIGUSR1) as signals,
+            forced_exit([signal.SIGUSR1], seconds=seconds, parent_pid=parent_pid),
+        ):
+            asker = await serve(server, capabilities={"roots": {}})
+            waiting = threading.Thread(target=lambda: found.append(wait()))
+            waiting.start()
+            await asker.begin("tools/call", {"name": tool, "arguments": arguments})
+            if tool == "in_thread":
+                await asker.next_told()  # it waits for the list of roots
+            elif not arguments:
+                await calling.wait()
+            if ended is not None:
+                ended.kill()
+            elif not arguments:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            await trio.to_thread.run_sync(waiting.join)
+            freed.set()
+            if ended is None:
+                await anext(signals)  # Trio would raise it again
+        return found.pop()
+
+    return held
+
+
+PLACES = [
+    ("shielded", {}, "tools/call 'shielded': a task that waits at "),
+    ("blocking", {"signals": 1}, "the event loop, which is blocked at "),
+    ("in_thread", {}, "tools/call 'in_thread': in a thread at "),
+]
+
+
+@in_this_process
+@pytest.mark.parametrize(("tool", "arguments", "place"), PLACES)
+async def test_the_place_that_holds_a_process_is_printed(held, capfd, tool, arguments, place):
+    assert await held(tool, **arguments) == 128 + signal.SIGUSR1
+    text, *lines = capfd.readouterr().err.splitlines()
+    assert text.startswith("mcp_trio: the process has not ended within 0 s after SIGUSR1 (limits.")
+    (line,) = (line for line in lines if line.startswith(f"  {place}{__file__}:"))
+    assert line.endswith(f", in held.<locals>.{tool}")
+
+
+@in_this_process
+async def test_a_second_signal_prints_nothing(held, capfd):
+    assert await held("blocking", signals=2, seconds=SECONDS) == 128 + signal.SIGUSR1
+    assert capfd.readouterr().err == ""
+
+
+@in_this_process
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux notifies of a parent's end")
+async def test_the_end_of_the_parent_is_the_cause(held, capfd):
+    with subprocess.Popen(["/bin/sleep", "60"]) as parent:
+        assert await held("shielded", ended=parent) == 128 + signal.SIGHUP
+    assert "within 0 s after the end of its parent" in capfd.readouterr().err

@@ -25,7 +25,8 @@ DEADLINE_SECONDS = (
     DEFAULT_LIMITS.shutdown.drain_seconds + DEFAULT_LIMITS.shutdown.close_seconds + GRACE_SECONDS
 )
 
-SERVER = """
+TOOL_SECONDS = 30
+SERVER = f"""
 import os, sys, time
 import trio
 from mcp_trio import Context, Server
@@ -37,20 +38,20 @@ server = Server("probe")
 
 @server.tool
 async def echo(text: str) -> str:
-    print(f"printed by a tool: {text}", flush=True)
+    print("printed by a tool:", text, flush=True)
     return text
 
 @server.tool
 def block(path: str) -> str:
     with open(path, "w") as file:
         file.write(str(os.getpid()))
-    time.sleep(30)
+    time.sleep({TOOL_SECONDS})
     return "never"
 
 @server.tool
 async def wait(*, ctx: Context) -> str:
     await ctx.report_progress(1)
-    await trio.sleep(30)
+    await trio.sleep({TOOL_SECONDS})
     return "never"
 """
 
@@ -126,8 +127,8 @@ def is_alive(pid):
 
 
 def wait_gone(pid):
-    """Wait for the end of a process that is not our child."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    """Wait for the end of a process that is not our child, long before its tool returns."""
+    deadline = time.monotonic() + TOOL_SECONDS - GRACE_SECONDS
     while is_alive(pid) and not is_zombie(pid):
         assert time.monotonic() < deadline, "the process lives on"
         time.sleep(0.02)
