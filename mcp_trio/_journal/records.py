@@ -52,6 +52,10 @@ PATCHED_MARK: Final = "patched"
 # The mark of a handler that was suspended; its value is the random state that its client returns.
 SUSPENDED_MARK: Final = "suspended"
 
+# The marks with the decision of an access rule.
+ALLOWED_MARK: Final = "access allowed"
+DENIED_MARK: Final = "access denied"
+
 # A member of the envelope of `cxl`: the microseconds that an effect had until its deadline, if that
 # had expired when the cancelled effect ended.
 LIMIT: Final = "limit_us"
@@ -248,6 +252,12 @@ class ShutBody(msgspec.Struct, kw_only=True, frozen=True):
 
 OTHER_SESSIONS: Final = "sessions beside"
 """The count, at the end of a recording, of other sessions that were open meanwhile."""
+
+KEPT: Final = "kept: "
+"""The prefix of the counts of the reasons for which a recording is kept."""
+
+MASKED: Final = "masked: "
+"""The prefix of the counts of secrets that were replaced, by the name of their member."""
 
 
 class EndBody(msgspec.Struct, kw_only=True, frozen=True):

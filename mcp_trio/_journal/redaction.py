@@ -18,6 +18,7 @@ the recording says so.
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
@@ -529,13 +530,15 @@ class _JsonRedactor:
                     self.found_late.add(container.start)
             container.is_pair = False
             if rule is Rule.HIDE:
-                self._put(match, value, self._redactor.hide_text(value))
+                self._put(match, value, self._redactor.hide_text(value, container.key or IN_ARRAY))
             elif rule is Rule.SEARCH:
                 self._put(match, value, self._redactor.search_text(value))
         else:
             rule = container.take_zone().rule
             if rule is Rule.HIDE:
-                self._replace(match, self._redactor.hide_number(match[0]))
+                self._replace(
+                    match, self._redactor.hide_number(match[0], container.key or IN_ARRAY)
+                )
             elif rule is Rule.SEARCH:
                 self._replace(match, self._redactor.search_number(match[0]))
 
@@ -648,6 +651,10 @@ _NO_SECRETS: Final = frozenset({"", "true", "false", "null", "none", "undefined"
 _ARGUMENTS: Final = "$.params.arguments"
 _NO_KEY: Final = b"no key"
 _ENVELOPE: Final = "envelope"
+
+# The names in `Redactor.masked` for secrets in no member of their own.
+IN_TEXT: Final = "(in a text)"
+IN_ARRAY: Final = "(in an array)"
 _SCHEME: Final = re.compile(r"(?i:bearer|basic|token) +(?=\S+$)")
 
 Secrets = Collection[str] | Callable[[], Collection[str]]
@@ -696,6 +703,10 @@ class Redactor:
 
     `schemas` are the input schemas of the tools, by tool name.
 
+    Attributes:
+        masked: How many different secrets were replaced, by the name of the member in which each
+            was found first.
+
     Raises:
         ValueError: A path cannot be parsed or leads to a member of the protocol, a value of
             `secrets` is too short, or the key is empty.
@@ -710,6 +721,7 @@ class Redactor:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.names = SecretNames(redaction.keys)
+        self.masked: Counter[str] = Counter()
         self._paths: dict[str, list[str]] = {}
         self._set_paths(_with_passwords(redaction.paths, schemas or {}))
         self._secrets = redaction.secrets
@@ -844,8 +856,11 @@ class Redactor:
             token in text for token in tokens if len(token) >= self._follow_chars_min
         )
 
-    def hide_text(self, text: str) -> str:
-        """Replace a text that is secret; surrounding space and values such as "none" stay."""
+    def hide_text(self, text: str, name: str = IN_TEXT) -> str:
+        """Replace a text that is secret; surrounding space and values such as "none" stay.
+
+        `name` is that of the member with the text.
+        """
         core = text.strip()
         if core.lower() in _NO_SECRETS:
             return text
@@ -853,7 +868,7 @@ class Redactor:
             return text.replace(core, self._inner(core, HIDE), 1)
         scheme = _SCHEME.match(core)
         kept = scheme[0] if scheme else ""
-        return text.replace(core, kept + self._token(core[len(kept) :]), 1)
+        return text.replace(core, kept + self._token(core[len(kept) :], name), 1)
 
     def search_text(self, text: str) -> str:
         """Replace the secrets in a text."""
@@ -862,9 +877,9 @@ class Redactor:
         text = replace_named_secrets(text, self.names, self.hide_text)
         return text if self._adopts or not self._found else self._known.replaced(text, self._found)
 
-    def hide_number(self, number: str) -> str:
-        """Replace a number that is secret."""
-        return self._token(number)
+    def hide_number(self, number: str, name: str) -> str:
+        """Replace a number that is secret; `name` is that of the member with the number."""
+        return self._token(number, name)
 
     def search_number(self, number: str) -> str:
         """Replace a number if it is a known secret."""
@@ -881,12 +896,14 @@ class Redactor:
         finally:
             self._depth -= 1
 
-    def _token(self, value: str) -> str:
+    def _token(self, value: str, name: str) -> str:
         if self._adopts:
             self._tokens.adopt(value)
             return value
+        is_new = value not in self._tokens.by_value
         token = self._tokens.of(value)
         if value in self._tokens.by_value:
+            self.masked[name] += is_new
             if len(value) >= self._follow_chars_min:
                 self._known.add(value, token, is_certain=False)
             else:

@@ -49,6 +49,7 @@ import trio
 from mcp_trio._journal.records import (
     BEGINS_STEP,
     HAS_WAITED,
+    KEPT,
     LIFESPAN_MARK,
     EndBody,
     GapBody,
@@ -86,6 +87,10 @@ _NEARLY_FULL: Final = 0.75
 
 # An estimate of the bytes that a record takes besides its body.
 _RECORD_BYTES: Final = 64
+
+# The different reasons of handlers that a recording counts, and the name for all others.
+_REASONS_MAX: Final = 100
+_OTHER_REASONS: Final = "other reasons"
 
 # The most steps that a record lists.
 _STEPS_MAX: Final = 64
@@ -139,7 +144,7 @@ class Recorder:
         self._mode = _Mode.DIRECT
         self._buffer: list[Record] = []
         self._buffered_bytes = 0  # an estimate, kept only while THREADED
-        self._lost = 0
+        self._lost: int = 0
         self._reason = ""
         self._failed_at = 0.0
         self._thread: WritingThread | None = None
@@ -158,6 +163,11 @@ class Recorder:
         return self._encoder.next_number
 
     @property
+    def is_paused(self) -> bool:
+        """True while records are only counted, because a write has failed."""
+        return self._mode is _Mode.PAUSED
+
+    @property
     def is_nearly_full(self) -> bool:
         """True if the current segment is nearly full or is not the first.
 
@@ -174,7 +184,7 @@ class Recorder:
         recording.
         """
         self._opening = body
-        body_bytes = _opening_bytes(body, self._redactor)
+        body_bytes = opening_bytes(body, self._redactor)
         record = self._encoder.record("open", body_bytes, self.clock_ns())
         self._buffer.append(record)
         self.flush()
@@ -215,7 +225,7 @@ class Recorder:
         elif self._mode is not _Mode.CLOSED:
             self._open -= 1
             if not channel:
-                self._counts = counts
+                self._counts |= counts
             self._mark(ENDED_MARK, {"counts": counts}, channel=channel)
             self.flush()
 
@@ -223,6 +233,13 @@ class Recorder:
         """Redact the passwords that these input schemas declare, if this recording is redacted."""
         if self._redactor is not None:
             self._redactor.add_schemas(schemas())
+
+    def keep(self, why: str) -> None:
+        """Note a reason to keep the recording, which a handler gives, in the `end` record."""
+        name = KEPT + why
+        if name not in self._counts and len(self._counts) >= _REASONS_MAX:
+            name = KEPT + _OTHER_REASONS
+        self._counts[name] = self._counts.get(name, 0) + 1
 
     def end_lifespan(self) -> None:
         """Note that a lifespan has ended, of which the last record tells."""
@@ -379,7 +396,7 @@ class Recorder:
             assert self._opening is not None
             opening = msgspec.structs.replace(self._opening, segment=self._opening.segment + 1)
             try:
-                body = _opening_bytes(opening, self._redactor)
+                body = opening_bytes(opening, self._redactor)
             # As in `record`: the current file goes on, and the next write tries to redact again.
             except Exception:
                 return
@@ -458,7 +475,8 @@ class Recorder:
         return lines, records
 
 
-def _opening_bytes(opening: OpenBody, redactor: "Redactor | None") -> bytes:
+def opening_bytes(opening: OpenBody, redactor: "Redactor | None") -> bytes:
+    """Return the body of the `open` record, with the rules of the redaction and its tokens."""
     if redactor is None:
         return encode_body(opening)
     body = encode_body(msgspec.structs.replace(opening, redaction=redactor.manifest()))
@@ -502,6 +520,9 @@ class RecordOptions:
     Raises:
         ValueError: A number is not above 0.
     """
+
+    # Whether this is a `RecordPolicy`, which a server that has none need not import.
+    is_policy: ClassVar[bool] = False
 
     path: str | os.PathLike[str]
     compress: bool = attrs.field(default=False, kw_only=True)
@@ -736,6 +757,10 @@ def begin_lifespan(record: SharedRecording, **opening: Unpack[Opening]) -> tuple
     return record.begin_lifespan(start, role=opening["role"], name=opening["name"])
 
 
+OpenSink: TypeAlias = Callable[[], Sink]
+MakeRecorder: TypeAlias = Callable[..., Recorder]
+
+
 def open_recorder(
     record: str | os.PathLike[str] | RecordOptions,
     *,
@@ -748,6 +773,7 @@ def open_recorder(
     lifespan: bool = False,
     schemas: Callable[[], Mapping[str, Any]] = dict,
     limits: Limits = DEFAULT_LIMITS,
+    make: Callable[[Path, OpenSink], MakeRecorder] | None = None,
 ) -> Recorder:
     """Create the file of a recording, write its `open` record and return the recorder.
 
@@ -755,6 +781,9 @@ def open_recorder(
     `name`, the time and the process. Only the file's owner can read it. Times count from now, on
     the clock of the Trio run. `schemas` returns the input schemas of the tools by tool name, in
     which passwords may be declared; it is called only for redaction.
+
+    `make` gets the path of the file and a function that creates it, and returns what makes the
+    recorder in place of `Recorder`.
 
     Raises:
         RecordingError: The file cannot be created, or it or a later segment would overwrite a file
@@ -767,8 +796,10 @@ def open_recorder(
     clock, begin_ns, clock_ns = _clock()
     # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
-    recorder = Recorder(
-        _sink(_target(options, name, started), options, limits),
+    path = _target(options, name, started)
+    open_sink = partial(_sink, path, options, limits)
+    make_recorder = partial(Recorder, open_sink()) if make is None else make(path, open_sink)
+    recorder = make_recorder(
         clock_ns=clock_ns,
         limits=limits,
         seed=seed,

@@ -800,7 +800,7 @@ def run_mock(mock: MockServer) -> int:
     The session ends when the client disconnects, when the parent process exits, and at SIGINT and
     SIGTERM. Return the exit status: 0, or 128 plus the number of the signal.
     """
-    from mcp_trio._server.http_serve import serve_until_signal
+    from mcp_trio._server.signals import serve_until_signal
 
     parent_pid = os.getppid()
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 Access: TypeAlias = Callable[["Context"], Any]
 """Returns whether the sender of a request may use an entry; `def` without blocking, or `async`."""
 
-ALLOWED_MARK: Final = "access allowed"
-DENIED_MARK: Final = "access denied"
-
 
 @attrs.frozen(eq=False, repr=False)
 class AccessRule:

@@ -43,6 +43,7 @@ from mcp_trio._session.effects import (
     takes_patch,
 )
 from mcp_trio._session.handlers import Handling
+from mcp_trio._session.journal import Recording
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.types import (
     CreateMessageResult,
@@ -321,6 +322,18 @@ class Context(BaseContext):
         Within a task, the answer for a name stays the same.
         """
         return takes_patch(self._handling, name)
+
+    def keep(self, why: str) -> None:
+        """Let the server keep the recording of this session, whatever its `RecordPolicy` says.
+
+        This does nothing in a session that is not recorded, or that is replayed.
+
+        Args:
+            why: The reason, which the end of the recording contains. It is not redacted.
+        """
+        sequencer = self._handling.session.sequencer
+        if isinstance(sequencer, Recording):
+            sequencer.recorder.keep(why)
 
     # Asking the client.
 
@@ -652,6 +665,10 @@ class ThreadContext(BaseContext):
     def patched(self, name: str) -> bool:
         """Return whether to run new code; False in replays of recordings made before the change."""
         return self._bridge.call(_async(self._context.patched), name)
+
+    def keep(self, why: str) -> None:
+        """Let the server keep the recording of this session; see `Context.keep`."""
+        self._bridge.call(_async(self._context.keep), why)
 
     # Asking the client.
 

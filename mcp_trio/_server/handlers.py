@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from mcp_trio import types
+from mcp_trio._journal.records import ALLOWED_MARK, DENIED_MARK
 from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._protocol.client_features import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
@@ -24,8 +25,6 @@ from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.shares import request_shares
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._server.access import (
-    ALLOWED_MARK,
-    DENIED_MARK,
     AccessRule,
     Selection,
     Unregistered,

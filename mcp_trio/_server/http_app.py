@@ -777,6 +777,7 @@ class HttpApp:
             exchange, request, headers, self.runtime.server.limits.messages.bytes_max
         )
         self._answering += 1
+        self.runtime.note_headers(request.headers)
         try:
             try:
                 await self._respond(pending)

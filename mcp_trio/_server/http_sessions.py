@@ -19,7 +19,7 @@ requests need no such routing.
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -535,6 +535,12 @@ class Runtime:
         """Return whether the runtime accepts no more requests."""
         return self._closing.is_set()
 
+    def note_headers(self, headers: Mapping[str, str]) -> None:
+        """Show the policy of the recordings the headers of the current request, if it asks."""
+        run = self._lifespan.run
+        if run is not None and run.headers:
+            run.current_headers.set(headers)
+
     # The session of all stateless requests.
 
     @property
@@ -553,7 +559,7 @@ class Runtime:
         `limits.recording.retry_seconds`.
         """
         before = self._stateless
-        if self.record is None or before is None or before.closing.is_set():
+        if self._lifespan.record is None or before is None or before.closing.is_set():
             return
         may_follow = self.stateless.is_idle and before.may_be_followed
         now = trio.current_time()

@@ -53,6 +53,7 @@ from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
+    from mcp_trio._recorder.policy import PolicyRun
     from mcp_trio._server.handlers import ServedSession
     from mcp_trio._server.sessions import ServerSessions
 
@@ -128,11 +129,13 @@ class EnteredLifespan(msgspec.Struct, frozen=True):
         value: The value of the lifespan, which is `ctx.lifespan` in handlers.
         record: The recording of the sessions.
         channel: The channel of the lifespan in that recording; None if it does not hold it.
+        run: What decides on the recording of each session, if `record` is a `RecordPolicy`.
     """
 
     value: Any = None
     record: RecordTarget | None = None
     channel: int | None = None
+    run: "PolicyRun | None" = None
 
 
 @asynccontextmanager

@@ -199,6 +199,8 @@ class Server:
             tokens; an `AuthorizationServer`, which is served beside the MCP endpoint; a verifier of
             tokens or all settings, from `mcp_trio.auth`; or an async function
             that returns the `AuthInfo` or the name of the user for a request, given its headers.
+        record: The recording of the sessions for which `run` or a `serve_*` method gets no `record`
+            of its own: a `RecordPolicy` of `mcp_trio.recording`, or another target, as in `serve`.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
             host start it in an environment that has them.
         openapi_report: The outcome of each operation, of a server from `from_openapi`.
@@ -235,6 +237,7 @@ class Server:
     auth: "ResourceServer | None" = attrs.field(
         default=None, kw_only=True, repr=False, converter=_resource_server
     )
+    record: RecordTarget | None = attrs.field(default=None, kw_only=True, repr=False)
     dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
     openapi_report: "OpenApiReport | None" = attrs.field(default=None, init=False, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)
@@ -1104,8 +1107,8 @@ class Server:
         Args:
             channel: The connection to the client.
             record: The file to record to, or a folder in which each session gets a file of its own;
-                or an object of `mcp_trio.recording` with more settings: `RecordOptions` or
-                `SharedRecording`.
+                or an object of `mcp_trio.recording` with more settings: `RecordOptions`,
+                `RecordPolicy` or `SharedRecording`.
             task_status: Gets the session when it has opened.
 
         Raises:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._journal.records import OTHER_SESSIONS
@@ -31,6 +32,7 @@ from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import (
     Opening,
+    Recorder,
     RecordTarget,
     SharedRecording,
     SoleSessionRecording,
@@ -52,12 +54,13 @@ from mcp_trio._server.lifespan import (
 )
 from mcp_trio._server.middleware import Middleware
 from mcp_trio._server.mounts import Mount, Prefix
+from mcp_trio._server.record_policy import policy_run
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.resumable import SealedRounds
 from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
-from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
+from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.nondeterminism import UntrackedCallWatch, watch_of_recording
 from mcp_trio._session.session import Session
@@ -327,21 +330,25 @@ class ServerSessions:
                 f"the scopes {', '.join(needed)} are needed, but no client can have them without"
                 " Server(auth=…), which verifies tokens"
             )
+        if record is None:
+            record = self.server.record
+        lifespan = lifespan_of(self)
         self._lifespans_entered += 1
         try:
-            lifespan = lifespan_of(self)
-            if lifespan is None:
-                yield EnteredLifespan(record=record)
-            elif record is None or not (is_sole or isinstance(record, SharedRecording)):
-                async with enter_unrecorded(lifespan, record) as entered:
-                    yield entered
-            elif isinstance(record, SharedRecording):
-                async with self._enter_recorded(record, transport) as entered:
-                    yield entered
-            else:
-                with SoleSessionRecording(record) as sole:
-                    async with self._enter_recorded(sole, transport) as entered:
-                        yield entered
+            async with policy_run(record) as run:
+                if lifespan is None:
+                    yield EnteredLifespan(record=record, run=run)
+                    return
+                if is_sole and record is not None and not isinstance(record, SharedRecording):
+                    record = SoleSessionRecording(record) if run is None else run.sole_recording()
+                    run = None
+                if isinstance(record, SharedRecording):
+                    with record if isinstance(record, SoleSessionRecording) else nullcontext():
+                        async with self._enter_recorded(record, transport) as entered:
+                            yield entered
+                else:
+                    async with enter_unrecorded(lifespan, record) as entered:
+                        yield msgspec.structs.replace(entered, run=run)
         finally:
             self._lifespans_entered -= 1
 
@@ -456,8 +463,9 @@ class ServerSessions:
         Raises:
             RecordingError: The recording cannot be made; nothing was served.
         """
-        session, record = self._open_recorded(channel, lifespan, http), lifespan.record
-        with nullcontext() if record is None else _watch(session, record):
+        session = self._open_recorded(channel, lifespan, http)
+        watch = _watch(session, lifespan.record)
+        with nullcontext() if watch is None else watch:
             await session.run(task_status=task_status)
 
     def begin_session(
@@ -478,9 +486,10 @@ class ServerSessions:
         Raises:
             RecordingError: The recording cannot be made; nothing is served.
         """
-        session, record = self._open_recorded(channel, lifespan, http), lifespan.record
-        if record is not None:
-            variables, watch = variables.copy(), _watch(session, record)
+        session = self._open_recorded(channel, lifespan, http)
+        watch = _watch(session, lifespan.record)
+        if watch is not None:
+            variables = variables.copy()
             variables.run(watch.__enter__)
             session.ended.when_set(partial(variables.run, watch.__exit__))
         session.ended.when_set(on_ended)
@@ -496,10 +505,17 @@ class ServerSessions:
             sequencer: Sequencer = UNRECORDED
             if record is not None:
                 opening = self._opening(transport_of(channel), counted.earlier)
-                recorder, channel_number = begin_session(
-                    record, lifespan_channel=lifespan.channel, **opening
-                )
-                sequencer = CountingRecording(recorder, channel_number, counted=counted)
+                recorder: Recorder | None
+                if lifespan.run is not None:
+                    recorder, channel_number = lifespan.run.begin_session(opening), 0
+                else:
+                    recorder, channel_number = begin_session(
+                        record, lifespan_channel=lifespan.channel, **opening
+                    )
+                if recorder is not None:
+                    sequencer = CountingRecording(recorder, channel_number, counted=counted)
+                elif lifespan.run is not None:
+                    sequencer = SampledOut(lifespan.run.another_choice_due())
         except BaseException:
             counted.closed()
             raise
@@ -612,8 +628,13 @@ def transport_of(channel: Channel) -> str:
     return getattr(channel, "transport", type(channel).__name__)
 
 
-def _watch(session: Session, record: RecordTarget) -> UntrackedCallWatch:
-    """Return the watch for what handlers do that a replay could not repeat."""
+def _watch(session: Session, record: RecordTarget | None) -> UntrackedCallWatch | None:
+    """Return the watch for what handlers do that a replay could not repeat.
+
+    None: the session is not recorded.
+    """
+    if record is None or not session.sequencer.has_lanes:
+        return None
     return watch_of_recording(session.sequencer, is_strict=options_of(record).strict)
 
 

@@ -439,6 +439,21 @@ class Unrecorded(_Live):
         """Record nothing."""
 
 
+class SampledOut(Unrecorded):
+    """The sequencer of a session that a policy does not record.
+
+    `is_over` returns whether another session should follow, about which the policy decides again.
+    """
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self._is_over = is_over
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Return whether another session should follow."""
+        return self._is_over()
+
+
 UNRECORDED: Final = Unrecorded()
 """The sequencer of all sessions that are not recorded."""
 

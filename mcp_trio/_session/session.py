@@ -41,7 +41,7 @@ from mcp_trio._protocol.versions import supported_versions_in
 from mcp_trio._session.calls import Call, OnNotification, ProgressCallback, Requests
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._session.handlers import Application
-from mcp_trio._session.journal import UNRECORDED, Recording, Sequencer
+from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
 from mcp_trio._session.lanes import Lane, drive_in, watch_lanes
 from mcp_trio._session.leader_followers import Leader, TaskPool, lead
 from mcp_trio._session.notifications import Deliveries
@@ -133,7 +133,7 @@ class Session:
     def may_be_followed(self) -> bool:
         """Return whether the session is idle and its recording full: another may follow."""
         sequencer = self.sequencer
-        is_nearly_full = isinstance(sequencer, Recording) and sequencer.is_nearly_full
+        is_nearly_full = isinstance(sequencer, Recording | SampledOut) and sequencer.is_nearly_full
         return is_nearly_full and self._dispatcher.is_at_rest
 
     # The life of a session.

@@ -1,0 +1,225 @@
+"""The calls in a recording: the requests of its client, with duration and outcome of each.
+
+A recorder that decides which sessions to keep follows the calls while they happen, and the
+catalogue reads them from the file. Both use `CallTracker`, so both mean the same by an error.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from mcp_trio._journal.records import (
+    DENIED_MARK,
+    Record,
+    body_bytes,
+    message_position,
+    messages_in,
+)
+from mcp_trio.errors import RecordingError
+
+ErrorKind = Literal[
+    "", "tool", "protocol", "internal", "timeout", "denied", "cancelled", "unanswered"
+]
+"""The outcome of a call; "" for a result without `isError`.
+
+- tool: a result with `isError`; protocol: an error response;
+- internal: an unexpected exception of the handler; timeout: the handler's time was over;
+- denied: an access rule rejected the client;
+- cancelled: the client withdrew the request; unanswered: the recording ends before an answer.
+"""
+
+ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (
+    "tool",
+    "protocol",
+    "internal",
+    "timeout",
+    "denied",
+    "cancelled",
+    "unanswered",
+)
+
+# How the texts of two kinds of error begin, or what they contain: results do not name the kind.
+INTERNAL_TEXT: Final = "internal error in "
+TIMEOUT_TEXT: Final = "timed out: it did not finish within"
+
+_DENIED: Final = f'"{DENIED_MARK}"'.encode()
+_CANCELLED: Final = "notifications/cancelled"
+_INTERNAL_CODE: Final = -32603
+_LIVE_MAX: Final = 100_000
+
+
+class Call(msgspec.Struct, kw_only=True):
+    """A request of the client, and its outcome.
+
+    Attributes:
+        record: The number of the record with the request.
+        channel: The session in a shared recording.
+        method: The method, such as `tools/call`.
+        name: The name of the tool or prompt, or the URI of the resource; empty for other methods.
+        begin_ns: The time of the request, in nanoseconds since the recording began.
+        duration_ns: The nanoseconds until the response.
+        principal: The authenticated sender; empty without authentication.
+        trace_id: The trace id of the request's `traceparent`; empty without one.
+        error: The kind of error; empty if the call succeeded.
+        text: The text of the error.
+    """
+
+    record: int
+    channel: int
+    method: str
+    name: str
+    begin_ns: int
+    duration_ns: int = 0
+    principal: str = ""
+    trace_id: str = ""
+    error: ErrorKind = ""
+    text: str = ""
+
+
+class _Meta(msgspec.Struct):
+    traceparent: Any = ""
+
+
+class _Params(msgspec.Struct):
+    name: Any = ""
+    uri: Any = ""
+    request_id: Any = msgspec.field(name="requestId", default=None)
+    meta: _Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    message: str = ""
+
+
+class _Block(msgspec.Struct):
+    text: Any = ""
+
+
+class _Result(msgspec.Struct):
+    is_error: Any = msgspec.field(name="isError", default=False)
+    content: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Message(msgspec.Struct):
+    method: Any = None
+    id: Any = None
+    params: _Params | None = None
+    result: _Result | None = None
+    error: _Error | None = None
+
+
+_DECODE: Final = msgspec.json.Decoder(_Message).decode
+_DECODE_BLOCKS: Final = msgspec.json.Decoder(list[_Block]).decode
+_NONE: Final[Sequence[Call]] = ()
+
+
+class CallTracker:
+    """A tracker of the calls in the records of one recording, which are added in order.
+
+    `role` is the role in the `open` record: a client records its own requests as `out`.
+    """
+
+    def __init__(self, role: str) -> None:
+        self._request_kind = "out" if role == "client" else "in"
+        self._response_kind = "in" if role == "client" else "out"
+        self._open: dict[tuple[int, Any], Call] = {}
+        self._denied: set[int] = set()
+
+    def add(self, record: Record) -> Sequence[Call]:
+        """Return the calls that end with this record."""
+        kind = record.kind
+        if kind == self._request_kind:
+            return self._add_requests(record)
+        if kind == self._response_kind:
+            return self._add_responses(record) if self._open else _NONE
+        if kind == "mark" and record.lane is not None and _DENIED in (body_bytes(record) or b""):
+            position = message_position(record.lane)
+            if position is not None:
+                self._denied.add(position[0])
+        return _NONE
+
+    def unanswered(self, time_ns: int) -> list[Call]:
+        """Return the calls that have no response, at the end of the recording."""
+        for call in self._open.values():
+            call.error, call.duration_ns = "unanswered", time_ns - call.begin_ns
+        return list(self._open.values())
+
+    def _add_requests(self, record: Record) -> Sequence[Call]:
+        ended: list[Call] = []
+        for message in _messages(record):
+            params = message.params or _Params()
+            if not isinstance(message.method, str):
+                continue
+            if message.method == _CANCELLED:
+                call = self._open.pop(_key(record.channel, params.request_id), None)
+                if call is not None:
+                    call.error, call.duration_ns = "cancelled", record.time_ns - call.begin_ns
+                    ended.append(call)
+            elif message.id is not None and len(self._open) < _LIVE_MAX:
+                envelope = record.envelope or {}
+                trace = _text(params.meta.traceparent) if params.meta is not None else ""
+                self._open[_key(record.channel, message.id)] = Call(
+                    record=record.number,
+                    channel=record.channel,
+                    method=message.method,
+                    name=_text(params.name) or _text(params.uri),
+                    begin_ns=record.time_ns,
+                    principal=_text(envelope.get("principal")),
+                    trace_id=trace.split("-")[1] if trace.count("-") > 1 else "",
+                )
+        return ended
+
+    def _add_responses(self, record: Record) -> Sequence[Call]:
+        ended: list[Call] = []
+        for message in _messages(record):
+            if message.method is not None:
+                continue
+            call = self._open.pop(_key(record.channel, message.id), None)
+            if call is None:
+                continue
+            call.duration_ns = record.time_ns - call.begin_ns
+            if message.error is not None:
+                call.text = message.error.message
+                is_internal = message.error.code == _INTERNAL_CODE
+                call.error = "internal" if is_internal else "protocol"
+            elif message.result is not None and message.result.is_error is True:
+                call.text = _text_of(message.result.content)
+                call.error = "internal" if call.text.startswith(INTERNAL_TEXT) else "tool"
+                if TIMEOUT_TEXT in call.text:
+                    call.error = "timeout"
+            if call.record in self._denied:
+                self._denied.discard(call.record)
+                call.error = "denied" if call.error else ""
+            ended.append(call)
+        return ended
+
+
+def _key(channel: int, request_id: Any) -> tuple[int, Any]:
+    """Return the key of a request; a number is no text, and an id of another kind has no key."""
+    return channel, request_id if isinstance(request_id, int | str) else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _messages(record: Record) -> Iterable[_Message]:
+    try:
+        body = body_bytes(record) or b""
+    except RecordingError:
+        return
+    for each in messages_in(body) if body.startswith(b"[") else (body,):
+        try:
+            yield _DECODE(each)
+        except (ValueError, RecursionError):
+            continue
+
+
+def _text_of(content: msgspec.Raw) -> str:
+    try:
+        blocks = _DECODE_BLOCKS(content)
+    except (ValueError, RecursionError):
+        return ""
+    return "\n".join(_text(block.text) for block in blocks)

@@ -1,0 +1,658 @@
+"""Recording as a policy: which sessions are kept, and how long.
+
+The share `rate` of the sessions is recorded to a file from its beginning. Every other session is
+*held*: its records stay in memory, and are neither redacted nor encoded, until a reason to keep the
+session appears. Then the held records are redacted and written, before the bytes that come next,
+and the recording goes on in its file like any other. A session without a reason is forgotten when
+it ends.
+
+Memory is bounded. A session that holds more than `held_bytes_max`, or is the one with which all
+together hold more than `held_bytes_total_max`, is written to its file without a reason, and the
+file is removed when the session ends without one.
+
+A session that cannot be recorded, because its file cannot be created or redaction fails, goes on
+and is counted in `RecordStatus`. A session never waits or fails because of the policy.
+"""
+
+import logging
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from enum import Enum, auto
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeAlias, cast
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._journal.calls import Call, CallTracker
+from mcp_trio._journal.records import (
+    KEPT,
+    MASKED,
+    OpenBody,
+    Record,
+    RecordEncoder,
+    body_bytes,
+    encode_body,
+)
+from mcp_trio._journal.redaction import Redaction, Redactor
+from mcp_trio._recorder.clock import NS_PER_SECOND
+from mcp_trio._recorder.files import Segments, later_names
+from mcp_trio._recorder.writer import (
+    MakeRecorder,
+    Opening,
+    OpenSink,
+    Recorder,
+    RecordOptions,
+    SoleSessionRecording,
+    open_recorder,
+    opening_bytes,
+)
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import MIB
+
+logger = logging.getLogger("mcp_trio")
+
+RATE_REASON: Final = "rate"
+ERROR_REASON: Final = "error"
+SLOW_REASON: Final = "slow"
+KEEP_REASON: Final = "keep"  # a handler has called `ctx.keep`, with a reason of its own
+
+# The errors that are reasons of their own, and those that are none.
+_NAMED_ERRORS: Final = frozenset({"timeout", "denied"})
+_NO_ERRORS: Final = frozenset({"cancelled", "unanswered"})
+
+_CURRENT_HEADERS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar(
+    "mcp_trio_request_headers", default=None
+)
+
+_PERCENT: Final = 100
+
+# The slowest percent are known after so many calls of a tool.
+_CALLS_MIN: Final = 100
+_BUCKETS_PER_DOUBLING: Final = 8
+_NAMES_MAX: Final = 1000
+
+# A recording of stateless requests under a policy with a rate ends after so many bytes or seconds,
+# as soon as no request is open: the requests of many clients should not share one decision.
+_UNIT_BYTES: Final = 256 * 1024
+_UNIT_SECONDS: Final = 10
+
+# What a held record takes in memory, besides its body and what it takes in a file.
+_HELD_RECORD_BYTES: Final = 200
+
+Shares: TypeAlias = Mapping[str, float] | Collection[str]
+StartRecorder: TypeAlias = Callable[..., Recorder]
+
+_ANY_KEY: Final = b"any key"  # rules are checked with it, and nothing is redacted
+
+
+def _share(_: object, attribute: "attrs.Attribute[Any]", value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{attribute.name} is {value}: it has to be a share, from 0 to 1")
+
+
+def _shares(value: Shares) -> Mapping[str, float]:
+    """Return shares by name; a name without a share has all."""
+    if isinstance(value, str):
+        raise TypeError(f"this takes a collection of names, not one text: write {[value]!r}")
+    shares = dict.fromkeys(value, 1.0)
+    if isinstance(value, Mapping):
+        shares |= cast("Mapping[str, float]", value)
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"the share of {name!r} is {share}: it has to be from 0 to 1")
+    return shares
+
+
+def _folder(path: str | os.PathLike[str]) -> str:
+    return os.path.join(os.fspath(path), "")  # noqa: PTH118  a Path cannot end in a slash
+
+
+def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise ValueError(f"{attribute.name} is {value}: it has to be a number above 0, or None")
+
+
+@attrs.define(eq=False)
+class RecordStatus:
+    """Counters of a policy, since it was made; they change while sessions run.
+
+    Attributes:
+        sessions: Sessions that have begun.
+        kept: Sessions that have ended and are kept.
+        forgotten: Sessions that have ended without a reason to keep them.
+        unrecorded: Sessions that could not be recorded.
+        lost_records: Records that a disk which failed could not take; `gap` records mark them.
+        reasons: Kept sessions by reason.
+        masked: Secrets that were replaced, by the name of the member in which each was found.
+        held_bytes: Bytes of records in memory now, by an estimate.
+        problem: The last problem of the disk, or of redaction; empty if there was none, and again
+            when a recording could be made.
+    """
+
+    sessions: int = 0
+    kept: int = 0
+    forgotten: int = 0
+    unrecorded: int = 0
+    lost_records: int = 0
+    reasons: Counter[str] = attrs.field(factory=Counter[str])
+    masked: Counter[str] = attrs.field(factory=Counter[str])
+    held_bytes: int = 0
+    problem: str = ""
+
+    def report(self, problem: str) -> None:
+        """Keep a problem, and log it unless it is that of the last time."""
+        if problem != self.problem:
+            logger.warning("%s; sessions go on, and what is not recorded is counted", problem)
+        self.problem = problem
+
+
+class Durations:
+    """The durations of calls, by tool, in buckets; about 9 % wide each.
+
+    A tool has its own statistics if it is among the first that were called; all others share one,
+    because clients choose the names that they call.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Counter[int]] = {}
+
+    def add(self, name: str, duration_ns: int) -> float:
+        """Add a call; return the percentage of the calls that took as long or longer.
+
+        100 while too few calls are known to say so.
+        """
+        if name not in self._by_name and len(self._by_name) >= _NAMES_MAX:
+            name = ""
+        buckets = self._by_name.setdefault(name, Counter())
+        bucket = int(math.log2(duration_ns + 1) * _BUCKETS_PER_DOUBLING)
+        buckets[bucket] += 1
+        calls = buckets.total()
+        if calls < _CALLS_MIN:
+            return _PERCENT
+        return _PERCENT * sum(n for each, n in buckets.items() if each >= bucket) / calls
+
+
+@attrs.frozen
+class RecordPolicy(RecordOptions):
+    """A policy for the recordings of a server: `Server(record=RecordPolicy("recordings"))`.
+
+    With these defaults every session is recorded, with secrets replaced. `rate=0.01` keeps one
+    session in a hundred, and every session with an error, a time-out or a rejected access. The
+    other options of `RecordOptions` apply as well. It is for servers: a client that is given a
+    policy records each of its sessions.
+
+    Attributes:
+        path: The folder of the recordings; it is created if need be, for its owner only.
+        rate: The share of sessions, from 0 to 1, that are kept whatever happens in them.
+        tools: Names of tools: sessions that call one of them are kept; or by name the share of such
+            sessions.
+        principals: Names of users, or their shares: the sessions of these users are kept.
+        headers: Names of HTTP headers, or by name the value: sessions with such a request are kept.
+        errors: Whether sessions are kept in which a call fails, runs out of time, or is rejected by
+            an access rule, a schema or the protocol. A call that its client cancels is no error.
+        slow_seconds: The seconds from which on a call is slow; sessions with a slow call are kept.
+        slow_percent: The percentage of calls that are slow, among those of the same tool.
+        held_bytes_max: The bytes of records, by an estimate, that a session may hold in memory
+            before it is written to a file.
+        held_bytes_total_max: The bytes that all sessions may hold.
+        redaction: The secrets to replace before anything is written; None records them.
+        chance: Returns a random number from 0 to 1; for tests.
+        status: The counters of this policy.
+
+    Raises:
+        TypeError: A single text stands for a collection.
+        ValueError: A share is not from 0 to 1, another number is not above 0, or `overwrite` is
+            set.
+    """
+
+    is_policy: ClassVar[bool] = True
+
+    path: str | os.PathLike[str] = attrs.field(converter=_folder)
+    rate: float = attrs.field(default=1.0, kw_only=True, validator=_share)
+    tools: Mapping[str, float] = attrs.field(
+        factory=dict[str, float], kw_only=True, converter=_shares
+    )
+    principals: Mapping[str, float] = attrs.field(
+        factory=dict[str, float], kw_only=True, converter=_shares
+    )
+    headers: Mapping[str, str] | Collection[str] = attrs.field(default=(), kw_only=True)
+    errors: bool = attrs.field(default=True, kw_only=True)
+    slow_seconds: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    slow_percent: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    held_bytes_max: int = attrs.field(default=MIB, kw_only=True, validator=_positive)
+    held_bytes_total_max: int = attrs.field(default=64 * MIB, kw_only=True, validator=_positive)
+    redaction: Redaction | None = attrs.field(factory=Redaction, kw_only=True)
+    chance: Callable[[], float] = attrs.field(default=random.random, kw_only=True, repr=False)
+    status: RecordStatus = attrs.field(factory=RecordStatus, init=False, eq=False, repr=False)
+    _durations: Durations = attrs.field(factory=Durations, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.overwrite:
+            raise ValueError("a RecordPolicy never overwrites a recording: remove overwrite=True")
+        if isinstance(self.headers, str):
+            raise TypeError(f"headers takes a collection of names: write {[self.headers]!r}")
+
+    @property
+    def may_keep(self) -> bool:
+        """Return whether a session may be kept for another reason than the rate."""
+        rules = (self.tools, self.principals, self.headers, self.errors)
+        return any(rules) or self.slow_seconds is not None or self.slow_percent is not None
+
+    def percent_above(self, name: str, duration_ns: int) -> float:
+        """Count a call; return the percentage of the calls of the tool that took as long."""
+        return self._durations.add(name, duration_ns)
+
+
+class Choice(Enum):
+    """How a session that begins is recorded."""
+
+    KEEP = auto()
+    HOLD = auto()
+    SKIP = auto()
+
+
+@attrs.define(eq=False, repr=False)
+class PolicyRun:
+    """The recordings of one policy, while a server runs.
+
+    Attributes:
+        policy: The policy.
+        finished: Called with the path of each recording that is complete.
+        is_paused: Whether no recording begins, because the disk is full.
+        headers: The names of HTTP headers for which sessions are kept, with the value or "".
+        current_headers: The headers of the HTTP request whose message is being received.
+    """
+
+    policy: RecordPolicy
+    current_headers: ClassVar[ContextVar[Mapping[str, str] | None]] = _CURRENT_HEADERS
+
+    finished: Callable[[Path], object] = attrs.field(default=lambda _: None)
+    is_paused: bool = attrs.field(default=False, init=False)
+    _options: RecordOptions = attrs.field(init=False)
+    headers: Mapping[str, str] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        policy = self.policy
+        self._options = RecordOptions(
+            policy.path,
+            redaction=policy.redaction,
+            segment_bytes_max=policy.segment_bytes_max,
+            segment_seconds_max=policy.segment_seconds_max,
+            sync_seconds=policy.sync_seconds,
+            strict=policy.strict,
+            observer=policy.observer,
+            compress=policy.compress,
+        )
+        headers = policy.headers
+        self.headers = {
+            name.lower(): headers[name] if isinstance(headers, Mapping) else "" for name in headers
+        }
+
+    def open_folder(self) -> None:
+        """Create the folder of the recordings, if need be, and check the rules of the redaction.
+
+        Raises:
+            RecordingError: It cannot be created, or no file can be created in it.
+            ValueError: The rules are invalid.
+        """
+        path = os.fspath(self.policy.path)
+        try:
+            Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordingError(
+                f"cannot record to {path}: the folder cannot be created: {error.strerror}"
+            ) from error
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise RecordingError(f"cannot record to {path}: a file cannot be created there")
+        if self.policy.redaction is not None:
+            Redactor(self.policy.redaction, key=_ANY_KEY)
+
+    def choose(self) -> Choice:
+        """Decide how a session that begins is recorded, and count it."""
+        self.policy.status.sessions += 1
+        if self.is_paused:
+            self.policy.status.unrecorded += 1
+            return Choice.SKIP
+        if self.policy.chance() < self.policy.rate:
+            return Choice.KEEP
+        if self.policy.may_keep:
+            return Choice.HOLD
+        self.policy.status.forgotten += 1
+        return Choice.SKIP
+
+    def another_choice_due(self) -> Callable[[], bool]:
+        """Return a function that is true as soon as a choice that is made now should be repeated.
+
+        The stateless requests of all clients are in one session, which has no end.
+        """
+        due = trio.current_time() + _UNIT_SECONDS
+        return lambda: trio.current_time() >= due
+
+    def begin_session(self, opening: Opening) -> Recorder | None:
+        """Return the recorder of a session that begins; None if it is not recorded."""
+        choice = self.choose()
+        if choice is Choice.SKIP:
+            return None
+        return self.begin(partial(open_recorder, **opening), choice)
+
+    def begin(self, start: StartRecorder, choice: Choice) -> Recorder:
+        """Return the recorder of a session that begins; `start` is a partial `open_recorder`."""
+        reasons = Counter[str]([RATE_REASON] if choice is Choice.KEEP else ())
+
+        def make(path: Path, open_sink: OpenSink) -> MakeRecorder:
+            return partial(PolicyRecorder, self, path, open_sink, reasons, is_lost=is_lost)
+
+        is_lost = False
+        try:
+            return start(self._options, make=make)
+        except Exception as error:  # of a function that the redaction calls
+            self.policy.status.report(
+                f"cannot record a session: redaction failed: {type(error).__name__}"
+            )
+            is_lost = True
+            return start(attrs.evolve(self._options, redaction=None), make=make)
+
+    def sole_recording(self) -> SoleSessionRecording | None:
+        """Return the recording of a session and of its lifespan; None if it is not recorded."""
+        choice = self.choose()
+        return None if choice is Choice.SKIP else _SoleSession(self, choice)
+
+    def reasons_at_call(self, call: Call) -> list[str]:
+        """Return the reasons to keep a session in a call that has just ended."""
+        policy, reasons = self.policy, list[str]()
+        if call.error and policy.errors and call.error not in _NO_ERRORS:
+            reasons.append(call.error if call.error in _NAMED_ERRORS else ERROR_REASON)
+        seconds = call.duration_ns / NS_PER_SECOND
+        is_slow = policy.slow_seconds is not None and seconds >= policy.slow_seconds
+        if policy.slow_percent is not None and not call.error:
+            is_slow |= policy.percent_above(call.name, call.duration_ns) <= policy.slow_percent
+        if is_slow:
+            reasons.append(SLOW_REASON)
+        if call.method == "tools/call" and policy.chance() < policy.tools.get(call.name, 0):
+            reasons.append(f"tool {call.name}")
+        return reasons
+
+    def reason_at_header(self) -> str:
+        """Return the reason to keep a session for a header of the current request, or ""."""
+        current = self.current_headers.get() or {}
+        for name, value in self.headers.items():
+            if name in current and value in ("", current[name]):
+                return f"header {name}"
+        return ""
+
+
+class _SoleSession(SoleSessionRecording):
+    """The recording under a policy of one session and of its lifespan."""
+
+    def __init__(self, run: PolicyRun, choice: Choice) -> None:
+        super().__init__(run.policy)
+        self._run, self._choice = run, choice
+
+    def _opened(self, start: StartRecorder, *, role: str, name: str) -> Recorder:
+        def begin(_: RecordOptions) -> Recorder:
+            return self._run.begin(start, self._choice)
+
+        return super()._opened(begin, role=role, name=name)
+
+
+class _Nothing:
+    """The sink of a recorder that has no file; the records given to it are forgotten."""
+
+    def write(self, data: bytes) -> None:
+        """Forget the data."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class PolicyRecorder(Recorder):
+    """A recorder that holds its records until there is a reason to write them.
+
+    `open_sink` creates the file at `path`: at once, if there are `reasons` to keep the session from
+    its beginning.
+    """
+
+    def __init__(
+        self,
+        run: PolicyRun,
+        path: Path,
+        open_sink: OpenSink,
+        reasons: Counter[str],
+        *,
+        redactor: "Redactor | None",
+        observe: Callable[[Record], object] | None,
+        is_lost: bool,
+        **settings: Any,
+    ) -> None:
+        is_watched = run.policy.may_keep and not reasons
+        super().__init__(
+            _Nothing(), redactor=None, observe=self._watch if is_watched else observe, **settings
+        )
+        self.reasons = reasons
+        self._run = run
+        self._path = path
+        self._open_sink = open_sink
+        self._later_redactor = redactor
+        self._users_observe = observe
+        self._calls = CallTracker("server")
+        self._principals: set[str] = set()
+        self._is_held = True
+        self._is_lost = is_lost  # it cannot be written, and is forgotten
+        self._is_finished = False
+        self._held_bytes = self._held_records = 0
+        self._opened_ns = 0
+        self._is_sampled = run.policy.rate < 1
+        self._tried_at = -math.inf
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """True if another recording should begin as soon as no request is open.
+
+        With a rate below 1 that is soon, and at once if this recording is kept for what happened:
+        the stateless requests of many clients are in one recording.
+        """
+        if self._is_sampled:
+            age_ns = self.clock_ns() - self._opened_ns
+            is_decided = bool(self.reasons) and RATE_REASON not in self.reasons
+            if (
+                is_decided
+                or age_ns > _UNIT_SECONDS * NS_PER_SECOND
+                or self._held_bytes > _UNIT_BYTES
+            ):
+                return True
+        return super().is_nearly_full
+
+    def open(self, body: OpenBody) -> None:
+        """Hold the `open` record, or create the file and write it."""
+        self._opening, self._opened_ns = body, self.clock_ns()
+        self._buffer.append(self._encoder.record("open", encode_body(body), self._opened_ns))
+        if self.reasons and not self._is_lost:
+            self._write_held()
+
+    def add_schemas(self, schemas: Callable[[], Mapping[str, Any]]) -> None:
+        """Redact the passwords that these schemas declare, now or when the records are written."""
+        if self._later_redactor is not None:
+            self._later_redactor.add_schemas(schemas())
+
+    def flush(self) -> None:
+        """Write the records if there is a reason to; else note how much is held."""
+        if not self._is_held:
+            self._held_bytes += self._unwritten_bytes
+            super().flush()
+            return
+        if self._is_lost:
+            self._buffer.clear()
+            self._unwritten_bytes = 0
+            return
+        records = len(self._buffer)
+        size = self._unwritten_bytes + (records - self._held_records) * _HELD_RECORD_BYTES
+        self._held_records, self._unwritten_bytes = records, 0
+        policy = self._run.policy
+        self._held_bytes += size
+        policy.status.held_bytes += size
+        is_over = (
+            self._held_bytes > policy.held_bytes_max
+            or policy.status.held_bytes > policy.held_bytes_total_max
+        )
+        if self.reasons or is_over:
+            self._write_held(is_last=is_over)
+
+    def keep(self, why: str) -> None:
+        """Keep the recording, for a reason that a handler gives."""
+        super().keep(why)
+        self.reasons[KEEP_REASON] += 1
+
+    def _watch(self, record: Record) -> None:
+        """Look for reasons to keep the session in a record."""
+        if self._users_observe is not None:
+            self._users_observe(record)
+        if record.kind == "in":
+            self._watch_sender(record)
+        for call in self._calls.add(record):
+            self.reasons.update(self._run.reasons_at_call(call))
+
+    def _watch_sender(self, record: Record) -> None:
+        policy = self._run.policy
+        if self._run.headers and (reason := self._run.reason_at_header()):
+            self.reasons[reason] += 1
+        if not policy.principals or record.envelope is None:
+            return
+        principal = record.envelope.get("principal", "")
+        if principal in policy.principals and principal not in self._principals:
+            self._principals.add(principal)
+            if policy.chance() < policy.principals[principal]:
+                self.reasons[f"principal {principal}"] += 1
+
+    def _write_held(self, *, is_last: bool = True) -> None:
+        """Redact the held records, create the file and write them.
+
+        If the file cannot be created, the records are held for another attempt, unless this is the
+        last one.
+        """
+        status = self._run.policy.status
+        now, retry_seconds = self._write_clock(), self.limits.recording.retry_seconds
+        if not is_last and now - self._tried_at < retry_seconds:
+            return
+        self._tried_at = now
+        opening = self._opening
+        assert opening is not None
+        if self._later_redactor is not None:
+            try:
+                self._buffer = _redacted(self._buffer, opening, self._later_redactor)
+            # A secret must not be written, and the text of the error may hold one too.
+            except Exception as error:
+                self._give_up(f"cannot record a session: redaction failed: {type(error).__name__}")
+                return
+        try:
+            sink = self._open_sink()
+        except RecordingError as error:
+            status.report(str(error))
+            if is_last:
+                self._give_up(str(error))
+            return
+        self._release()
+        self._sink, self._segments = sink, sink if isinstance(sink, Segments) else None
+        self._redactor = self._later_redactor
+        opened = self._buffer[0]
+        super().flush()
+        if self.is_paused:
+            # As in `open` of the base class: a file without this record is no recording.
+            self._unwritten_opening = self._encoder.lines([opened])
+            self._lost -= 1
+        else:
+            status.problem = ""
+
+    def _release(self) -> None:
+        """Note that no records are held any more."""
+        if self._is_held:
+            self._is_held = False
+            self._run.policy.status.held_bytes -= self._held_bytes
+
+    def _give_up(self, problem: str) -> None:
+        """Forget what is held, and all that follows, because it cannot be written."""
+        self._run.policy.status.report(problem)
+        self._is_lost = True
+        self._buffer.clear()
+
+    def _pause(self, reason: str, records: int) -> None:
+        super()._pause(reason, records)
+        self._run.policy.status.report(f"cannot write to {self._path}: {reason}")
+
+    def _resume(self) -> None:
+        lost = self._lost
+        super()._resume()
+        if not self.is_paused:
+            self._run.policy.status.lost_records += lost
+            self._run.policy.status.problem = ""
+
+    def close(self, counts: dict[str, int]) -> None:
+        """Complete the recording, or forget it; idempotent."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        status = self._run.policy.status
+        if self._is_held and self.reasons and not self._is_lost:
+            self._write_held()
+        if self._is_held:
+            if self._is_lost:
+                status.unrecorded += 1
+            else:
+                status.forgotten += 1
+            self._release()
+            self._buffer.clear()
+            super().close({})
+            return
+        masked = Counter[str]()
+        if self._later_redactor is not None:
+            masked = self._later_redactor.masked
+        named = {KEPT + reason: n for reason, n in self.reasons.items() if reason != KEEP_REASON}
+        super().close(counts | named | {MASKED + name: n for name, n in masked.items()})
+        if not self.reasons:
+            status.forgotten += 1
+            for name in (*later_names(os.fspath(self._path)), os.fspath(self._path)):
+                with suppress(OSError):
+                    Path(name).unlink()
+            return
+        status.lost_records += self._lost
+        status.kept += 1
+        status.reasons.update(self.reasons.keys())
+        status.masked.update(masked)
+        self._run.finished(self._path)
+
+
+def _redacted(records: list[Record], opening: OpenBody, redactor: "Redactor") -> list[Record]:
+    """Return the first records of a recording with all secrets replaced, also before their names.
+
+    Raises:
+        ValueError: As `Redactor.redact`.
+    """
+    for record in records[1:]:
+        _redacted_body(record, redactor)
+    begun = msgspec.structs.replace(records[0], body=msgspec.Raw(opening_bytes(opening, redactor)))
+    return [begun, *(_redacted_record(record, redactor) for record in records[1:])]
+
+
+def _redacted_body(record: Record, redactor: "Redactor") -> bytes | None:
+    body = body_bytes(record)
+    if body is None:
+        return None
+    return redactor.redact(record.kind, body, is_whole_json=record.body is not msgspec.UNSET)
+
+
+def _redacted_record(record: Record, redactor: "Redactor") -> Record:
+    body, envelope = _redacted_body(record, redactor), record.envelope
+    if envelope is not None:
+        envelope = redactor.redact_envelope(envelope)
+    embed = record.body is not msgspec.UNSET
+    made = RecordEncoder().record(record.kind, body, record.time_ns, embed=embed)
+    return msgspec.structs.replace(
+        record, body=made.body, body_base64=made.body_base64, envelope=envelope
+    )
