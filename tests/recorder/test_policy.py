@@ -110,7 +110,6 @@ def counts(path):
         ("wait", {"seconds": 1.5}, "slow"),
         ("forbidden", {}, "denied"),
         ("odd", {}, "an odd number"),
-        ("odd_in_thread", {}, "a thread"),
         ("large", {}, "tool large"),
     ],
 )
@@ -128,6 +127,14 @@ async def test_a_session_is_kept_for_what_happened_in_it(
     assert (await replay_async(path, booking())).requests == 3
     assert (policy.status.sessions, policy.status.kept, policy.status.forgotten) == (2, 1, 1)
     assert policy.status.held_bytes == 0
+
+
+async def test_a_handler_in_a_thread_keeps_its_session(tmp_path):
+    policy = RecordPolicy(tmp_path / "new", rate=0)
+    await session(booking(record=policy), ("book", {"seat": "4"}), ("odd_in_thread", {}))
+    (path,) = files(tmp_path / "new")
+    assert "kept: a thread" in counts(path)
+    assert (await replay_async(path, booking())).requests == 2
 
 
 async def test_a_recording_has_all_records_from_the_beginning_of_its_session(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from mcp_trio import ThreadContext
-from mcp_trio._server.forced_exit import forced_exit
+from mcp_trio._server.signals import forced_exit
 
 SECONDS = 20
 EXIT_SECONDS = 0.7
