@@ -107,6 +107,9 @@ class _Mode(Enum):
     CLOSED = auto()
 
 
+_DIRECT: Final = _Mode.DIRECT  # each record needs it, and CPython 3.11 calls a function for it
+
+
 class Recorder:
     """A writer of records that never raises, holds a bounded amount and hardly ever waits.
 
@@ -301,14 +304,14 @@ class Recorder:
         step, self._step = self._step, None
         if step is not None:
             # A lane that has waited in an operation since that step has begun another one.
-            if step[:2] == (channel, lane) and not has_waited:
+            if step[0] == channel and step[1] == lane and not has_waited:
                 is_step = BEGINS_STEP
             else:
                 self._list_step(*step)
         if self._steps:
             self._record_steps()
         self._unwritten_bytes += _RECORD_BYTES + (0 if body is None else len(body))
-        if self._mode is not _Mode.DIRECT:
+        if self._mode is not _DIRECT:
             thread, has_room = self._thread, False
             if thread is not None:
                 waiting_bytes = thread.waiting_bytes + self._buffered_bytes
@@ -337,7 +340,7 @@ class Recorder:
     def flush(self) -> None:
         """Write the buffered records; in DIRECT mode the system has them when this returns."""
         self._unwritten_bytes = 0
-        if self._mode is _Mode.DIRECT:
+        if self._mode is _DIRECT:
             self._flush_directly()
         elif self._mode is _Mode.PAUSED:
             if self._write_clock() - self._failed_at >= self.limits.recording.retry_seconds:

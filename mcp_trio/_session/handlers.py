@@ -330,6 +330,18 @@ class Handling(msgspec.Struct, eq=False):
             return self._run_when_there_is_room(running)
         return running
 
+    def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
+        """Begin the first step, unless answers fill the send queue or a replay orders all steps."""
+        lane, sequencer = self.lane, self.session.sequencer
+        if self.session.send_queue.is_full_of_responses or sequencer.replays:
+            return None
+        self._scope = scope
+        if self.is_cancelled:
+            scope.cancel()
+        if lane is not None and lane.has_steps:
+            sequencer.step(lane)
+        return self._handle()
+
     async def _run_when_there_is_room(self, running: Coroutine[Any, Any, None]) -> None:
         try:
             await self.session.send_queue.room_for_responses()

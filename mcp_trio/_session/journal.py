@@ -487,10 +487,12 @@ class Recording(_Live):
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:
         """Record `in`."""
         envelope: dict[str, Any] | None = None
-        if isinstance(message, Oversized):
+        if type(message) is Oversized:
             envelope = {"discarded": message.size}
             message = message.prefix
             embed = False
+        elif type(message) is bytes:
+            pass  # Nothing is known about the sender.
         elif (auth := getattr(message, "auth", None)) is not None:
             envelope = sender_envelope(auth)
         elif client := getattr(message, "client", 0):

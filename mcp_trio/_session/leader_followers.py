@@ -75,7 +75,7 @@ _NURSERY_POLL_SECONDS: Final = 1.0
 
 
 class Job(Protocol):
-    """A handler that is run once: `run`, then `fail` if it raised, then `end`.
+    """A handler that is run once: `run` or `lead`, then `fail` if it raised, then `end`.
 
     The implementation for requests is `Handling`. This module knows nothing of requests, and its
     tests run jobs of their own.
@@ -93,6 +93,13 @@ class Job(Protocol):
 
     def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
         """Run the handler; cancelling `scope` cancels it and nothing else."""
+        ...
+
+    def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
+        """Return what `run` runs, for a leader that takes the first step at once.
+
+        The step is journaled already; the later ones are not. None: the job has to wait before it.
+        """
         ...
 
     def fail(self, error: Exception) -> None:
@@ -508,11 +515,13 @@ class _PoolTask:
         is_left_open = self._is_left_open()
         while steps:
             step = steps.pop()
-            if is_left_open:
+            job = step.job
+            running = None if is_left_open else job.lead(self._scope)
+            if running is None:
                 step.begin()
                 continue
-            job, context = step.job, as_spawned(step.context, step.job.lane)
-            running, trap = job.run(self._scope), None
+            lane, trap = job.lane, None
+            context = as_spawned(step.context, lane)
             try:
                 trap = context.run(running.send, None)
             except StopIteration:
@@ -526,7 +535,7 @@ class _PoolTask:
             self.pool.run(leader, leader.context.copy())
             if trap is not None:
                 self._task.context = context
-                await drive(running, (), trap)
+                await drive(running, () if lane is None or not lane.has_steps else (lane,), trap)
             return
 
     def _keep_task_for(self, work: Work, leader: Leader) -> None:

@@ -60,6 +60,8 @@ class Job:
         self.task, self.scope = trio.lowlevel.current_task(), scope
         await self.work()
 
+    lead = run
+
     def fail(self, error):
         self.error = error
 
