@@ -101,7 +101,7 @@ _MODES: Final = frozenset({"form", "url"})
 _LISTS: Final = ("tools", "resources", "prompts")
 
 
-def wire_roots(roots: object) -> list[Root]:
+def checked_roots(roots: object) -> list[Root]:
     """Return the roots as the server gets them.
 
     Raises:
@@ -177,7 +177,7 @@ def elicit_result(params: ElicitParams, returned: object) -> ElicitResult:
 
 def _check_roots(_application: object, _field: object, roots: Roots | None) -> None:
     if roots is not None and not callable(roots):
-        wire_roots(roots)
+        checked_roots(roots)
 
 
 def _check_modes(_application: object, _field: object, modes: Collection[str]) -> None:
@@ -200,7 +200,7 @@ class ClientApplication:
     other as an internal error. `roots` may be replaced at any time.
 
     Raises:
-        TypeError, ValueError: `roots` is no function, and `wire_roots` rejects it.
+        TypeError, ValueError: `roots` is no function, and `checked_roots` rejects it.
         ValueError: `elicitation_modes` is empty, or contains an unknown mode.
     """
 
@@ -295,10 +295,10 @@ class ClientApplication:
         """Answer `roots/list`.
 
         Raises:
-            TypeError, ValueError: The function returned values that `wire_roots` rejects.
+            TypeError, ValueError: The function returned values that `checked_roots` rejects.
         """
         roots: RootList = await _awaited(self.roots() if callable(self.roots) else self.roots)
-        return ListRootsResult(roots=wire_roots(roots))
+        return ListRootsResult(roots=checked_roots(roots))
 
     async def create_message(
         self, params: CreateMessageParams, report: ReportProgress
@@ -349,14 +349,14 @@ class ClientApplication:
         if mode not in self.elicitation_modes:
             raise _rejection("elicitation/create", f"the mode {mode!r} was not announced")
         if params.elicitation_id is not None:
-            self.await_completion(params.elicitation_id)
+            self.expect_completion(params.elicitation_id)
         elicitation: Any = self.elicitation
         try:
             return elicit_result(params, await _awaited(elicitation(params)))
         except UserRejected:
             return ElicitResult(action="decline")
 
-    def await_completion(self, elicitation_id: str) -> None:
+    def expect_completion(self, elicitation_id: str) -> None:
         """Let the server's next completion of this URL elicitation reach the callback."""
         self._open_elicitations.begin(elicitation_id)
 

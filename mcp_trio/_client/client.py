@@ -1269,7 +1269,7 @@ class Client:
         except RequestError as error:
             if error.code == URL_ELICITATION_REQUIRED:
                 for elicitation_id in elicitation_ids(error.data):
-                    self._application.await_completion(elicitation_id)
+                    self._application.expect_completion(elicitation_id)
             raise
         finally:
             self._log_malformed(session)

@@ -185,7 +185,7 @@ def _error_in_value(value: Any, member: Schema) -> str | None:
             choices = choices_of(member)
             if choices is not None and value not in choices:
                 return "none of the choices"
-            error = _check_size(len(value), member, "minLength", "maxLength")
+            error = _size_error(len(value), member, "minLength", "maxLength")
             if error is not None:
                 return f"{error} characters"
             matches_format = FORMATS.get(str(member.get("format")))
@@ -195,7 +195,7 @@ def _error_in_value(value: Any, member: Schema) -> str | None:
         case "number" | "integer" as kind:
             if not _is_number(value) or (kind == "integer" and value != math.floor(value)):
                 return "not an integer" if kind == "integer" else "not a number"
-            return _check_size(value, member, "minimum", "maximum")
+            return _size_error(value, member, "minimum", "maximum")
         case "boolean":
             return None if isinstance(value, bool) else "not a boolean"
         case "array":
@@ -204,7 +204,7 @@ def _error_in_value(value: Any, member: Schema) -> str | None:
             choices = choices_of(member.get("items"))
             if choices is not None and any(it not in choices for it in value):
                 return "contains a value that is none of the choices"
-            error = _check_size(len(value), member, "minItems", "maxItems")
+            error = _size_error(len(value), member, "minItems", "maxItems")
             return None if error is None else f"{error} items"
         case _:
             if isinstance(value, str | bool) or _is_number(value) or _is_list_of_texts(value):
@@ -212,7 +212,7 @@ def _error_in_value(value: Any, member: Schema) -> str | None:
             return "neither a string, a number, a boolean, nor a list of strings"
 
 
-def _check_size(size: float, member: Schema, least: str, most: str) -> str | None:
+def _size_error(size: float, member: Schema, least: str, most: str) -> str | None:
     low, high = member.get(least), member.get(most)
     if _is_number(low) and size < low:
         return f"less than {low}"

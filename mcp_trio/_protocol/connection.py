@@ -435,13 +435,13 @@ class Connection:
         metadata, state = metadata_of(message.params), self.state
         try:
             if metadata is not None:
-                protocol_version = PROTOCOL_VERSIONS.get(metadata.requested)
+                protocol_version = PROTOCOL_VERSIONS.get(metadata.version)
                 if (
                     protocol_version is None
                     or protocol_version.has_handshake
                     or protocol_version.name not in self.protocol_versions
                 ):
-                    raise self._unsupported(metadata.requested)
+                    raise self._unsupported(metadata.version)
                 peer = metadata.peer
                 if self._auth is not None:
                     peer = msgspec.structs.replace(peer, auth=self._auth)

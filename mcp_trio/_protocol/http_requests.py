@@ -257,7 +257,7 @@ class Endpoint:
         params: Mapping[str, Any] = {}
         paths = None
         try:
-            version = metadata.requested if metadata is not None and metadata.has_version else None
+            version = metadata.version if metadata is not None and metadata.has_version else None
             if message.params is not None:
                 params = _decode_names(message.params)
             tool = params.get("name")

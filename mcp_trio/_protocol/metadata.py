@@ -117,7 +117,7 @@ class Metadata:
         return UNSET not in (self._members.version, self._members.capabilities)
 
     @functools.cached_property
-    def requested(self) -> str:
+    def version(self) -> str:
         """The protocol version of the request.
 
         Raises:
@@ -135,7 +135,7 @@ class Metadata:
         members = self._members
         capabilities = _required(members.capabilities, CLIENT_CAPABILITIES)
         return Peer(
-            protocol_version=PROTOCOL_VERSIONS[self.requested],
+            protocol_version=PROTOCOL_VERSIONS[self.version],
             capabilities=_decoded(types.ClientCapabilities, capabilities, CLIENT_CAPABILITIES),
             info=_optional(types.Implementation, members.info, CLIENT_INFO),
             log_level=_optional(_LOGGING_LEVEL, members.log_level, LOG_LEVEL),

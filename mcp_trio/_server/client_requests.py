@@ -53,7 +53,7 @@ from mcp_trio._server.introspection import (
     class_of,
     fields_of,
     has_fields,
-    is_array,
+    is_array_type,
     is_union,
     strip_metadata,
 )
@@ -378,7 +378,7 @@ class _FormField:
             return {**schema, "format": format_name} if format_name in FORMATS else schema
         inner, *others = typing.get_args(self.core) or (Any,)
         is_fixed_tuple = others not in ([], [...])
-        can_have_choices = is_array(self.core) and not is_fixed_tuple
+        can_have_choices = is_array_type(self.core) and not is_fixed_tuple
         choices = _choices(strip_metadata(inner)) if can_have_choices else None
         if choices is None:
             raise self._rejection(

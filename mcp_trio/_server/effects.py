@@ -124,10 +124,12 @@ def with_recorded_lifespan(body: bytes, recorded: bytes | None) -> bytes:
     """
     if recorded is None or f"<{ROOT}".encode() not in body:
         return body
-    return msgspec.json.encode(_filled(msgspec.json.decode(body), msgspec.json.decode(recorded)))
+    return msgspec.json.encode(
+        _with_recorded(msgspec.json.decode(body), msgspec.json.decode(recorded))
+    )
 
 
-def _filled(value: Any, recorded: Any) -> Any:
+def _with_recorded(value: Any, recorded: Any) -> Any:
     kind = value.__class__
     if kind is str and _PATH.fullmatch(value):
         return recorded
@@ -135,9 +137,9 @@ def _filled(value: Any, recorded: Any) -> Any:
         return value
     if kind is list:
         pairs = zip(value, recorded, strict=False)
-        return [*(_filled(*pair) for pair in pairs), *value[len(recorded) :]]
+        return [*(_with_recorded(*pair) for pair in pairs), *value[len(recorded) :]]
     if kind is dict:
-        return {name: _filled(it, recorded.get(name)) for name, it in value.items()}
+        return {name: _with_recorded(it, recorded.get(name)) for name, it in value.items()}
     return value
 
 
@@ -219,7 +221,7 @@ def _arguments(
     args: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> bytes:
-    named = _named(function, args, keywords)
+    named = _by_name(function, args, keywords)
     if _are_plain(named.values()):
         try:
             text = encode_body(named)
@@ -230,7 +232,7 @@ def _arguments(
     return encode_body({name: msgspec.Raw(_encoded(it, served)) for name, it in named.items()})
 
 
-def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+def _by_name(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments by the names of their parameters.
 
     Positional arguments have their position as name if the signature is unknown, as of some
@@ -241,7 +243,7 @@ def _named(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> M
         keywords = {**function.keywords, **keywords}
         function = function.func
     plain = called_function(function)
-    cache = _FREE if plain is function else _BOUND
+    cache = _OF_FUNCTIONS if plain is function else _OF_METHODS
     try:
         if not isinstance(plain, types.FunctionType):
             parameters = _Parameters(inspect.signature(function))
@@ -273,7 +275,7 @@ class _Parameters:
         parameters = self.signature.parameters.values()
         self.names = [*self.signature.parameters]
         self._required = sum(each.default is each.empty for each in parameters)
-        if "self" in self.names or any(each.kind not in _BY_POSITION for each in parameters):
+        if "self" in self.names or any(each.kind not in _POSITIONAL for each in parameters):
             self.names, self._required = [], math.inf
 
     def allow_by_position(self, count: int) -> bool:
@@ -282,10 +284,10 @@ class _Parameters:
 
 
 # The parameters of plain functions and of bound methods, which lack the first parameter.
-_FREE: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
-_BOUND: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
+_OF_FUNCTIONS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
+_OF_METHODS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
 
-_BY_POSITION: Final = (
+_POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
@@ -354,34 +356,26 @@ def effect(function: F, /) -> F:
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function!r} is a generator, but an effect has to return one value")
-    make = _waiting if returns_awaitable(function) else _blocking
-    return cast("F", make(function))
 
-
-def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    async def call(*args: Any, **keywords: Any) -> Any:
-        current_context = active_context()
-        if current_context is None:
+    async def call_async(*args: Any, **keywords: Any) -> Any:
+        current = active_context()
+        if current is None:
             return await function(*args, **keywords)
-        made = effect_of(current_context.served, function, args, keywords)
-        return await perform(current_context.caller, made)
+        made = effect_of(current.served, function, args, keywords)
+        return await perform(current.caller, made)
 
-    return call
-
-
-def _blocking(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        current_context = active_context()
-        if current_context is None:
+        current = active_context()
+        if current is None:
             return function(*args, **keywords)
-        made = effect_of(current_context.served, function, args, keywords)
-        if current_context.bridge is None:
-            return perform_without_waiting(current_context.caller, made)
-        return perform_in_thread(current_context.bridge.call, current_context.caller, made)
+        made = effect_of(current.served, function, args, keywords)
+        if current.bridge is None:
+            return perform_without_waiting(current.caller, made)
+        return perform_in_thread(current.bridge.call, current.caller, made)
 
-    return call
+    return cast("F", call_async if returns_awaitable(function) else call)
 
 
 # Results of effects -----------------------------------------------------------------------------

@@ -127,8 +127,8 @@ class PendingRequest(msgspec.Struct, eq=False):
         await self.answer(rejection.status, headers, rejection.body())
 
 
-def only(pending: PendingRequest, method: str) -> None:
-    """Check the method of a request.
+def check_method(pending: PendingRequest, method: str) -> None:
+    """Check that a request has this method.
 
     Raises:
         RejectedError: The method is another one.
@@ -176,7 +176,7 @@ class McpEndpoint:
         if self.runtime.is_closing:
             raise RejectedError(closing())
         routing_result = self.runtime.endpoint.route(pending.request, body)
-        await _EFFECTS[type(routing_result)](self, pending, routing_result, body)
+        await _ACTIONS[type(routing_result)](self, pending, routing_result, body)
 
     async def reject(self, pending: PendingRequest, rejection: Rejection, _body: bytes) -> None:
         """Send a rejection; 421 in place of 404 if the session lives in another process.
@@ -467,7 +467,7 @@ def _stateless_session_lost(request_id: RequestId | None) -> Rejection:
     return _busy(503, text, request_id)
 
 
-_EFFECTS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
+_ACTIONS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
     Rejection: McpEndpoint.reject,
     OpenSession: McpEndpoint.open,
     SessionMessage: McpEndpoint.deliver,
@@ -494,7 +494,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
         Raises:
             RejectedError: The session is rejected.
         """
-        only(pending, "GET")
+        check_method(pending, "GET")
         session = open_session(self.runtime, pending, transport="sse")
         # The URL is relative, since the public host and path of the server are not known here.
         endpoint = Event(f"messages?session_id={session.id}".encode(), name="endpoint")
@@ -514,7 +514,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
             RejectedError: The message is rejected.
             trio.BrokenResourceError: The client is gone.
         """
-        only(pending, "POST")
+        check_method(pending, "POST")
         body = await pending.body()
         session_id = parse_qs(pending.request.query).get("session_id", [""])[0]
         known = self.runtime.sessions.known(session_id, transport="sse")
@@ -761,7 +761,7 @@ class HttpApp:
         custom = self.runtime.server.routes
         if custom is not None:
             for path, owner, _ in routes:
-                custom.take(path, owner)
+                custom.reserve(path, owner)
             self._custom = CustomRoutes(custom)
 
     @property
@@ -827,7 +827,7 @@ class HttpApp:
 
     async def _respond_metadata(self, pending: PendingRequest) -> None:
         """Answer with the protected resource metadata (RFC 9728), which need no credentials."""
-        only(pending, "GET")
+        check_method(pending, "GET")
         assert self.protected is not None
         await pending.answer(
             200,

@@ -33,7 +33,7 @@ class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
 # Handlers ---------------------------------------------------------------------------------------
 
 
-_ODD_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_VARIADIC_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 _REJECTED_KINDS: Final = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
@@ -91,7 +91,7 @@ def returns_awaitable(function: Any) -> bool:
         return False
 
 
-def reject_unnameable(handler: Any, function: types.FunctionType) -> None:
+def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
     """Check that each parameter of a handler can receive an argument by name.
 
     Raises:
@@ -99,7 +99,7 @@ def reject_unnameable(handler: Any, function: types.FunctionType) -> None:
     """
     code = function.__code__
     # The flags decide for nearly every handler, and save a call of `inspect.signature`.
-    if not (code.co_flags & _ODD_FLAGS or code.co_posonlyargcount):
+    if not (code.co_flags & _VARIADIC_FLAGS or code.co_posonlyargcount):
         return
     for parameter in inspect.signature(handler).parameters.values():
         if parameter.kind in _REJECTED_KINDS:
@@ -120,7 +120,7 @@ class DeclaredParameter(NamedTuple):
 def declared_parameters(handler: Any) -> list[DeclaredParameter]:
     """Return the parameters that `inspect.signature` has, in an eighth of its time for a function.
 
-    `reject_unnameable` has accepted the handler.
+    `check_parameter_kinds` has accepted the handler.
     """
     if type(handler) is not types.FunctionType or not handler.__dict__.keys().isdisjoint(
         ("__wrapped__", "__signature__")
@@ -425,15 +425,15 @@ def reachable(hints: Iterable[Any]) -> list[Any]:
     return found
 
 
-def is_object(hint: Any) -> bool:
+def is_object_type(hint: Any) -> bool:
     """Return whether values of a bare hint are objects in JSON."""
     kind = class_of(hint)
     if isinstance(kind, type) and issubclass(kind, Mapping):
         return True
-    return has_fields(hint) and not is_array(hint)
+    return has_fields(hint) and not is_array_type(hint)
 
 
-def is_array(hint: Any) -> bool:
+def is_array_type(hint: Any) -> bool:
     """Return whether values of a bare hint are arrays in JSON."""
     kind = class_of(hint)
     config = config_of(kind)
@@ -451,8 +451,8 @@ def count_known_keys(hint: Any, value: Any) -> int:
     """
     kind = strip_metadata(hint)
     if not isinstance(value, Mapping):
-        return 0 if isinstance(value, list) and is_array(kind) else -1
-    if not is_object(kind):
+        return 0 if isinstance(value, list) and is_array_type(kind) else -1
+    if not is_object_type(kind):
         return -1
     if not has_fields(kind):
         return 0

@@ -1,7 +1,7 @@
 """Servers from OpenAPI documents: each operation of an HTTP API becomes a tool or a resource.
 
 `Server.from_openapi` documents the rules. An operation is read into a `RequestTemplate`, a schema
-of its arguments and one of its result; an operation that cannot be read is refused with a reason.
+of its arguments and one of its result; an operation that cannot be read is rejected with a reason.
 """
 
 import base64
@@ -93,7 +93,7 @@ class OpenApiOperation:
     is_deprecated: bool = False
 
 
-Outcome: TypeAlias = Literal["tool", "resource", "resource template", "excluded", "refused"]
+Outcome: TypeAlias = Literal["tool", "resource", "resource template", "excluded", "rejected"]
 
 
 @attrs.frozen(kw_only=True)
@@ -103,9 +103,9 @@ class OpenApiEntry:
     Attributes:
         operation: The operation.
         outcome: "tool", "resource" or "resource template"; "excluded" by `include=` or `exclude=`;
-            or "refused", because it cannot be called.
+            or "rejected", because it cannot be called.
         name: The name of the tool, the URI of the resource, or the template; "" if there is none.
-        reason: The reason for which the operation is refused; for others, the parts that are left
+        reason: The reason for which the operation is rejected; for others, the parts that are left
             out, if any.
     """
 
@@ -134,14 +134,14 @@ class OpenApiReport:
     entries: Sequence[OpenApiEntry]
 
     @property
-    def taken(self) -> Sequence[OpenApiEntry]:
+    def accepted(self) -> Sequence[OpenApiEntry]:
         """The operations that became tools or resources."""
-        return [each for each in self.entries if each.outcome not in ("excluded", "refused")]
+        return [each for each in self.entries if each.outcome not in ("excluded", "rejected")]
 
     @property
-    def refused(self) -> Sequence[OpenApiEntry]:
+    def rejected(self) -> Sequence[OpenApiEntry]:
         """The operations that cannot be called."""
-        return [each for each in self.entries if each.outcome == "refused"]
+        return [each for each in self.entries if each.outcome == "rejected"]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.entries))
@@ -314,7 +314,7 @@ _HINTS: Final[Mapping[str, ToolAnnotations]] = {
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class _Reading:
+class _OperationReader:
     """The parts of an operation that were read so far.
 
     Attributes:
@@ -697,7 +697,9 @@ def _error_result(text: str) -> CallToolResult:
 # Registering -------------------------------------------------------------------------------------
 
 
-def _resource_uri(reading: _Reading, method: str, path: str) -> tuple[str, dict[str, Argument]]:
+def _resource_uri(
+    reading: _OperationReader, method: str, path: str
+) -> tuple[str, dict[str, Argument]]:
     """Return the URI, or URI template, of an operation, and the arguments by variable.
 
     Raises:
@@ -768,53 +770,56 @@ def _resource_handler(
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class _Registration:
-    """The registration of the operations of a document at a server; `Server.from_openapi`.
+class OperationRegistration:
+    """The registration of a document's operations at a server; see `Server.from_openapi`.
 
     Attributes:
         server: The server.
         document: The document.
         sender: The sender of the requests.
-        is_resource: The rule `resources=`.
-        is_included: The rules `include=` and `exclude=`.
+        resources: The rule by which operations become resources.
+        include: The rule by which operations are wanted.
+        exclude: The rule by which operations are not wanted.
         rename: The names of tools, by the ids of operations.
-        has_output_schemas: Whether tools have the output schemas of the document.
+        output_schemas: Whether tools have the output schemas of the document.
     """
 
     server: "Server"
     document: Document
     sender: _Sender
-    is_resource: Rule
-    is_included: Rule
+    resources: Rule | None
+    include: Rule | None
+    exclude: Rule | None
     rename: Mapping[str, str]
-    has_output_schemas: bool
+    output_schemas: bool
     _names: dict[str, object] = attrs.field(factory=dict[str, object], init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._names.update(dict.fromkeys(self.rename.values()))
-
-    def run(self) -> Sequence[OpenApiEntry]:
+    def run(self) -> OpenApiReport:
         """Register all operations, and return the outcome of each.
 
         Raises:
             ValueError: A name in `rename` is invalid or given twice, or no operation has its id.
         """
+        if len(set(self.rename.values())) < len(self.rename):
+            raise ValueError("rename= has a name twice")
+        self._names.update(dict.fromkeys(self.rename.values()))
         entries: list[OpenApiEntry] = []
         limits = self.server.limits.messages
         # A schema that would take too many steps is left out before it is copied.
         objects_max = min(limits.schema_objects_max, limits.schema_steps_max // _STEPS_PER_OBJECT)
         for operation, parsed, path_item in self._operations():
-            if not self.is_included(operation):
+            is_included = self.include is None or self.include(operation)
+            if not is_included or (self.exclude is not None and self.exclude(operation)):
                 entries.append(OpenApiEntry(operation=operation, outcome="excluded"))
                 continue
-            reading = _Reading(document=self.document, objects_max=objects_max)
+            reading = _OperationReader(document=self.document, objects_max=objects_max)
             try:
                 if isinstance(parsed, Unsupported):
                     raise parsed
                 outcome, name = self._register(operation, parsed, path_item, reading)
                 reason = "; ".join(reading.notes)
             except (Unsupported, SchemaError, TemplateError) as error:
-                outcome, name, reason = "refused", "", str(error)
+                outcome, name, reason = "rejected", "", str(error)
             entries.append(
                 OpenApiEntry(operation=operation, outcome=outcome, name=name, reason=reason)
             )
@@ -824,8 +829,16 @@ class _Registration:
         for name in self.document.contents.get("webhooks", {}):
             webhook = OpenApiOperation(method="WEBHOOK", path=name, id=f"WEBHOOK {name}")
             reason = "a webhook is called by the API"
-            entries.append(OpenApiEntry(operation=webhook, outcome="refused", reason=reason))
-        return entries
+            entries.append(OpenApiEntry(operation=webhook, outcome="rejected", reason=reason))
+        report = OpenApiReport(title=self.server.name, entries=entries)
+        if report.rejected:
+            logger.warning(
+                "%s: %s of %s operations are rejected; server.openapi_report has the reasons",
+                report.title,
+                len(report.rejected),
+                len(entries),
+            )
+        return report
 
     def _operations(
         self,
@@ -861,7 +874,11 @@ class _Registration:
                 yield operation, parsed, item
 
     def _register(
-        self, operation: OpenApiOperation, parsed: _Operation, path_item: Schema, reading: _Reading
+        self,
+        operation: OpenApiOperation,
+        parsed: _Operation,
+        path_item: Schema,
+        reading: _OperationReader,
     ) -> tuple[Outcome, str]:
         """Register an operation; return its outcome and its name.
 
@@ -897,7 +914,7 @@ class _Registration:
             name = _NOT_IN_NAMES.sub("_", operation.id).strip("_") or "operation"
             name = unique(name, self._names, _NAME_CHARS_MAX)
         self._names[name] = operation
-        if self.is_resource(operation):
+        if self.resources is not None and self.resources(operation):
             text, arguments = _resource_uri(reading, operation.method, operation.path)
             uri = UriTemplate.parse(text)
             handler = _resource_handler(
@@ -907,7 +924,7 @@ class _Registration:
             self.server.resource(text, name=name, mime_type=media_type, **listed)(handler)
             return ("resource template" if arguments else "resource"), text
         tool = _Tool(sender=self.sender, template=template, wants_json=wants_json)
-        output = reading.output if self.has_output_schemas else None
+        output = reading.output if self.output_schemas else None
         hints, schema = _HINTS[operation.method], reading.input_schema()
         register = partial(
             self.server.tool, name=name, input_schema=schema, annotations=hints, **listed
@@ -975,44 +992,3 @@ def sender_of(document: Document, client: "HttpClient | None") -> _Sender:
             ' client=httpx2.AsyncClient(base_url="https://…")'
         )
     return _Sender(client=client, base_url=url.rstrip("/"))
-
-
-def add_operations(
-    server: "Server",
-    document: Document,
-    sender: _Sender,
-    *,
-    resources: Rule | None,
-    include: Rule | None,
-    exclude: Rule | None,
-    rename: Mapping[str, str],
-    output_schemas: bool,
-) -> OpenApiReport:
-    """Register the operations of a document at a server; see `Server.from_openapi`.
-
-    Raises:
-        ValueError: A name in `rename` is invalid or given twice, or no operation has its id.
-    """
-    if len(set(rename.values())) < len(rename):
-        raise ValueError("rename= has a name twice")
-    registration = _Registration(
-        server=server,
-        document=document,
-        sender=sender,
-        is_resource=resources or (lambda _: False),
-        is_included=lambda operation: (
-            (include is None or include(operation))
-            and not (exclude is not None and exclude(operation))
-        ),
-        rename=rename,
-        has_output_schemas=output_schemas,
-    )
-    report = OpenApiReport(title=server.name, entries=registration.run())
-    if report.refused:
-        logger.warning(
-            "%s: %s of %s operations are refused; server.openapi_report has the reasons",
-            report.title,
-            len(report.refused),
-            len(report.entries),
-        )
-    return report

@@ -39,12 +39,14 @@ class Unsupported(Exception):  # noqa: N818 - it is caught, and its text becomes
 
 
 # The members of a schema that are schemas, lists of schemas, and schemas by name.
-_ONE: Final = frozenset(
+_ONE_SCHEMA: Final = frozenset(
     {"not", "items", "additionalProperties", "contains", "propertyNames", "if", "then", "else"}
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
-_LIST: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs"})
+_SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMAS_BY_NAME: Final = frozenset(
+    {"properties", "patternProperties", "dependentSchemas", "$defs"}
+)
 
 # Members that are no JSON Schema, or that only help people to read the document.
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples"})
@@ -164,11 +166,11 @@ class Document:
         for key, value in given.items():
             if key in _DROPPED or key.startswith("x-"):
                 continue
-            if key in _ONE:
+            if key in _ONE_SCHEMA:
                 value = self.schema(value, direction)
-            elif key in _LIST and is_array(value):
+            elif key in _SCHEMA_LISTS and is_array(value):
                 value = [self.schema(each, direction) for each in value]
-            elif key in _BY_NAME and is_object(value):
+            elif key in _SCHEMAS_BY_NAME and is_object(value):
                 named = self._in_direction(value, direction) if key == "properties" else value
                 value = {name: self.schema(each, direction) for name, each in named.items()}
             elif key == "pattern" and not self._is_searchable(value):

@@ -223,7 +223,7 @@ def _target_name(target: object) -> str:
     return "object" if can_start(target) else "behind a channel"
 
 
-class Key(NamedTuple):
+class ConnectionKey(NamedTuple):
     """The facts about the client of a request on which the options of a connection depend.
 
     Requests with equal keys share connections.
@@ -242,14 +242,14 @@ class Key(NamedTuple):
         return bool(self.modes or self.has_sampling or self.has_roots)
 
 
-def _key(peer: Peer) -> Key:
+def _connection_key(peer: Peer) -> ConnectionKey:
     is_stateless = peer.protocol_version.is_stateless
     modes: list[types.ElicitMode] = []
     if not Elicitation("").needs(peer):
         modes.append("form")
     if not UrlElicitation("", "").needs(peer):
         modes.append("url")
-    return Key(
+    return ConnectionKey(
         is_stateless=is_stateless,
         modes=tuple(modes),
         has_sampling=peer.can("sampling"),
@@ -412,7 +412,7 @@ class RemoteSession:
     ) -> Event:
         """Send a request, forward the events that arrive meanwhile, and return the last one."""
         call = RemoteCall(send)
-        begin = partial(self.live.begin, _key(handling.request.peer), call)
+        begin = partial(self.live.begin, _connection_key(handling.request.peer), call)
         asked: dict[int, trio.CancelScope] = {}
         try:
             async with trio.open_nursery() as nursery:
@@ -672,7 +672,7 @@ class LiveConnections:
     _nursery: trio.Nursery = attrs.field(init=False)
     _variables: Variables = attrs.field(init=False)
 
-    async def begin(self, key: Key, call: RemoteCall) -> Event:
+    async def begin(self, key: ConnectionKey, call: RemoteCall) -> Event:
         """Begin a request, and return its first event."""
         if not self._is_started:
             self._is_started = True
@@ -753,7 +753,7 @@ class RemoteConnection:
     """
 
     mount: RemoteMount
-    key: Key
+    key: ConnectionKey
     on_notification: Callable[[Event], None]
     subscribed: Counter[str] = attrs.field(factory=Counter[str], init=False)
     calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)

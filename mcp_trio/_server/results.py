@@ -25,7 +25,7 @@ from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.introspection import (
     fields_of,
     has_fields,
-    is_array,
+    is_array_type,
     is_union,
     reachable,
     strip_metadata,
@@ -530,7 +530,7 @@ def _is_data(hint: Any) -> bool:
         return all(map(_is_data, members))
     if kind is None or kind in (types.NoneType, *_ANYTHING) or _is_subclass(kind, _NO_DATA):
         return False
-    if is_array(kind) and not has_fields(kind):
+    if is_array_type(kind) and not has_fields(kind):
         items = typing.get_args(kind)
         if not items or any(strip_metadata(it) in _ANYTHING for it in items):
             return False

@@ -206,7 +206,7 @@ class Routes:
     writer: JsonWriter
     # By the path without the names of variables: routes with the same key match the same paths.
     _routes: dict[str, Route] = attrs.field(factory=dict[str, Route], init=False)
-    _taken: dict[str, str] = attrs.field(factory=lambda: dict(_OWN_PATHS), init=False)
+    _reserved: dict[str, str] = attrs.field(factory=lambda: dict(_OWN_PATHS), init=False)
 
     def add(
         self, path: str, methods: Collection[str], handler: RouteHandler, *, is_public: bool
@@ -243,12 +243,12 @@ class Routes:
         Raises:
             ValueError: The path is not valid, or is that of an endpoint of the server.
         """
-        taken_by = self._taken.get(_key(path_template(path)))
+        taken_by = self._reserved.get(_key(path_template(path)))
         if taken_by is not None:
             raise ValueError(f"the path {path!r} is that of {taken_by}: choose another one")
 
-    def take(self, path: str, owner: str) -> None:
-        """Take a path for an endpoint of a served application, so that no route can have it.
+    def reserve(self, path: str, owner: str) -> None:
+        """Reserve a path for an endpoint of a served application, so that no route can have it.
 
         Raises:
             ValueError: A route has this path.
@@ -258,7 +258,7 @@ class Routes:
             raise ValueError(
                 f"the route {path!r} has the path of {owner}: give one of them another"
             )
-        self._taken[key] = owner
+        self._reserved[key] = owner
 
     def find(self, path: str) -> tuple[Route, Mapping[str, str]] | None:
         """Return the route of a path, and the values of the variables; None if there is none.

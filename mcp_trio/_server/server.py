@@ -285,7 +285,7 @@ class Server:
         Each operation becomes a tool, named by its `operationId`, with one flat object of
         arguments: the parameters, and the members of the request body. A successful response is
         the result, any other one a result with `is_error` and the text of the body. An operation
-        that cannot be called is refused: `openapi_report` has the reason, and a warning is logged.
+        that cannot be called is rejected: `openapi_report` has the reason, and a warning is logged.
         Requests are effects of the handler, as those of `ctx.http`.
 
         Args:
@@ -312,21 +312,27 @@ class Server:
                 document has a base URL; or a name in `rename` is invalid, used twice, or of no
                 operation.
         """
-        from mcp_trio._server.openapi import add_operations, info_of, read_document, sender_of
+        from mcp_trio._server.openapi import (
+            OperationRegistration,
+            info_of,
+            read_document,
+            sender_of,
+        )
 
         document = read_document(spec)
         made_of: dict[str, Any] = {**info_of(document), **options}
         server = cls(**made_of)
-        server.openapi_report = add_operations(
-            server,
-            document,
-            sender_of(document, client),
+        registration = OperationRegistration(
+            server=server,
+            document=document,
+            sender=sender_of(document, client),
             resources=resources,
             include=include,
             exclude=exclude,
             rename=rename or {},
             output_schemas=output_schemas,
         )
+        server.openapi_report = registration.run()
         return server
 
     # Registering.

@@ -24,10 +24,10 @@ import msgspec
 
 from mcp_trio._server.introspection import (
     DeclaredParameter,
+    check_parameter_kinds,
     declared_parameters,
     parameter_label,
     plain_function,
-    reject_unnameable,
     resolved_hint,
     resolved_return,
 )
@@ -254,7 +254,7 @@ class Signature:
 
     def __attrs_post_init__(self) -> None:
         self._function = plain_function(self.handler)
-        reject_unnameable(self.handler, self._function)
+        check_parameter_kinds(self.handler, self._function)
 
     @property
     def is_plain(self) -> bool:

@@ -5,9 +5,9 @@ not support replaced by a stand-in. A stand-in (`StandIn`) is a class that msgsp
 custom type: for a value of that type msgspec calls `structure`, its `dec_hook`, which calls the
 `Reading` of the stand-in. There is one kind of `Reading` for each kind of type:
 
-- `Made`: a type made from a simpler one (flags, paths, types with constraints);
-- `FirstFit`: a union whose members msgspec cannot tell apart;
-- `Built`: a class with a field of an unsupported type;
+- `DerivedReading`: a type made from a simpler one (flags, paths, types with constraints);
+- `UnionReading`: a union whose members msgspec cannot tell apart;
+- `ClassReading`: a class with a field of an unsupported type;
 - `ConverterReading`: a class that the user's cattrs `Converter` supports;
 - `PydanticReading`: a class of pydantic, or a type with pydantic's `Field`.
 
@@ -43,10 +43,10 @@ from mcp_trio._server.introspection import (
     declared_parameters,
     fields_of,
     has_fields,
-    is_array,
+    is_array_type,
     is_closed,
     is_named_tuple,
-    is_object,
+    is_object_type,
     is_union,
     plain_function,
     reachable,
@@ -134,7 +134,7 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
 # Readings ---------------------------------------------------------------------------------------
 
 
-class ByOne:
+class SingleReading:
     """A base of readings with one inner type, whose schema is also theirs."""
 
     __slots__ = ()
@@ -149,7 +149,7 @@ class ByOne:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Made(ByOne):
+class DerivedReading(SingleReading):
     """A reading that decodes an inner type, and passes the value to `make`, which may raise."""
 
     hint: Any
@@ -163,7 +163,7 @@ class Made(ByOne):
         return self.make(convert(value, self.hint, strict=strict))
 
 
-class FirstFit(msgspec.Struct, frozen=True, eq=False):
+class UnionReading(msgspec.Struct, frozen=True, eq=False):
     """A reading of a union that msgspec rejects: it tries the members until one fits.
 
     The members are tried in their order, `str` last. An object is tried first as the member that
@@ -208,7 +208,7 @@ def name_of(hint: Any) -> str:
 
 
 @attrs.define(eq=False, repr=False)
-class Built(ByOne):
+class ClassReading(SingleReading):
     """A reading of a class with fields that msgspec does not support.
 
     It decodes a struct with the same fields, and passes the values to the class.
@@ -243,10 +243,10 @@ class Built(ByOne):
             rows,
             module=origin.__module__,
             namespace={"__qualname__": origin.__qualname__, "__doc__": doc},
-            kw_only=not is_array(origin),
+            kw_only=not is_array_type(origin),
             tag=tag,
             tag_field=tag_field or None,
-            array_like=is_array(origin),
+            array_like=is_array_type(origin),
             forbid_unknown_fields=is_named_tuple(origin) or is_closed(origin),
         )
 
@@ -363,7 +363,7 @@ def _limited(hint: Any, limits: Sequence[Any]) -> Any:
             checks.append(_check(hint, limit))
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
     make = functools.partial(_checked, checks)
-    return stand_in(name_of(strip_metadata(hint)), Made(hint, make)) if checks else hint
+    return stand_in(name_of(strip_metadata(hint)), DerivedReading(hint, make)) if checks else hint
 
 
 def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
@@ -451,7 +451,7 @@ def input_of(converter: "Converter", hint: Any) -> Any:
 
 
 @attrs.frozen(eq=False, repr=False)
-class ConverterReading(ByOne):
+class ConverterReading(SingleReading):
     """A reading that decodes the type that a converter's hook takes, and calls the converter."""
 
     hint: Any
@@ -913,7 +913,7 @@ class TypeReader:
             if not any(map(self._is_foreign, reachable([hint]))):
                 return hint
             if hint not in self._built:
-                self._built[hint] = stand_in(name_of(hint), Built(hint, self.readable))
+                self._built[hint] = stand_in(name_of(hint), ClassReading(hint, self.readable))
             return self._built[hint]
         if typing.get_origin(hint) is Annotated:
             return constrained(self.readable(hint.__origin__), hint.__metadata__)
@@ -933,12 +933,12 @@ class TypeReader:
             return found
         if hint in reachable(members):
             raise TypeError(f"{name_of(hint)} is recursive: make its members structs with a tag")
-        return stand_in(name_of(hint), FirstFit([*zip(members, inner, strict=True)]))
+        return stand_in(name_of(hint), UnionReading([*zip(members, inner, strict=True)]))
 
     def may_change(self, value: Any) -> bool:
         """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
         kind = value.__class__
-        return has_fields(kind) or not isinstance(self._custom(kind), Made | None)
+        return has_fields(kind) or not isinstance(self._custom(kind), DerivedReading | None)
 
     def _is_foreign(self, hint: Any) -> bool:
         """Return whether the hint itself, not a part of it, needs a stand-in."""
@@ -978,12 +978,12 @@ def _is_union_accepted(union: Any) -> bool:
 
 def _flag(kind: Any) -> Reading:
     bits = functools.reduce(lambda one, other: one | other.value, kind, 0)
-    return Made(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
+    return DerivedReading(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
 
 
 _CUSTOM: Final[dict[type, Callable[[Any], Reading]]] = {
     enum.Flag: _flag,
-    pathlib.PurePath: lambda kind: Made(str, kind),
+    pathlib.PurePath: lambda kind: DerivedReading(str, kind),
 }
 
 
@@ -1078,10 +1078,10 @@ class _Walk(msgspec.Struct, frozen=True):
             if len(members) > 1 and count_known_keys(likely, value) < 0:
                 return iter(())  # The error of the union helps most.
             return self.inside(likely, value, path, depth)
-        if isinstance(value, dict) and is_object(hint):
+        if isinstance(value, dict) and is_object_type(hint):
             walk = self._fields if has_fields(hint) else self._members
             return walk(hint, cast("dict[str, Any]", value), path, depth - 1)
-        if isinstance(value, list) and is_array(hint):
+        if isinstance(value, list) and is_array_type(hint):
             return self._items(hint, cast("Sequence[Any]", value), path, depth - 1)
         return iter(())
 

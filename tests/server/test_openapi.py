@@ -110,7 +110,7 @@ def tool_of(spec, name="x", **options):
 
 
 def reason_of(spec):
-    (entry,) = Server.from_openapi(spec).openapi_report.refused
+    (entry,) = Server.from_openapi(spec).openapi_report.rejected
     return entry.reason
 
 
@@ -119,7 +119,7 @@ def reason_of(spec):
 
 async def test_each_operation_is_taken_or_refused_with_a_reason(harbour, caplog):
     report = harbour.openapi_report
-    outcomes = {each.operation.id: (each.outcome, each.name) for each in report.taken}
+    outcomes = {each.operation.id: (each.outcome, each.name) for each in report.accepted}
     assert outcomes == {
         "ships/list": ("tool", "ships_list"),
         "ships/add": ("tool", "ships_add"),
@@ -132,7 +132,7 @@ async def test_each_operation_is_taken_or_refused_with_a_reason(harbour, caplog)
         "tides": ("tool", "tides"),
         "note": ("tool", "note"),
     }
-    reasons = {each.operation.id: each.reason for each in report.refused}
+    reasons = {each.operation.id: each.reason for each in report.rejected}
     assert reasons.pop("broken/parameter").startswith("a parameter is malformed: Invalid enum")
     assert reasons == {
         "ships/set_photo": "the request body, which is image/png, cannot be sent",
@@ -144,8 +144,8 @@ async def test_each_operation_is_taken_or_refused_with_a_reason(harbour, caplog)
         "broken/document": "other.yaml#/What is in another document: bundle the documents into one"
         " first",
     }
-    assert len(report.entries) == len(report.taken) + len(report.refused) == 18
-    assert "PUT /ships/{name}/photo → refused: the request body" in str(report)
+    assert len(report.entries) == len(report.accepted) + len(report.rejected) == 18
+    assert "PUT /ships/{name}/photo → rejected: the request body" in str(report)
 
 
 def test_a_warning_names_the_number_of_refused_operations(caplog):
@@ -153,7 +153,7 @@ def test_a_warning_names_the_number_of_refused_operations(caplog):
         Server.from_openapi(PATH)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "Harbour API: 8 of 18 operations are refused; server.openapi_report has the reasons"
+        "Harbour API: 8 of 18 operations are rejected; server.openapi_report has the reasons"
     )
 
 
@@ -465,7 +465,7 @@ OWNER = (
 
 async def test_a_multipart_body_has_text_fields(api, harbour, harbour_client):
     api.answer = answer(status="202 Accepted")
-    (entry,) = [it for it in harbour.openapi_report.taken if it.operation.id == "ships/papers"]
+    (entry,) = [it for it in harbour.openapi_report.accepted if it.operation.id == "ships/papers"]
     assert entry.reason == "without the field scan, which is a file"
     arguments = {"name": "Ada", "kind": "map", "pages": [1, 2], "owner": {"name": "B"}}
     for _ in range(2):
@@ -590,7 +590,7 @@ def test_a_schema_over_the_limits_is_left_out_or_refused(limits, text):
     assert text in entry.reason
     spec = document(operation(requestBody=body_of(big)), schemas=schemas)
     (entry,) = Server.from_openapi(spec, limits=own).openapi_report.entries
-    assert entry.outcome == "refused"
+    assert entry.outcome == "rejected"
     assert text in entry.reason
 
 
@@ -727,11 +727,11 @@ async def test_operations_become_resources_and_templates_by_a_rule(reading):
             "api:/ships{?limit,_class}",
             "without the argument X-Trace, which a URI cannot contain",
         ),
-        ("refused", "", "a resource is read by GET"),
+        ("rejected", "", "a resource is read by GET"),
         ("resource template", "api:/ships/{ship_name}", ""),
         ("resource", "api:/motd", ""),
         (
-            "refused",
+            "rejected",
             "",
             "a resource cannot have the argument q, which a URI cannot contain",
         ),
@@ -760,7 +760,7 @@ async def test_a_resource_is_read_by_its_request(api, reading, uri, target):
 def test_a_path_that_is_no_template_is_no_resource():
     named = [{"name": name, "in": "path", "schema": {"type": "string"}} for name in ("a", "b")]
     spec = document({"/{a}{b}": {"get": {"parameters": named}}})
-    (entry,) = Server.from_openapi(spec, resources=lambda _: True).openapi_report.refused
+    (entry,) = Server.from_openapi(spec, resources=lambda _: True).openapi_report.rejected
     assert "no sign stands between two expressions" in entry.reason
 
 
@@ -818,7 +818,7 @@ def test_a_document_is_given_in_several_forms(form, tmp_path):
         "yaml": PATH.read_text(),
         "path as a string": str(file),
     }
-    assert Server.from_openapi(forms[form]).openapi_report.taken
+    assert Server.from_openapi(forms[form]).openapi_report.accepted
 
 
 def test_yaml_is_read_as_json_would_be():

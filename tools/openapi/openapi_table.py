@@ -2,8 +2,8 @@
 
 `python tools/openapi/openapi_table.py DOCUMENT… [--reasons]` prints a line of the table in
 `docs/how-to/from-openapi.md` for each document, given by its path: its operations, those taken as
-tools, those whose tool has another name than its `operationId`, those refused, the tools that have
-an output schema, and the seconds to read it. `--reasons` lists what was refused or left out, and
+tools, those whose tool has another name than its `operationId`, those rejected, the tools that have
+an output schema, and the seconds to read it. `--reasons` lists what was rejected or left out, and
 how often. Large public documents are not in this repository: the page says where they are from.
 """
 
@@ -28,11 +28,11 @@ def row(path: Path) -> tuple[str, collections.Counter[str]]:
     report = server.openapi_report
     assert report is not None
     tools = sessions_of(server).registry.tools
-    renamed = [each for each in report.taken if each.name != each.operation.id]
+    renamed = [each for each in report.accepted if each.name != each.operation.id]
     with_output = [tool for tool in tools.values() if tool.output is not None]
     cells = [
-        *(server.name, server.version, len(report.entries), len(report.taken), len(renamed)),
-        *(len(report.refused), len(with_output), f"{seconds:.1f} s"),
+        *(server.name, server.version, len(report.entries), len(report.accepted), len(renamed)),
+        *(len(report.rejected), len(with_output), f"{seconds:.1f} s"),
     ]
     reasons = collections.Counter(each.reason for each in report.entries if each.reason)
     return f"| {' | '.join(map(str, cells))} |", reasons
