@@ -277,7 +277,7 @@ def is_given(value: object) -> bool:
     return not (value is None or value is False or value == ())
 
 
-def transport_options(transport: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(transport: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given.
 
     Raises:
@@ -290,14 +290,14 @@ def transport_options(transport: str, options: Mapping[str, Any]) -> dict[str, A
     return given
 
 
-def serve_options(transport: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def given_serving_options(transport: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options that were given, with all that the transport requires.
 
     Raises:
         click.UsageError: The transport has no such option, a required one is missing, or the server
             would be open to other machines without `--open`.
     """
-    given = transport_options(transport, options)
+    given = given_options(transport, options)
     if transport == "unix" and not given.get("path"):
         raise click.UsageError("--transport unix needs --socket PATH")
     if transport == "tcp":
@@ -388,7 +388,7 @@ def _token(_: click.Context, __: click.Parameter, text: str | None) -> str | Non
 
 _FOR_THE_WEB: Final = "For http and websocket"
 
-# The parameters of `serve_options`, except `certfile`, `keyfile`, `server` and `workers`.
+# The parameters of `given_serving_options`, except `certfile`, `keyfile`, `server` and `workers`.
 serving_options: Final = combined(
     click.option(
         "--host",
@@ -478,7 +478,7 @@ overwrite_option: Final = click.option(
     "--overwrite", is_flag=True, help="Replace a file that exists."
 )
 
-# The parameters of `record_options`.
+# The parameters of `make_record_options`.
 recording_options: Final = combined(
     click.option("--compress", is_flag=True, help="Compress the files in a folder."),
     click.option(
@@ -528,7 +528,7 @@ def recording_choices(options: dict[str, Any]) -> RecordingChoices:
     return choices
 
 
-def record_options(
+def make_record_options(
     path: str, choices: RecordingChoices, *, strict: bool = False
 ) -> "RecordOptions":
     """Return the options for the recorder.

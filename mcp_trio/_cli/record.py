@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Unpack
 
 import click
 
@@ -13,15 +13,16 @@ from mcp_trio._cli.options import (
     TakesServerCommand,
     command_after_dashes,
     cors_option,
+    given_options,
     header_option,
     host_check_options,
     listen_address,
     listening,
-    record_options,
+    make_record_options,
+    recording_choices,
     recording_options,
     reject_headers,
     token_option,
-    transport_options,
     with_header_hint,
 )
 from mcp_trio._cli.output import echo_error
@@ -173,7 +174,7 @@ def record_command(
             "--header needs --to, and cannot be used with --listen: HTTP clients send their own"
             " headers"
         )
-    options = record_options(output, choices)
+    options = make_record_options(output, choices)
     if url is not None:
         from mcp_trio._transports.http_client_requests import parsed_url
 
@@ -272,13 +273,7 @@ def bridge_command(
     url: str | None,
     record: str | None,
     headers: Mapping[str, str],
-    token: str | None,
-    hosts: Sequence[str],
-    origins: Sequence[str],
-    *,
-    allows_cors: bool,
-    is_open: bool,
-    **choices: Unpack[RecordingChoices],
+    **chosen: Any,
 ) -> None:
     """Connect clients at FROM to the server at TO, each client session to a server session."""
     import attrs
@@ -287,9 +282,10 @@ def bridge_command(
     from mcp_trio._client.connect import has_url
     from mcp_trio._proxy.bridge import Upstream, check_server_url, parse_downstream
 
+    choices = recording_choices(chosen)
     if record is None and any(choices.values()):
         raise click.UsageError("recording options need --record PATH")
-    options = None if record is None else record_options(record, choices)
+    options = None if record is None else make_record_options(record, choices)
 
     command = command_after_dashes(context)
     if (url is None) is (command is None):
@@ -306,16 +302,9 @@ def bridge_command(
             raise click.UsageError(str(error)) from None
         upstream = Upstream(target=url, headers=headers)
 
-    listen_options = {
-        "token": token,
-        "hosts": hosts,
-        "origins": origins,
-        "allows_cors": allows_cors,
-        "is_open": is_open,
-    }
     try:
         downstream = parse_downstream(source)
-        given = transport_options(downstream.kind, listen_options)
+        given = given_options(downstream.kind, chosen)
         if "allows_cors" in given and has_url(upstream.target):
             raise click.UsageError(CORS_WITH_HTTP_SERVER)
         is_open = given.pop("is_open", False)

@@ -22,6 +22,7 @@ from mcp_trio._cli.options import (
     command_after_dashes,
     errors_naming,
     flag_of,
+    given_serving_options,
     header_option,
     is_given,
     is_url,
@@ -30,7 +31,6 @@ from mcp_trio._cli.options import (
     load_server,
     read_key,
     reject_headers,
-    serve_options,
     serving_options,
     with_header_hint,
 )
@@ -621,7 +621,7 @@ def mock_command(
     from mcp_trio._replay.mock import mock_server, run_mock
 
     transport = transport or "stdio"
-    given = serve_options(transport, options)
+    given = given_serving_options(transport, options)
     with errors_naming(file):
         server = mock_server(file, strict=strict, pace=pace, channel=channel)
     status = 0

@@ -14,14 +14,14 @@ import click
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
     TRANSPORTS,
+    given_serving_options,
     listen_address,
     listening,
     load_server,
+    make_record_options,
     overwrite_option,
-    record_options,
     recording_choices,
     recording_options,
-    serve_options,
     serving_options,
 )
 
@@ -142,8 +142,8 @@ def run_command(
         raise click.UsageError("recording options need --record PATH")
     if chosen["keyfile"] is not None and chosen["certfile"] is None:
         raise click.UsageError("--keyfile needs --certfile")
-    recording = None if record is None else record_options(record, choices, strict=strict)
-    options = serve_options(transport, chosen)
+    recording = None if record is None else make_record_options(record, choices, strict=strict)
+    options = given_serving_options(transport, chosen)
     if transport == "stdio":
         from mcp_trio._transports.stdio import divert_stdio
 

@@ -109,8 +109,13 @@ class SessionReplay:
             has_waited = trace.may_lack_record(index) or lane.name.startswith("n")
         else:
             has_waited = following.is_step == HAS_WAITED
+        await self._take_turn(lane, waits=has_waited or not lane.has_steps)
+
+    async def _take_turn(self, lane: Lane, *, waits: bool) -> None:
+        """Take the lane's turn, after a wait or at once."""
+        replayer, key = self.replayer, self._key(lane)
         with operation(lane):
-            if has_waited or not lane.has_steps:
+            if waits:
                 await self._wait_in_operation(key)
             record = replayer.position.record
             if record is not None and record.kind == "cxl" and key_of(record) == key:
@@ -514,16 +519,10 @@ class OutboundReplay(SessionReplay):
 
     async def turn(self, lane: Lane) -> None:
         """Wait until the next compared record is the lane's."""
-        replayer, key = self.replayer, self._key(lane)
+        key, record = self._key(lane), self.replayer.position.record
         await self._check_not_over(key)
-        with operation(lane):
-            record = replayer.position.record
-            if record is None or key_of(record) != key or self._is_uncompared():
-                await self._wait_in_operation(key)
-            record = replayer.position.record
-            if record is not None and record.kind == "cxl" and key_of(record) == key:
-                await trio.lowlevel.checkpoint_if_cancelled()
-        replayer.restore_id(key)
+        waits = record is None or key_of(record) != key or self._is_uncompared()
+        await self._take_turn(lane, waits=waits)
 
     def _is_uncompared(self) -> bool:
         return self.replayer.position.index in self.uncompared.indexes

@@ -41,7 +41,7 @@ def current_location() -> str:
     """
     thread = CALLING_THREAD.get()
     if thread is not None:
-        return _thread_location(thread)
+        return _innermost_location(_frame_of_thread(thread), None)
     outermost = getattr(trio.lowlevel.current_task().coro, "cr_frame", None)
     return _innermost_location(inspect.currentframe(), outermost)
 
@@ -60,17 +60,8 @@ def lifespan_use(attribute: str, instead: str) -> UntrackedCall:
 
 def task_location(task: trio.lowlevel.Task) -> str:
     """Return the location of the user's code at which a task waits."""
-    if not is_alive(task):
-        return ""
-    locations = [
-        _location(frame.f_code, line)
-        for frame, line in await_frames(task)
-        if _is_user_code(frame.f_code)
-    ]
-    thread = task.context.get(CALLING_THREAD)
-    if not locations and thread is not None:
-        return _thread_location(thread)
-    return locations[-1] if locations else ""
+    frames = user_frames(task) if is_alive(task) else []
+    return _location(frames[-1][0].f_code, frames[-1][1]) if frames else ""
 
 
 def user_frames(task: trio.lowlevel.Task) -> list[tuple[FrameType, int]]:
@@ -125,11 +116,6 @@ def error_location(error: BaseException) -> str:
 def is_alive(task: trio.lowlevel.Task) -> bool:
     """Return whether a task has not finished."""
     return inspect.getcoroutinestate(task.coro) != inspect.CORO_CLOSED
-
-
-def _thread_location(thread: int) -> str:
-    """Return the location at which a handler's thread waits for the event loop."""
-    return _innermost_location(_frame_of_thread(thread), None)
 
 
 def _frame_of_thread(thread: int) -> FrameType | None:

@@ -13,11 +13,11 @@ import trio
 from mcp_trio import Client, Server
 from mcp_trio._cli.options import (
     TargetError,
+    given_serving_options,
     listen_address,
     listening,
     load_server,
-    record_options,
-    serve_options,
+    make_record_options,
 )
 from mcp_trio.examples import weather
 from mcp_trio.recording import SharedRecording, check, open_recording
@@ -300,7 +300,7 @@ def test_an_address_is_written_as_path_or_host_and_port(options, text):
 
 def test_options_that_were_not_given_are_left_out():
     options = {"host": None, "port": 0, "hosts": (), "is_open": False}
-    assert serve_options("tcp", options) == {"port": 0}
+    assert given_serving_options("tcp", options) == {"port": 0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -368,7 +368,7 @@ def mcp_trio(*arguments):
 
 
 def test_a_path_alone_gives_default_options():
-    options = record_options("x", NOTHING)
+    options = make_record_options("x", NOTHING)
     assert options.path == "x"
     assert options.redaction is options.segment_bytes_max is options.sync_seconds is None
     assert not options.strict
@@ -377,13 +377,13 @@ def test_a_path_alone_gives_default_options():
 def test_each_option_sets_its_recorder_option(key):
     choices = NOTHING | {"segment_mib": 1.5, "segment_minutes": 2.0, "sync_seconds": 3.0}
     choices |= {"compress": True, "redaction_key": str(key)}
-    options = record_options("x", choices, strict=True)
+    options = make_record_options("x", choices, strict=True)
     assert options.compress
     assert options.segment_bytes_max == 1_572_864
     assert (options.segment_seconds_max, options.sync_seconds) == (120, 3)
     assert options.redaction.key == b"sixteen bytes or more"
     assert options.strict
-    assert record_options("x", NOTHING | {"redact": True}).redaction.key is None
+    assert make_record_options("x", NOTHING | {"redact": True}).redaction.key is None
 
 
 @pytest.mark.slow
