@@ -38,7 +38,7 @@ from mcp_trio._transports.http_response import (
     shares_of_bodies,
 )
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.websocket import SocketEnded, Upgrade, Upgraded
+from mcp_trio._transports.websocket import SocketEnded, Upgraded
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
@@ -61,19 +61,12 @@ _VALID_HANDSHAKE_HEADERS: Final = {
 }
 
 
-def handshake_request(request: HttpRequest) -> HttpRequest:
-    """Return the request of a `websocket` scope as an HTTP/1.1 handshake request."""
-    scheme = "https" if request.scheme in ("wss", "https") else "http"
-    headers = {**request.headers, **_VALID_HANDSHAKE_HEADERS}
-    return attrs.evolve(request, scheme=scheme, headers=headers)
-
-
 @attrs.define(kw_only=True, eq=False, repr=False)
 class AsgiUpgrade:
     """The `Upgrade` of one `websocket` scope.
 
     Attributes:
-        request: The handshake request; see `handshake_request`.
+        request: The handshake request, as an HTTP/1.1 request.
         extensions: The scope's extensions.
         receive: ASGI's `receive`.
         send: ASGI's `send`.
@@ -276,19 +269,6 @@ class AsgiSocket:
             await self._progress.park()
 
 
-async def serve_upgrade(upgrade: AsgiUpgrade, upgraded: Upgraded, log: PeerLog) -> None:
-    """Run the WebSocket application `upgraded` for a new `websocket` scope; `log` its errors."""
-    if (await upgrade.receive())["type"] != "websocket.connect":
-        return
-    try:
-        await upgraded(upgrade)
-    except trio.BrokenResourceError:
-        pass  # the client has disconnected
-    except Exception as error:
-        text = "a WebSocket connection failed"
-        log.report(text, text, level=logging.ERROR, error=error)
-
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -313,8 +293,8 @@ async def send_shielded(send: Send, message: Message) -> None:
         await send(message)
 
 
-class ResponseBrokenOff(Exception):  # noqa: N818  its cause was logged as an error already
-    """A started response will not be completed; raised for the ASGI server."""
+class IncompleteResponse(Exception):  # noqa: N818  its cause was logged as an error already
+    """A started response will not be completed; raised for the ASGI server to close it."""
 
 
 async def _nothing() -> None:
@@ -348,7 +328,7 @@ class AsgiHost:
         """Serve one ASGI scope: a request, a WebSocket, or the lifespan.
 
         Raises:
-            ResponseBrokenOff: The response was started and will not be completed.
+            IncompleteResponse: The response was started and will not be completed.
         """
         match scope["type"]:
             case "http" if trio.lowlevel.in_trio_task():
@@ -397,17 +377,34 @@ class AsgiHost:
     async def _upgrade(
         self, scope: Scope, receive: Receive, send: Send, upgraded: Upgraded
     ) -> None:
+        request = request_of({**scope, "method": "GET"})
+        request = attrs.evolve(
+            request,
+            scheme="https" if request.scheme in ("wss", "https") else "http",
+            headers={**request.headers, **_VALID_HANDSHAKE_HEADERS},
+        )
         upgrade = AsgiUpgrade(
-            request=handshake_request(request_of({**scope, "method": "GET"})),
+            request=request,
             extensions=scope.get("extensions") or {},
             receive=receive,
             send=send,
             limits=self._limits,
         )
-        upgraded = self._reject_long_headers if self._has_long_headers(scope) else upgraded
-        await serve_upgrade(upgrade, upgraded, self._log)
+        if (await receive())["type"] != "websocket.connect":
+            return
+        try:
+            if self._has_long_headers(scope):
+                text = self._long_headers_text
+                await upgrade.reject(Rejection(status=_HEADERS_TOO_LARGE, text=text))
+            else:
+                await upgraded(upgrade)
+        except trio.BrokenResourceError:
+            pass  # the client has disconnected
+        except Exception as error:
+            text = "a WebSocket connection failed"
+            self._log.report(text, text, level=logging.ERROR, error=error)
         if upgrade.is_stuck:
-            raise ResponseBrokenOff
+            raise IncompleteResponse
 
     def _has_long_headers(self, scope: Scope) -> bool:
         """Return whether path and headers are longer than `limits.http.headers_bytes_max`.
@@ -423,9 +420,6 @@ class AsgiHost:
     def _long_headers_text(self) -> str:
         bytes_max = self._limits.http.headers_bytes_max
         return f"the request headers are longer than limits.http.headers_bytes_max ({bytes_max})"
-
-    async def _reject_long_headers(self, upgrade: Upgrade) -> None:
-        await upgrade.reject(Rejection(status=_HEADERS_TOO_LARGE, text=self._long_headers_text))
 
     def _log_failure(self, exchange: "AsgiExchange", errors: BaseException, level: int) -> None:
         text = f"answering {exchange.request.method} {exchange.request.path} failed"
@@ -636,7 +630,7 @@ class AsgiExchange:
         """Send an error if the application has returned without a response.
 
         Raises:
-            ResponseBrokenOff: The application has started a response and not completed it, and the
+            IncompleteResponse: The application has started a response and not completed it, and the
                 client is still connected.
         """
         if self._progress is Progress.NOT_STARTED and not self.is_broken:
@@ -644,7 +638,7 @@ class AsgiExchange:
             with contextlib.suppress(trio.BrokenResourceError):
                 await self.answer(self._host_status, headers, self._host_text.encode())
         if self._progress is not Progress.COMPLETE and not self._is_gone.is_set():
-            raise ResponseBrokenOff
+            raise IncompleteResponse
 
     def close(self) -> None:
         """Stop watching for the client's disconnect."""

@@ -771,8 +771,13 @@ class HttpChannel:
 
     async def _run(self) -> None:
         """Hold the nursery of the channel, so that its failures cancel no task of the user."""
+
+        def report_failure(errors: ErrorGroup) -> None:
+            logger.error("the HTTP channel failed", exc_info=errors)
+            self._end("the HTTP channel failed")
+
         try:
-            with contained(self._report_failure):
+            with contained(report_failure):
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     self._started.set()
@@ -789,10 +794,6 @@ class HttpChannel:
                 with trio.move_on_after(close_seconds, shield=True):
                     await self._link.http.aclose()
             self._stopped.set()
-
-    def _report_failure(self, errors: ErrorGroup) -> None:
-        logger.error("the HTTP channel failed", exc_info=errors)
-        self._end("the HTTP channel failed")
 
     async def aclose(self) -> None:
         """Close this side: end all streams, and DELETE the session.

@@ -468,7 +468,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         return Event(id=first_id, retry_ms=self.limits.http.sse_retry_ms)
 
     async def _send_open_stream(self, exchange: Exchange, stream: ResponseStream) -> None:
-        """Send events as they are put on the stream."""
+        """Send events as messages are put on the stream."""
         with trio.CancelScope() as sender:
             stream.start_sending(sender)
             try:

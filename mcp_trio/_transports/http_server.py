@@ -20,6 +20,12 @@ from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._protocol.websocket import is_websocket_upgrade
+from mcp_trio._transports.buffered_sockets import (
+    BufferedSocket,
+    ConnectedSocket,
+    TlsSocket,
+    client_of,
+)
 from mcp_trio._transports.concurrency import FairSemaphore, call_when_cancelled
 from mcp_trio._transports.http1 import (
     CONTINUE,
@@ -43,7 +49,6 @@ from mcp_trio._transports.http_response import (
     shares_of_bodies,
 )
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.socket_bytes import SocketEnds, TlsWire, Wire, client_of
 from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio._transports.websocket import (
     Upgrade,
@@ -62,7 +67,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     Attributes:
         parsed: The parsed request line and headers.
-        wire: The connection.
+        socket: The connection.
         bodies: The bytes of the unfinished bodies of all clients.
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
@@ -72,7 +77,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     """
 
     parsed: ParsedRequest
-    wire: Wire
+    socket: BufferedSocket
     bodies: Shares
     request: HttpRequest
     may_lead: bool = False
@@ -87,12 +92,17 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     @classmethod
     def of(
-        cls, parsed: ParsedRequest, wire: Wire, bodies: Shares, *, may_lead: bool = False
+        cls,
+        parsed: ParsedRequest,
+        socket: BufferedSocket,
+        bodies: Shares,
+        *,
+        may_lead: bool = False,
     ) -> Self:
         """Return the exchange of a request whose headers were read."""
         return cls(
             parsed=parsed,
-            wire=wire,
+            socket=socket,
             bodies=bodies,
             request=parsed.request,
             may_lead=may_lead,
@@ -115,21 +125,21 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         return self._body
 
     async def _read(self, bytes_max: int) -> bytes:
-        received, length = self.wire.received, self.parsed.body_bytes
+        received, length = self.socket.received, self.parsed.body_bytes
         if length is not None:
             if length > bytes_max:
                 raise BodyTooLargeError(f"the body is longer than {bytes_max} bytes")
             if length > len(received):
                 await self._wait_until(lambda: len(received) >= length, received)
-            return self.wire.take(length)
+            return self.socket.take(length)
         if self._has_chunks_begun:
             raise trio.BrokenResourceError(
                 "an earlier call was cancelled before it had read all of the chunked body"
             )
         self._has_chunks_begun = True
-        framing_bytes_max = self.wire.limits.http.headers_bytes_max
+        framing_bytes_max = self.socket.limits.http.headers_bytes_max
         chunks = ChunkedBody(bytes_max=bytes_max, framing_bytes_max=framing_bytes_max)
-        await self._wait_until(lambda: chunks.take(self.wire.received), chunks.data)
+        await self._wait_until(lambda: chunks.take(self.socket.received), chunks.data)
         return bytes(chunks.data)
 
     async def _wait_until(self, is_complete: Callable[[], bool], data: bytearray) -> None:
@@ -142,11 +152,11 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             unfinished.count(len(data))
             return False
 
-        if self.parsed.awaits_continue and not self.wire.received:
-            await self.wire.write(CONTINUE)
-        seconds = self.wire.limits.http.body_seconds
+        if self.parsed.awaits_continue and not self.socket.received:
+            await self.socket.write(CONTINUE)
+        seconds = self.socket.limits.http.body_seconds
         try:
-            is_there = await self.wire.receive_until(is_over, seconds=seconds)
+            is_there = await self.socket.receive_until(is_over, seconds=seconds)
         except trio.BrokenResourceError as error:  # a half-closed client can read the answer
             raise Rejected(400, "the body ended too early") from error
         except TooManyBodiesError:
@@ -162,7 +172,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     def skip_body(self) -> None:
         """Remove a body that the application has not read, in front of the next request."""
         if self._body is None:
-            self.wire.take(self.parsed.body_bytes or 0)
+            self.socket.take(self.parsed.body_bytes or 0)
 
     # The answer
 
@@ -172,9 +182,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         framing = b"content-length: %d\r\n" % len(body) if is_sent else b""
         encoded = self._begin(status, headers, framing)
         is_sent = is_sent and self.request.method != "HEAD"
-        rest = self.wire.begin_write(encoded + body if is_sent else encoded)
+        rest = self.socket.begin_write(encoded + body if is_sent else encoded)
         if rest:
-            await self.wire.write_rest(rest)
+            await self.socket.write_rest(rest)
         self.answered = Progress.COMPLETE
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -184,13 +194,13 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         encoded = self._begin(status, headers, _CHUNKED if has_chunks else b"")
         self._has_chunks = has_chunks
         self._has_body = is_sent and self.request.method != "HEAD"
-        await self.wire.write(encoded)
+        await self.socket.write(encoded)
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
         if self.answered is not Progress.NOT_STARTED:
             raise RuntimeError("this request was answered already")
         length = self.parsed.body_bytes
-        is_received = length is not None and length <= len(self.wire.received)
+        is_received = length is not None and length <= len(self.socket.received)
         is_last = self.is_last or not (is_received or self._body is not None)
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
@@ -201,7 +211,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         """Send a piece of a started answer."""
         self._check_begun()
         if self._has_body and piece:
-            await self.wire.write(
+            await self.socket.write(
                 b"%x\r\n%b\r\n" % (len(piece), piece) if self._has_chunks else piece
             )
 
@@ -209,7 +219,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         """Complete a started answer."""
         self._check_begun()
         if self._has_body and self._has_chunks:
-            await self.wire.write(_LAST_CHUNK)
+            await self.socket.write(_LAST_CHUNK)
         self.answered = Progress.COMPLETE
 
     def _check_begun(self) -> None:
@@ -228,9 +238,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if self._body is None:
             self._was_read = self._was_read or trio.Event()
             await self._was_read.wait()
-        while len(self.wire.received) < self.wire.limits.http.headers_bytes_max:
-            if not await self.wire.receive():
-                self.wire.is_broken = True
+        while len(self.socket.received) < self.socket.limits.http.headers_bytes_max:
+            if not await self.socket.receive():
+                self.socket.is_broken = True
                 return
         await trio.sleep_forever()
 
@@ -243,7 +253,7 @@ class NativeConnection:
     """One connection of the native listener: reads requests, and answers each of them.
 
     Attributes:
-        wire: The connection's bytes.
+        socket: The connection's bytes.
         host: The listener's application, limits and log.
         client: The IP address of the peer.
         may_lead: Whether the application may move this connection's coroutine to another task.
@@ -253,7 +263,7 @@ class NativeConnection:
         is_over: Whether the connection was idle too long, and takes no more requests.
     """
 
-    wire: Wire
+    socket: BufferedSocket
     host: "NativeHost"
     client: str | None
     may_lead: bool = False
@@ -265,7 +275,7 @@ class NativeConnection:
     def end(self) -> None:
         """Close the connection at its next wait for a request."""
         self.is_over = True
-        self.wire.end()
+        self.socket.end()
 
     async def serve(self) -> None:
         """Serve requests until the client or the server closes the connection.
@@ -273,30 +283,30 @@ class NativeConnection:
         Raises:
             trio.BrokenResourceError: The client disconnected within a request or an answer.
         """
-        received = self.wire.received
+        received = self.socket.received
         try:
             while True:
                 if received:  # a pipelined request: let other connections run first
                     await trio.lowlevel.checkpoint()
                 else:
                     self.idle_since = self.host.last_check
-                    has_begun = await self.wire.receive(may_lead=self.may_lead)
+                    has_begun = await self.socket.receive(may_lead=self.may_lead)
                     self.idle_since = _BUSY
                     if self.is_over or not has_begun:
                         break
-                bytes_max = self.wire.limits.http.headers_bytes_max
+                bytes_max = self.socket.limits.http.headers_bytes_max
                 length = headers_length(received, 0, bytes_max=bytes_max)
-                raw = self.wire.take(length or await self._receive_headers())
+                raw = self.socket.take(length or await self._receive_headers())
                 if not await self._serve_request(raw):
                     break
         except Rejected as rejection:
-            await self.wire.write(encoded_rejection(rejection))
-        await self.wire.linger()
+            await self.socket.write(encoded_rejection(rejection))
+        await self.socket.linger()
 
     # Requests
 
     async def _receive_headers(self) -> int:
-        received, limits = self.wire.received, self.wire.limits
+        received, limits = self.socket.received, self.socket.limits
         length = searched = 0
 
         def is_complete() -> bool:
@@ -305,7 +315,7 @@ class NativeConnection:
             searched = len(received)
             return length > 0
 
-        if not await self.wire.receive_until(is_complete, seconds=limits.http.headers_seconds):
+        if not await self.socket.receive_until(is_complete, seconds=limits.http.headers_seconds):
             seconds = limits.http.headers_seconds
             raise Rejected(
                 408,
@@ -327,7 +337,7 @@ class NativeConnection:
                 raise Rejected(400, "a WebSocket handshake cannot have a body")
             await self._serve_websocket(parsed.request, raw, self.host.upgraded)
             return False
-        exchange = NativeExchange.of(parsed, self.wire, self.host.bodies, may_lead=self.may_lead)
+        exchange = NativeExchange.of(parsed, self.socket, self.host.bodies, may_lead=self.may_lead)
         try:
             await self.host.respond(exchange)
         except Exception as error:
@@ -349,9 +359,9 @@ class NativeConnection:
 
     async def _serve_websocket(self, request: HttpRequest, raw: bytes, upgraded: Upgraded) -> None:
         """Pass the connection to the WebSocket application, and close it afterwards."""
-        stream, rest = self.wire.as_stream(), self.wire.take(len(self.wire.received))
+        stream, rest = self.socket.as_stream(), self.socket.take(len(self.socket.received))
         upgrade = StreamUpgrade(
-            stream=stream, request=request, encoded=raw, rest=rest, limits=self.wire.limits
+            stream=stream, request=request, encoded=raw, rest=rest, limits=self.socket.limits
         )
         try:
             await upgraded(upgrade)
@@ -365,7 +375,7 @@ class NativeConnection:
 
     def _log(self, exchange: NativeExchange, error: BaseException) -> None:
         """Log an application's error, unless the client's disconnect or bad body explains it."""
-        is_gone = self.wire.is_broken or self.wire.has_ended or exchange.rejection is not None
+        is_gone = self.socket.is_broken or self.socket.has_ended or exchange.rejection is not None
         if not (is_gone and _is_broken(error)):
             text = f"answering {exchange.request.method} {exchange.request.path} failed"
             self.host.log.report("answering", text, level=logging.ERROR, error=error)
@@ -418,15 +428,15 @@ async def serve_native(
 
             async def take(stream: trio.SocketStream) -> None:
                 client = client_of(stream)
-                ends = SocketEnds(
+                socket = ConnectedSocket(
                     fd=stream.socket.detach(),
                     chunk_bytes=limits.messages.chunk_bytes,
                     client=network_of(client),
                 )
                 if start_leader is None:
-                    await host.serve(ends, client=client)
+                    await host.serve(socket, client=client)
                 else:
-                    start_leader(partial(host.serve, ends, client=client, may_lead=True))
+                    start_leader(partial(host.serve, socket, client=client, may_lead=True))
 
             nursery.start_soon(host.close_idle)
             await trio.serve_listeners(
@@ -474,25 +484,25 @@ class NativeHost:
         return "http" if self.tls is None else "https"
 
     async def serve(
-        self, ends: SocketEnds, *, client: str | None = None, may_lead: bool = False
+        self, socket: ConnectedSocket, *, client: str | None = None, may_lead: bool = False
     ) -> None:
         """Serve one connection until it ends, and close it; raises no `Exception`."""
         if self.tls is None:
-            wire = Wire(ends=ends, limits=self.limits)
+            buffered = BufferedSocket(socket=socket, limits=self.limits)
         else:
-            wire = TlsWire(ends=ends, limits=self.limits, context=self.tls)
-        connection = NativeConnection(wire=wire, host=self, client=client, may_lead=may_lead)
+            buffered = TlsSocket(socket=socket, limits=self.limits, context=self.tls)
+        connection = NativeConnection(socket=buffered, host=self, client=client, may_lead=may_lead)
         network = network_of(client)
         exceeded = self._places.exceeded(network)
         try:
             if exceeded is not None:
                 if self.tls is None:  # answering over TLS would cost a handshake
-                    await self._reject(wire, f"there are too many connections{exceeded}")
+                    await self._reject(buffered, f"there are too many connections{exceeded}")
                 return
             self._places.take(network)
             self._connections.add(connection)
-            if isinstance(wire, TlsWire) and not await wire.shake_hands(self._handshakes):
-                await wire.linger()
+            if isinstance(buffered, TlsSocket) and not await buffered.shake_hands(self._handshakes):
+                await buffered.linger()
                 return
             await connection.serve()
         except trio.BrokenResourceError:
@@ -501,15 +511,15 @@ class NativeHost:
             if exceeded is None:
                 self._places.give_back(network)
             self._connections.discard(connection)
-            ends.close()
+            socket.close()
 
-    async def _reject(self, wire: Wire, text: str) -> None:
+    async def _reject(self, socket: BufferedSocket, text: str) -> None:
         if self._rejecting >= self._places.client_max:
             return
         self._rejecting += 1
         try:
-            await wire.write(encoded_rejection(Rejected(503, text)))
-            await wire.linger()
+            await socket.write(encoded_rejection(Rejected(503, text)))
+            await socket.linger()
         finally:
             self._rejecting -= 1
 

@@ -19,10 +19,10 @@ from hypercorn.config import Config
 
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
-from mcp_trio._transports.asgi import Application, Receive, ResponseBrokenOff, Scope, Send
+from mcp_trio._transports.asgi import Application, IncompleteResponse, Receive, Scope, Send
+from mcp_trio._transports.buffered_sockets import WITH_ADDRESSES
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.socket_bytes import WITH_ADDRESSES
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 # The types of hypercorn's public function contain parts that pyright does not know.
@@ -154,7 +154,7 @@ class _Host:
                 call.cancel()
             try:
                 await self.app(scope, receive, send)
-            except ResponseBrokenOff:
+            except IncompleteResponse:
                 pass  # hypercorn closes the connection of a response that is incomplete
             except Exception:
                 logger.exception("the application failed")

@@ -153,11 +153,16 @@ class ChildProcess:
         self._scope.cancel()
 
     async def _run(self) -> None:
+        async def read(stderr: Descriptor) -> None:
+            while chunk := await stderr.read():
+                self.tail.feed(chunk)
+            self.tail.finish()
+
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     if self.stderr is not None:
-                        nursery.start_soon(self._read_stderr, self.stderr)
+                        nursery.start_soon(read, self.stderr)
                     # If this is cancelled, also by the end of the Trio run, it kills the group.
                     try:
                         await self._wait_exit()
@@ -174,11 +179,6 @@ class ChildProcess:
             if self.stderr is not None:
                 self.stderr.close()
             self.ended.set()
-
-    async def _read_stderr(self, stderr: Descriptor) -> None:
-        while chunk := await stderr.read():
-            self.tail.feed(chunk)
-        self.tail.finish()
 
     async def _wait_exit(self) -> None:
         end = open_process_end(self.process.pid)

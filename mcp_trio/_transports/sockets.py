@@ -25,11 +25,11 @@ from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
+from mcp_trio._transports.buffered_sockets import ConnectedSocket, client_of
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_path
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.socket_bytes import SocketEnds, client_of
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -67,7 +67,7 @@ class SocketChannel(LineChannel):
         has_begun: Whether the first byte was checked.
     """
 
-    ends: SocketEnds
+    socket: ConnectedSocket
     name: str
     peer: PeerCredentials
     auth: AuthInfo | None = None
@@ -113,17 +113,17 @@ class SocketChannel(LineChannel):
 
     async def _leave(self) -> None:
         self.mark_closed()
-        self.ends.interrupt()
-        self.ends.shut_writing()
+        self.socket.interrupt()
+        self.socket.shut_writing()
         try:
             with (
                 trio.move_on_after(self.limits.shutdown.close_seconds),
                 contextlib.suppress(OSError),
             ):
-                while not self._is_ended and await self.ends.read():
+                while not self._is_ended and await self.socket.read():
                     pass
         finally:
-            self.ends.close()
+            self.socket.close()
             self._left.set()
 
 
@@ -137,9 +137,15 @@ def _channel(
             peer = _unix_credentials(connected)
         else:
             peer = PeerCredentials(address=connected.getpeername()[0])
-    ends = SocketEnds(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
+    owned = ConnectedSocket(fd=stream.socket.detach(), chunk_bytes=limits.messages.chunk_bytes)
     return SocketChannel(
-        source=ends, sink=ends, ends=ends, transport=transport, name=name, peer=peer, limits=limits
+        source=owned,
+        sink=owned,
+        socket=owned,
+        transport=transport,
+        name=name,
+        peer=peer,
+        limits=limits,
     )
 
 
@@ -239,7 +245,11 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
         with locked_path(text):
             _remove_stale(text, bound.family)
-            _bind_privately(bound, text)
+            umask = os.umask(_OWNER_ONLY_UMASK)
+            try:  # the file has its final mode at once: before a `chmod` other users could connect
+                bound.bind(text)
+            finally:
+                os.umask(umask)
             made = os.lstat(text)
             # Under the lock: without `listen` another process would take the file for a stale one.
             bound.listen(_BACKLOG)
@@ -255,15 +265,6 @@ def _remove_own(path: str, made: os.stat_result) -> None:
         # The inode number of a removed file may be reused at once, so its time is compared, too.
         if os.path.samestat(made, found) and made.st_ctime_ns == found.st_ctime_ns:
             Path(path).unlink()
-
-
-def _bind_privately(unbound: socket.socket, path: str) -> None:
-    """Create the socket file with its final mode: before a `chmod` other users could connect."""
-    umask = os.umask(_OWNER_ONLY_UMASK)
-    try:
-        unbound.bind(path)
-    finally:
-        os.umask(umask)
 
 
 _PORT_MAX: Final = 65_535

@@ -63,10 +63,14 @@ from mcp_trio._protocol.websocket import (
     close_reason,
     offered_subprotocols,
 )
+from mcp_trio._transports.buffered_sockets import (
+    BufferedSocket,
+    BufferedSocketStream,
+    ConnectedSocket,
+)
 from mcp_trio._transports.channel import ReceivedQueue, text_with_cause
 from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio._transports.http1 import encoded_response_headers
-from mcp_trio._transports.socket_bytes import SocketEnds, Wire, WireStream
 from mcp_trio._transports.websocket import SocketEnded, WebSocketChannel, start_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, MIB, Limits
@@ -701,8 +705,10 @@ async def _opened_by_client(
             else:
                 plain = await trio.open_tcp_stream(address.host, address.port)
                 fd, chunk_bytes = plain.socket.detach(), limits.messages.chunk_bytes
-                stream = WireStream(
-                    Wire(ends=SocketEnds(fd=fd, chunk_bytes=chunk_bytes), limits=limits)
+                stream = BufferedSocketStream(
+                    BufferedSocket(
+                        socket=ConnectedSocket(fd=fd, chunk_bytes=chunk_bytes), limits=limits
+                    )
                 )
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {name}: {text_with_cause(error)}") from error

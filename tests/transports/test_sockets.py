@@ -319,7 +319,7 @@ async def test_the_error_names_an_unreachable_server(tmp_path):
 
 async def test_a_message_sent_in_part_is_dropped_with_a_lost_peer(pairs):
     ours, theirs = await pairs["unix"]()
-    os.write(ours.ends.fd, b'{"jsonrpc":')
+    os.write(ours.socket.fd, b'{"jsonrpc":')
     await ours.aclose()
     messages = [*await theirs.receive(), *await theirs.receive()]
     assert messages == [b'{"jsonrpc":']  # it is no JSON, which the decoder reports

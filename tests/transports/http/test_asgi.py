@@ -19,7 +19,7 @@ from wsproto import events
 from mcp_trio import ConnectionLost, Limits
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports import asgi
-from mcp_trio._transports.asgi import AsgiHost, ResponseBrokenOff, request_of
+from mcp_trio._transports.asgi import AsgiHost, IncompleteResponse, request_of
 from mcp_trio._transports.http_response import BodyTooLargeError
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import OutcomeUnknown
@@ -253,7 +253,7 @@ async def test_a_cancellation_interrupts_no_message(autojump_clock):
             await exchange.start(200, [])
 
     sent = []
-    with pytest.raises(ResponseBrokenOff):
+    with pytest.raises(IncompleteResponse):
         await AsgiHost(respond)(scope_of("GET"), Server().receive, send)
     assert [each["type"] for each in sent] == ["http.response.start"]
 
@@ -326,7 +326,7 @@ async def test_a_client_that_stalls_its_http2_stream_breaks_the_answer_off(autoj
 
     limits = Limits(messages=MessageLimits(write_stall_seconds=7))
     scope = scope_of(http_version="2")
-    with pytest.raises(ResponseBrokenOff):
+    with pytest.raises(IncompleteResponse):
         await served(respond, piece(), scope=scope, stalls_at=2, limits=limits)
     assert trio.current_time() == 7
 
@@ -524,7 +524,7 @@ def opened(nursery):
         async def run():
             try:
                 await server.run(handing_over(arrived, LIMITS))
-            except ResponseBrokenOff as error:
+            except IncompleteResponse as error:
                 raised.append(error)
 
         nursery.start_soon(run)

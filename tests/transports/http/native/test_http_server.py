@@ -19,6 +19,11 @@ from wsproto import events
 from mcp_trio import Limits
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._transports import http1 as native_head
+from mcp_trio._transports.buffered_sockets import (
+    BufferedSocket,
+    BufferedSocketStream,
+    ConnectedSocket,
+)
 from mcp_trio._transports.http1 import (
     ChunkedBody,
     Rejected,
@@ -28,7 +33,6 @@ from mcp_trio._transports.http1 import (
 )
 from mcp_trio._transports.http_response import BodyTooLargeError
 from mcp_trio._transports.http_server import NativeHost, serve_native
-from mcp_trio._transports.socket_bytes import SocketEnds, Wire, WireStream
 from mcp_trio.limits import KIB, HttpLimits, MessageLimits, ShutdownLimits
 from tests.transports.websocket.conftest import RawPeer, handing_over
 
@@ -524,12 +528,12 @@ async def test_a_client_may_have_an_address(nursery, family, error, client):
 async def test_a_connection_is_removed_from_the_poller_before_it_is_closed():
     ours, theirs = socket.socketpair()
     fd = ours.detach()
-    ends, was_open = SocketEnds(fd=fd), []
-    resting = ends.wait_idle().send(None)
-    resting.unregister = lambda: was_open.append(os.fstat(fd))
-    assert ends.wait_idle().send(None) is resting
-    ends.close()
-    assert (resting.fd, len(was_open)) == (fd, 1)
+    connected, was_open = ConnectedSocket(fd=fd), []
+    idle = connected.wait_idle().send(None)
+    idle.unregister = lambda: was_open.append(os.fstat(fd))
+    assert connected.wait_idle().send(None) is idle
+    connected.close()
+    assert (idle.fd, len(was_open)) == (fd, 1)
     assert theirs.recv(1) == b""
     theirs.close()
 
@@ -1404,10 +1408,10 @@ async def test_an_exception_of_the_application_ends_the_connection(
     assert ("a WebSocket connection failed" in caplog.text) is is_logged
 
 
-async def test_a_wire_stream_sends_receives_and_ends():
+async def test_a_socket_stream_sends_receives_and_ends():
     ours, theirs = trio.socket.socketpair()
-    wire = Wire(ends=SocketEnds(fd=theirs.detach()), limits=LIMITS)
-    stream, peer = WireStream(wire), trio.SocketStream(ours)
+    buffered = BufferedSocket(socket=ConnectedSocket(fd=theirs.detach()), limits=LIMITS)
+    stream, peer = BufferedSocketStream(buffered), trio.SocketStream(ours)
     await stream.wait_send_all_might_not_block()
     with trio.testing.assert_checkpoints():
         await stream.send_all(memoryview(b"hello"))

@@ -47,8 +47,8 @@ def client_of(stream: trio.abc.Stream) -> str | None:
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class SocketEnds(SocketDescriptor):
-    """The byte source and sink of a connected socket, which this object owns.
+class ConnectedSocket(SocketDescriptor):
+    """A connected socket as a byte source and sink; this object owns the socket.
 
     Attributes:
         client: The network of the client.
@@ -83,18 +83,18 @@ class SocketEnds(SocketDescriptor):
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class Wire:
-    """One connection's read buffer and its bounded writes, below any protocol.
+class BufferedSocket:
+    """A connected socket with a read buffer, whose writes have a time limit.
 
     Attributes:
-        ends: The socket.
+        socket: The socket.
         limits: The time without progress after which a write fails, and the sizes of reads.
         received: Bytes that have arrived and are not consumed yet.
         has_ended: The peer has sent end of file.
         is_broken: Nothing more can be sent: the peer has disconnected, or a write was cut short.
     """
 
-    ends: SocketEnds
+    socket: ConnectedSocket
     limits: Limits
     received: bytearray = attrs.field(factory=bytearray, init=False)
     has_ended: bool = attrs.field(default=False, init=False)
@@ -106,9 +106,9 @@ class Wire:
         With `may_lead`, the wait uses the trap of `wait_idle`, and its conditions apply.
         """
         while not self.has_ended:
-            await (self.ends.wait_idle() if may_lead else self.ends.wait_readable())
+            await (self.socket.wait_idle() if may_lead else self.socket.wait_readable())
             try:
-                chunk = self.ends.read_nowait()
+                chunk = self.socket.read_nowait()
             except BlockingIOError:
                 continue
             except OSError:
@@ -174,7 +174,7 @@ class Wire:
         seconds = self.limits.messages.write_stall_seconds
         while rest:
             with trio.move_on_after(seconds) as limit:
-                await self.ends.wait_writable()
+                await self.socket.wait_writable()
             if limit.cancelled_caught:
                 raise trio.BrokenResourceError(
                     f"the peer has read nothing for {seconds:g} seconds"
@@ -190,7 +190,7 @@ class Wire:
             trio.BrokenResourceError: The peer has disconnected.
         """
         try:
-            return self.ends.write_nowait(data)
+            return self.socket.write_nowait(data)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -205,34 +205,34 @@ class Wire:
         """
         if self.is_broken:
             return
-        self.ends.shut_writing()
+        self.socket.shut_writing()
         with trio.move_on_after(self.limits.shutdown.close_seconds):
             while await self.receive():
                 self.received.clear()
 
     def as_stream(self) -> trio.abc.Stream:
-        """Return the connection as a Trio stream, for protocols other than HTTP."""
-        return WireStream(self)
+        """Return the connection as a Trio stream, for WebSocket."""
+        return BufferedSocketStream(self)
 
     def end(self) -> None:
         """Make `receive` return False once the bytes that have arrived are read."""
-        self.ends.end()
+        self.socket.end()
 
     def close(self) -> None:
         """Close the socket at once, which ends every wait for it."""
-        self.ends.close()
+        self.socket.close()
 
 
 @attrs.frozen(eq=False, repr=False)
-class WireStream(trio.abc.HalfCloseableStream):
-    """A Trio stream over a `Wire`; in addition, it can write without waiting."""
+class BufferedSocketStream(trio.abc.HalfCloseableStream):
+    """A `BufferedSocket` as a Trio stream that can also write without waiting."""
 
-    _wire: Wire
+    _socket: BufferedSocket
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all data; this fails if the peer reads nothing for `write_stall_seconds`."""
-        await self._wire.write(bytes(data))
-        await trio.lowlevel.cancel_shielded_checkpoint()  # the wire's fast path has none
+        await self._socket.write(bytes(data))
+        await trio.lowlevel.cancel_shielded_checkpoint()  # `write` has none on its fast path
 
     def write_nowait(self, data: bytes) -> int:
         """Write what the kernel accepts at once; return the number of bytes, which may be 0.
@@ -242,50 +242,50 @@ class WireStream(trio.abc.HalfCloseableStream):
         Raises:
             trio.BrokenResourceError: The peer has disconnected.
         """
-        return self._wire.write_nowait(data)
+        return self._socket.write_nowait(data)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until the socket is writable."""
-        await self._wire.ends.wait_writable()
+        await self._socket.socket.wait_writable()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return received bytes; empty at end of file."""
-        received = self._wire.received
+        received = self._socket.received
         if received:
             await trio.lowlevel.checkpoint()
         else:
-            await self._wire.receive()
-        return self._wire.take(len(received) if max_bytes is None else max_bytes)
+            await self._socket.receive()
+        return self._socket.take(len(received) if max_bytes is None else max_bytes)
 
     async def send_eof(self) -> None:
         """Send end of file; reading goes on."""
-        self._wire.ends.shut_writing()
+        self._socket.socket.shut_writing()
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         """Close the socket at once, which ends every wait for it."""
-        self._wire.is_broken = self._wire.has_ended = True
-        self._wire.close()
+        self._socket.is_broken = self._socket.has_ended = True
+        self._socket.close()
         await trio.lowlevel.checkpoint()
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class TlsWire(Wire):
-    """A `Wire` over TLS, by Trio's `SSLStream`, which begins with `shake_hands`.
+class TlsSocket(BufferedSocket):
+    """A `BufferedSocket` with TLS, by Trio's `SSLStream`; `shake_hands` comes first.
 
-    Limits on writes and the end of the connection are those of the plain `Wire` below.
+    A plain `BufferedSocket` below the `SSLStream` has the time limit of writes, and closes.
 
     Attributes:
         context: The server's certificate, and the TLS versions and ciphers that it accepts.
     """
 
     context: ssl.SSLContext
-    _plain: Wire = attrs.field(init=False)
-    _secured: trio.SSLStream[WireStream] = attrs.field(init=False)
+    _plain: BufferedSocket = attrs.field(init=False)
+    _secured: trio.SSLStream[BufferedSocketStream] = attrs.field(init=False)
     _receiving: trio.CancelScope | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._plain = Wire(ends=self.ends, limits=self.limits)
+        self._plain = BufferedSocket(socket=self.socket, limits=self.limits)
 
     async def shake_hands(self, handshakes: FairSemaphore) -> bool:
         """Do the TLS handshake; return False if the client fails or takes too long.
@@ -297,16 +297,16 @@ class TlsWire(Wire):
         Args:
             handshakes: The places of the handshakes that the clients of the listener may do.
         """
-        client = self.ends.client
+        client = self.socket.client
         with (
             contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError),
             trio.move_on_after(self.limits.http.headers_seconds),
         ):
-            await self.ends.wait_readable()
+            await self.socket.wait_readable()
             await handshakes.acquire(client)
             try:
                 await trio.lowlevel.checkpoint_if_cancelled()  # its turn may come too late
-                stream = WireStream(self._plain)
+                stream = BufferedSocketStream(self._plain)
                 secured = trio.SSLStream(stream, self.context, server_side=True)
                 try:
                     await secured.do_handshake()
