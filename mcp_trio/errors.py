@@ -110,8 +110,8 @@ class ResourceNotFound(RequestError):
         message: str | None = None,
         data: Any = None,
     ) -> None:
-        said = f"resource not found: {uri}" if message is None else message
-        super().__init__(code, said, {"uri": uri} if data is None else data)
+        text = f"resource not found: {uri}" if message is None else message
+        super().__init__(code, text, {"uri": uri} if data is None else data)
 
 
 class AccessDenied(RequestError):

@@ -194,7 +194,7 @@ class AsgiSocket:
     # The `MessageSocket`
 
     async def send_texts(self, texts: Sequence[str]) -> None:
-        """Send messages; if this is cancelled, still send the whole message that is being sent."""
+        """Send messages; if this is cancelled, still finish the message that is being sent."""
         await self._put([{"type": "websocket.send", "text": text} for text in texts])
 
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
@@ -426,7 +426,7 @@ class AsgiHost:
         self._log.report(logging.getLevelName(level), text, level=level, error=errors)
 
 
-# Most answers have the same headers as an earlier one.
+# Most responses have the same headers as an earlier one.
 _cached_encoded: Final = functools.lru_cache(maxsize=256)(encoded)
 
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
@@ -565,7 +565,7 @@ class AsgiExchange:
             return
         scope = self._watcher = trio.CancelScope()
 
-        async def drop_until_gone() -> None:
+        async def drop_until_disconnected() -> None:
             with scope:
                 with contextlib.suppress(Exception):  # an error of the server means a lost client
                     while (message := await self._receive())["type"] != "http.disconnect":
@@ -574,7 +574,7 @@ class AsgiExchange:
                 self._is_input_over.set()
                 self._is_gone.set()
 
-        trio.lowlevel.spawn_system_task(drop_until_gone)
+        trio.lowlevel.spawn_system_task(drop_until_disconnected)
 
     # Answering
 
@@ -592,13 +592,13 @@ class AsgiExchange:
         await self._put_body(b"", more_body=True)
 
     async def send(self, piece: bytes) -> None:
-        """Send a piece of a started answer."""
+        """Send a piece of a started response."""
         self._expect(Progress.STARTED)
         if self.request.method != "HEAD":
             await self._put_body(piece, more_body=True)
 
     async def end(self) -> None:
-        """Complete a started answer."""
+        """Complete a started response."""
         self._expect(Progress.STARTED)
         await self._complete(b"")
 
@@ -663,7 +663,7 @@ class AsgiExchange:
             raise RuntimeError(f"an HTTP response is sent out of order: {self._progress.value}")
 
     async def _put_body(self, body: bytes, *, more_body: bool) -> None:
-        """Send in pieces, so that the stall limit counts for each piece of a large answer."""
+        """Send in pieces, so that the stall limit counts for each piece of a large response."""
         step = self._limits.messages.chunk_bytes
         last = max(0, len(body) - 1) // step * step
         for first in range(0, last, step):
@@ -727,9 +727,9 @@ def _path_below_mount(scope: Scope) -> str:
     """
     path, root = scope["path"], scope.get("root_path", "").rstrip("/")
     raw = (scope.get("raw_path") or b"").decode("latin-1").partition("?")[0]
-    whole = raw if unquote(raw) in (path, root + path) else quote(path)
+    encoded_path = raw if unquote(raw) in (path, root + path) else quote(path)
     for prefix in (root, quote(root)):
-        rest = whole.removeprefix(prefix)
-        if prefix and rest != whole and rest[:1] in ("", "/"):
+        rest = encoded_path.removeprefix(prefix)
+        if prefix and rest != encoded_path and rest[:1] in ("", "/"):
             return rest or "/"
-    return whole
+    return encoded_path

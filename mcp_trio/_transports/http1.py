@@ -22,7 +22,7 @@ from mcp_trio._transports.http_response import BodyTooLargeError
 
 @attrs.frozen
 class Rejected(Exception):  # noqa: N818 - it reports the client's error, not one of this program
-    """A request that the listener itself answers, with this status and text.
+    """The listener rejects a request, with this status and text; the application never sees it.
 
     Attributes:
         status: The HTTP status of the response.
@@ -39,7 +39,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         request: The request as the application sees it.
         body_bytes: The length of the body; None for a chunked body.
-        takes_chunks: Whether the client understands a chunked answer.
+        takes_chunks: Whether the client understands a chunked response.
         is_last: Whether the connection closes after the response.
         awaits_continue: Whether the client sends the body only after `100 Continue`.
     """
@@ -224,7 +224,7 @@ def encoded_response_headers(
     return written + framing + b"date: " + date_at(int(time.time())) + end
 
 
-# Most answers have the same status and headers as an earlier one, except for the length.
+# Most responses have the same status and headers as an earlier one, except for the length.
 @functools.lru_cache(maxsize=256)
 def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     if status not in _STATUSES:
@@ -239,7 +239,7 @@ def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def encoded_rejection(rejection: Rejected) -> bytes:
-    """Return the complete encoded answer to a rejected request; the connection then closes."""
+    """Return the complete encoded response to a rejected request; the connection then closes."""
     text, headers = rejection.text.encode(), _PLAIN_TEXT
     if rejection.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
         headers = [*headers, ("Retry-After", RETRY_SECONDS)]

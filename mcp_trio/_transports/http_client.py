@@ -460,7 +460,7 @@ class HttpChannel:
                 else:
                     self._condition.become("retrying", stream.end_reason)
                 limit = f" ({stream.exceeded_limit})" if stream.exceeded_limit else ""
-                raise OutcomeUnknown(f"{text} before the answer came{limit}")
+                raise OutcomeUnknown(f"{text} before the response arrived{limit}")
             await stream.resume()
 
     async def _post_request(self, request: _PendingRequest, stream: EventStream) -> None:

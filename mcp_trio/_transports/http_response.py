@@ -74,9 +74,9 @@ class Exchange(Protocol):
     """One HTTP request and its response: the interface between an application and its host.
 
     There are two hosts, the native listener (`http_server`) and ASGI (`asgi`). The application is
-    a function of an exchange; it sees no sockets, no chunks and no HTTP version. It answers by
+    a function of an exchange; it sees no sockets, no chunks and no HTTP version. It responds by
     `answer`, or by `start`, `send` and `end`. If it returns without a response, the host sends 500.
-    One coroutine reads and answers; another task may await `gone`.
+    One coroutine reads and responds; another task may await `gone`.
     """
 
     @property
@@ -116,7 +116,7 @@ class Exchange(Protocol):
         ...
 
     async def send(self, piece: bytes) -> None:
-        """Send a piece of a started answer; this waits while the client does not read.
+        """Send a piece of a started response; this waits while the client does not read.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected, or has read nothing for
@@ -125,7 +125,7 @@ class Exchange(Protocol):
         ...
 
     async def end(self) -> None:
-        """Complete a started answer.
+        """Complete a started response.
 
         Raises:
             trio.BrokenResourceError: The client has disconnected.

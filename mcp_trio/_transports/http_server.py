@@ -71,9 +71,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         bodies: The bytes of the unfinished bodies of all clients.
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
-        answered: The progress of the answer.
-        rejection: The answer to a malformed or late body that the application has tried to read.
-        is_last: Whether the connection closes after the answer.
+        progress: The progress of the response.
+        rejection: The rejection of a malformed or late body that the application has tried to read.
+        is_last: Whether the connection closes after the response.
     """
 
     parsed: ParsedRequest
@@ -81,11 +81,11 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     bodies: Shares
     request: HttpRequest
     may_lead: bool = False
-    answered: Progress = Progress.NOT_STARTED
+    progress: Progress = Progress.NOT_STARTED
     rejection: Rejected | None = None
     is_last: bool
     _body: bytes | None = None
-    _has_chunks_begun: bool = False
+    _has_read_chunks: bool = False
     _was_read: trio.Event | None = None
     _has_body: bool = False
     _has_chunks: bool = False
@@ -132,11 +132,11 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             if length > len(received):
                 await self._wait_until(lambda: len(received) >= length, received)
             return self.socket.take(length)
-        if self._has_chunks_begun:
+        if self._has_read_chunks:
             raise trio.BrokenResourceError(
                 "an earlier call was cancelled before it had read all of the chunked body"
             )
-        self._has_chunks_begun = True
+        self._has_read_chunks = True
         framing_bytes_max = self.socket.limits.http.headers_bytes_max
         chunks = ChunkedBody(bytes_max=bytes_max, framing_bytes_max=framing_bytes_max)
         await self._wait_until(lambda: chunks.take(self.socket.received), chunks.data)
@@ -157,7 +157,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         seconds = self.socket.limits.http.body_seconds
         try:
             is_there = await self.socket.receive_until(is_over, seconds=seconds)
-        except trio.BrokenResourceError as error:  # a half-closed client can read the answer
+        except trio.BrokenResourceError as error:  # a half-closed client can read the response
             raise Rejected(400, "the body ended too early") from error
         except TooManyBodiesError:
             data.clear()  # the connection may linger
@@ -174,10 +174,10 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         if self._body is None:
             self.socket.take(self.parsed.body_bytes or 0)
 
-    # The answer
+    # The response
 
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        """Send a complete answer, its headers and body in one write."""
+        """Send a complete response, its headers and body in one write."""
         is_sent = has_body(status)
         framing = b"content-length: %d\r\n" % len(body) if is_sent else b""
         encoded = self._begin(status, headers, framing)
@@ -185,10 +185,10 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         rest = self.socket.begin_write(encoded + body if is_sent else encoded)
         if rest:
             await self.socket.write_rest(rest)
-        self.answered = Progress.COMPLETE
+        self.progress = Progress.COMPLETE
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the headers of an answer whose length is unknown."""
+        """Send the headers of a response whose length is unknown."""
         is_sent = has_body(status)
         has_chunks = is_sent and self.parsed.takes_chunks
         encoded = self._begin(status, headers, _CHUNKED if has_chunks else b"")
@@ -197,18 +197,18 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         await self.socket.write(encoded)
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
-        if self.answered is not Progress.NOT_STARTED:
-            raise RuntimeError("this request was answered already")
+        if self.progress is not Progress.NOT_STARTED:
+            raise RuntimeError("the response to this request was started already")
         length = self.parsed.body_bytes
         is_received = length is not None and length <= len(self.socket.received)
         is_last = self.is_last or not (is_received or self._body is not None)
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
-        self.answered = Progress.STARTED
+        self.progress = Progress.STARTED
         return encoded
 
     async def send(self, piece: bytes) -> None:
-        """Send a piece of a started answer."""
+        """Send a piece of a started response."""
         self._check_begun()
         if self._has_body and piece:
             await self.socket.write(
@@ -216,15 +216,15 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             )
 
     async def end(self) -> None:
-        """Complete a started answer."""
+        """Complete a started response."""
         self._check_begun()
         if self._has_body and self._has_chunks:
             await self.socket.write(_LAST_CHUNK)
-        self.answered = Progress.COMPLETE
+        self.progress = Progress.COMPLETE
 
     def _check_begun(self) -> None:
-        if self.answered is not Progress.STARTED:
-            raise RuntimeError("call start() first: no answer was started, or it has ended")
+        if self.progress is not Progress.STARTED:
+            raise RuntimeError("call start() first: no response was started, or it is complete")
 
     # The client
 
@@ -250,7 +250,7 @@ _BUSY: Final = math.inf
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class NativeConnection:
-    """One connection of the native listener: reads requests, and answers each of them.
+    """One connection of the native listener: reads requests, and responds to each of them.
 
     Attributes:
         socket: The connection's bytes.
@@ -281,7 +281,7 @@ class NativeConnection:
         """Serve requests until the client or the server closes the connection.
 
         Raises:
-            trio.BrokenResourceError: The client disconnected within a request or an answer.
+            trio.BrokenResourceError: The client disconnected within a request or a response.
         """
         received = self.socket.received
         try:
@@ -290,9 +290,9 @@ class NativeConnection:
                     await trio.lowlevel.checkpoint()
                 else:
                     self.idle_since = self.host.last_check
-                    has_begun = await self.socket.receive(may_lead=self.may_lead)
+                    has_started = await self.socket.receive(may_lead=self.may_lead)
                     self.idle_since = _BUSY
-                    if self.is_over or not has_begun:
+                    if self.is_over or not has_started:
                         break
                 bytes_max = self.socket.limits.http.headers_bytes_max
                 length = headers_length(received, 0, bytes_max=bytes_max)
@@ -302,8 +302,6 @@ class NativeConnection:
         except Rejected as rejection:
             await self.socket.write(encoded_rejection(rejection))
         await self.socket.linger()
-
-    # Requests
 
     async def _receive_headers(self) -> int:
         received, limits = self.socket.received, self.socket.limits
@@ -322,8 +320,6 @@ class NativeConnection:
                 f"the headers stalled for {seconds:g} seconds (limits.http.headers_seconds)",
             )
         return length
-
-    # Answers
 
     async def _serve_request(self, raw: bytes) -> bool:
         """Answer a request; return whether another one may follow on the connection."""
@@ -348,12 +344,12 @@ class NativeConnection:
                 self._log(exchange, errors)
             assert cancellations is not None
             raise cancellations from None
-        if exchange.answered is Progress.NOT_STARTED:
+        if exchange.progress is Progress.NOT_STARTED:
             if exchange.rejection is not None:
                 raise exchange.rejection
             await exchange.answer(500, [])
-        if exchange.answered is Progress.STARTED or exchange.is_last:
-            return False  # closing the connection shows the client that the answer is incomplete
+        if exchange.progress is Progress.STARTED or exchange.is_last:
+            return False  # closing the connection shows the client that the response is incomplete
         exchange.skip_body()
         return True
 
@@ -524,7 +520,7 @@ class NativeHost:
             self._rejecting -= 1
 
     async def close_idle(self) -> NoReturn:
-        """Close connections on which no request has begun for `limits.http.idle_seconds`.
+        """Close connections on which no request has started for `limits.http.idle_seconds`.
 
         Checking all connections from time to time costs less than a timer for each request. No
         connection is closed too early, and none later than two checks after its time.

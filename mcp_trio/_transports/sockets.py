@@ -64,14 +64,14 @@ class SocketChannel(LineChannel):
         name: The name of the peer for error texts.
         peer: The facts about the peer.
         auth: At the server's end: the client as `authorize` has authenticated it.
-        has_begun: Whether the first byte was checked.
+        is_first_byte_checked: Whether the first byte was checked, as a server does.
     """
 
     socket: ConnectedSocket
     name: str
     peer: PeerCredentials
     auth: AuthInfo | None = None
-    has_begun: bool = True
+    is_first_byte_checked: bool = True
     _is_leaving: bool = attrs.field(default=False, init=False)
     _left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -87,8 +87,8 @@ class SocketChannel(LineChannel):
 
     def _read(self) -> bytes:
         chunk = super()._read()
-        if not self.has_begun and chunk:
-            self.has_begun = True
+        if not self.is_first_byte_checked and chunk:
+            self.is_first_byte_checked = True
             if chunk[0] not in _FIRST_BYTES_OF_JSON:
                 raise ConnectionLost(
                     f"{self.name} does not send MCP messages: its first bytes are {chunk[:20]!r}"
@@ -347,7 +347,7 @@ class SocketHost:
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
-        channel.has_begun = False
+        channel.is_first_byte_checked = False
         self._places.take(network)
         try:
             await self._serve(channel)

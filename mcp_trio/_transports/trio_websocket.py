@@ -80,8 +80,8 @@ T = TypeVar("T")
 _CLOSE_FRAME: Final = b"\x88"
 _CONNECTION_ERRORS: Final = (ConnectionClosed, LocalProtocolError, trio.ClosedResourceError)
 
-# The longest answer to a handshake that a client reads.
-_ANSWER_BYTES_MAX: Final = MIB
+# The longest response to a handshake that a client reads.
+_RESPONSE_BYTES_MAX: Final = MIB
 
 # The most that is read between two checkpoints. It may hold a frame in every 6 bytes, each of which
 # takes about 15 microseconds. After so many messages, or parts of one, a connection waits for its
@@ -136,7 +136,7 @@ class WatchedStream(trio.abc.Stream):
     _while_open: trio.CancelScope | None = attrs.field(default=None, init=False)
     _has_request: bool = attrs.field(init=False)
     _answered: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _bytes_left: int | None = attrs.field(default=_ANSWER_BYTES_MAX, init=False)
+    _bytes_left: int | None = attrs.field(default=_RESPONSE_BYTES_MAX, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._has_request = bool(self.request)

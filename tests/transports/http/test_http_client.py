@@ -1264,7 +1264,7 @@ async def test_a_stream_that_ends_after_an_event_over_the_limit_names_the_limit(
             items += await channel.receive()
 
     assert isinstance(items[0], Oversized)
-    assert "after a message over limits.messages.bytes_max before the answer came" in str(
+    assert "after a message over limits.messages.bytes_max before the response arrived" in str(
         items[1].error
     )
 

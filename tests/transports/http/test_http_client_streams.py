@@ -471,7 +471,7 @@ async def test_a_call_to_an_unreachable_server_fails_within_resume_seconds(
     first_pause = (retry_ms or 1000) / 1000
     assert trio.current_time() - begun == pytest.approx(first_pause + seconds)
     assert type(lost.error) is OutcomeUnknown
-    assert "rejected before the answer came (limits.http.resume_seconds=10)" in str(lost.error)
+    assert "rejected before the response arrived (limits.http.resume_seconds=10)" in str(lost.error)
 
 
 async def test_a_server_that_was_reachable_again_may_be_unreachable_as_long_again(autojump_clock):
