@@ -1,5 +1,8 @@
 """Recordings: replaying, reading, checking and comparing them."""
 
+from mcp_trio._catalogue.catalogue import Catalogue, IndexReport
+from mcp_trio._catalogue.catalogue import Row as CatalogueRow
+from mcp_trio._catalogue.statistics import Statistics, ToolStatistics, statistics
 from mcp_trio._journal.diff import Difference, diff
 from mcp_trio._journal.export import export_jsonld
 from mcp_trio._journal.reader import CheckReport, Damage, check, read_recording
@@ -19,9 +22,12 @@ from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
 
 __all__ = [
     "DEFAULT_SECRET_NAMES",
+    "Catalogue",
+    "CatalogueRow",
     "CheckReport",
     "Damage",
     "Difference",
+    "IndexReport",
     "InputDifference",
     "InputsReport",
     "NothingCompared",
@@ -36,8 +42,10 @@ __all__ = [
     "Schedule",
     "ScheduleDifference",
     "SharedRecording",
+    "Statistics",
     "SweepReport",
     "TickClock",
+    "ToolStatistics",
     "UntrackedCall",
     "body_bytes",
     "check",
@@ -49,5 +57,6 @@ __all__ = [
     "replay",
     "replay_async",
     "run_inputs",
+    "statistics",
     "sweep",
 ]

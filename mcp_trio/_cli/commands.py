@@ -44,6 +44,11 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "scan": "mcp_trio._cli.redact",
         "export": "mcp_trio._cli.recordings",
     },
+    "Keep recordings": {
+        "index": "mcp_trio._cli.catalogue",
+        "find": "mcp_trio._cli.catalogue",
+        "stats": "mcp_trio._cli.catalogue",
+    },
     "Set up": {
         "install": "mcp_trio._cli.install",
         "completion": "mcp_trio._cli.completion",

@@ -18,12 +18,12 @@ from mcp_trio._cli.options import (
     listen_address,
     listening,
     load_server,
-    make_record_options,
     overwrite_option,
     recording_choices,
     recording_options,
     serving_options,
 )
+from mcp_trio._cli.record_policy import policy_choices, policy_options, recording_of
 
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client
@@ -51,6 +51,10 @@ process ends, or on SIGINT or SIGTERM; what the server prints goes to stderr. Ov
 transports it ends on a signal. http accepts WebSocket clients too, at /ws; over unix and tcp,
 each line is a message. Except over stdio, --record needs an existing folder. A
 recording is overwritten only with --overwrite; a folder gets a new file for each session.
+
+\b
+With one of --keep-… and --max-…, --record PATH is a folder, which is created if need be, and
+secrets are redacted. Recordings are compressed and put into a catalogue: see `mcp-trio find`.
 
 \b
 Web pages of other origins need --allow-origin to open a WebSocket, and also --allow-cors to read
@@ -121,6 +125,7 @@ Examples:
     "folder; compressed if the name ends in .zst.",
 )
 @recording_options
+@policy_options
 @click.option(
     "--strict",
     is_flag=True,
@@ -137,12 +142,12 @@ def run_command(
     **chosen: Any,
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
-    choices = recording_choices(chosen)
-    if record is None and (strict or any(choices.values())):
+    choices, policy = recording_choices(chosen), policy_choices(chosen)
+    if record is None and (strict or policy or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")
     if chosen["keyfile"] is not None and chosen["certfile"] is None:
         raise click.UsageError("--keyfile needs --certfile")
-    recording = None if record is None else make_record_options(record, choices, strict=strict)
+    recording = None if record is None else recording_of(record, choices, policy, strict=strict)
     options = given_serving_options(transport, chosen)
     if transport == "stdio":
         from mcp_trio._transports.stdio import divert_stdio

@@ -13,7 +13,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -46,6 +46,16 @@ def first_name(path: str) -> str:
     """Return the name of the first file of the recording that has `path` as a later segment."""
     stem, suffix = _split(path)
     return re.sub(r"\.[0-9]+\Z", "", stem) + suffix
+
+
+def segment_of(path: str) -> tuple[str, int]:
+    """Return the first file of the recording that has `path` as a segment, and its number.
+
+    A file that is not named like a later segment is number 1.
+    """
+    stem, suffix = _split(path)
+    match = re.fullmatch(r"(.*)\.([1-9][0-9]*)", stem, re.DOTALL)
+    return (path, 1) if match is None else (match[1] + suffix, int(match[2]))
 
 
 def later_names(path: str) -> list[str]:
@@ -427,12 +437,16 @@ class WritingThread:
 
 
 def open_recording(
-    path: str | os.PathLike[str], *, limits: Limits = DEFAULT_LIMITS
+    path: str | os.PathLike[str],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    later: Sequence[str] | None = None,
 ) -> Iterator[bytes]:
     """Yield the lines of a recording, including LF; a file named `.zst` is decompressed.
 
-    The lines of its later segments follow, from the files in the same folder. A compressed file
-    that was cut, or is still being written, yields the lines up to that point.
+    The lines of its later segments follow, from the files in the same folder, or from the files
+    `later`, if they are known. A compressed file that was cut, or is still being written, yields
+    the lines up to that point.
 
     Raises:
         RecordingError: The file cannot be read or decompressed, has a line longer than
@@ -453,7 +467,7 @@ def open_recording(
     if not opening.session:
         return
     try:
-        later = later_names(name)
+        later = later_names(name) if later is None else later
     except OSError as error:
         raise RecordingError(
             f"cannot look for later segments of {name}: {error.strerror}"

@@ -129,6 +129,8 @@ class RecordStatus:
         kept: Sessions that have ended and are kept.
         forgotten: Sessions that have ended without a reason to keep them.
         unrecorded: Sessions that could not be recorded.
+        removed: Recordings that the retention has removed.
+        removed_bytes: The bytes of these.
         lost_records: Records that a disk which failed could not take; `gap` records mark them.
         reasons: Kept sessions by reason.
         masked: Secrets that were replaced, by the name of the member in which each was found.
@@ -141,6 +143,8 @@ class RecordStatus:
     kept: int = 0
     forgotten: int = 0
     unrecorded: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
     lost_records: int = 0
     reasons: Counter[str] = attrs.field(factory=Counter[str])
     masked: Counter[str] = attrs.field(factory=Counter[str])
@@ -189,6 +193,10 @@ class RecordPolicy(RecordOptions):
     other options of `RecordOptions` apply as well. It is for servers: a client that is given a
     policy records each of its sessions.
 
+    While a server runs, a background task keeps a catalogue of the folder, compresses complete
+    recordings, and removes recordings, of all processes, while a limit is exceeded: the oldest
+    first, and those with errors, or kept for another reason than the rate, after all others.
+
     Attributes:
         path: The folder of the recordings; it is created if need be, for its owner only.
         rate: The share of sessions, from 0 to 1, that are kept whatever happens in them.
@@ -204,6 +212,14 @@ class RecordPolicy(RecordOptions):
             before it is written to a file.
         held_bytes_total_max: The bytes that all sessions may hold.
         redaction: The secrets to replace before anything is written; None records them.
+        compress: Whether a recording is compressed when it is complete, by the background task.
+        keep_days: The days after which a recording is removed.
+        keep_bytes_max: The bytes that all recordings of the folder may have.
+        keep_count_max: The number of recordings that the folder may have.
+        free_bytes_min: The bytes that have to be free on the disk. As long as removing recordings
+            does not achieve that, no session is recorded.
+        check_seconds: The seconds after which the background task compresses and removes again.
+        index_arguments: Whether the catalogue has the text of the calls' arguments.
         chance: Returns a random number from 0 to 1; for tests.
         status: The counters of this policy.
 
@@ -230,6 +246,13 @@ class RecordPolicy(RecordOptions):
     held_bytes_max: int = attrs.field(default=MIB, kw_only=True, validator=_positive)
     held_bytes_total_max: int = attrs.field(default=64 * MIB, kw_only=True, validator=_positive)
     redaction: Redaction | None = attrs.field(factory=Redaction, kw_only=True)
+    compress: bool = attrs.field(default=True, kw_only=True)
+    keep_days: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    keep_bytes_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    keep_count_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    free_bytes_min: int | None = attrs.field(default=256 * MIB, kw_only=True, validator=_positive)
+    check_seconds: float = attrs.field(default=60.0, kw_only=True, validator=_positive)
+    index_arguments: bool = attrs.field(default=False, kw_only=True)
     chance: Callable[[], float] = attrs.field(default=random.random, kw_only=True, repr=False)
     status: RecordStatus = attrs.field(factory=RecordStatus, init=False, eq=False, repr=False)
     _durations: Durations = attrs.field(factory=Durations, init=False, eq=False, repr=False)
@@ -289,7 +312,6 @@ class PolicyRun:
             sync_seconds=policy.sync_seconds,
             strict=policy.strict,
             observer=policy.observer,
-            compress=policy.compress,
         )
         headers = policy.headers
         self.headers = {

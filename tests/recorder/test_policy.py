@@ -31,6 +31,11 @@ from tests.server.http.conftest import call, site_of
 SECRET = "red-tulip-97"
 
 
+def policy_in(folder, **options):
+    """A policy whose recordings are not compressed when they are complete."""
+    return RecordPolicy(folder, compress=False, **options)
+
+
 def booking(**options):
     """A server with a tool for each way in which a call can go."""
     server = Server("booking", **options)
@@ -116,7 +121,7 @@ def counts(path):
 async def test_a_session_is_kept_for_what_happened_in_it(
     tmp_path, autojump_clock, tool, arguments, reason
 ):
-    policy = RecordPolicy(tmp_path / "new", rate=0, slow_seconds=1, tools=["large"])
+    policy = policy_in(tmp_path / "new", rate=0, slow_seconds=1, tools=["large"])
     server = booking(record=policy)
     await session(server, ("book", {"seat": "4"}))
     assert files(tmp_path / "new") == []
@@ -138,7 +143,7 @@ async def test_a_handler_in_a_thread_keeps_its_session(tmp_path):
 
 
 async def test_a_recording_has_all_records_from_the_beginning_of_its_session(tmp_path):
-    server = booking(record=RecordPolicy(tmp_path, rate=0))
+    server = booking(record=policy_in(tmp_path, rate=0))
     await session(server, ("book", {"seat": "1"}), ("book", {"seat": "taken"}))
     await session(server, ("book", {"seat": "1"}), ("book", {"seat": "taken"}), record=None)
     held, *_ = files(tmp_path)
@@ -151,7 +156,7 @@ async def test_a_recording_has_all_records_from_the_beginning_of_its_session(tmp
 
 @pytest.mark.requirement("TOOL-40")
 async def test_what_is_kept_is_on_the_disk_before_the_answer(tmp_path):
-    server = booking(record=RecordPolicy(tmp_path, rate=0))
+    server = booking(record=policy_in(tmp_path, rate=0))
     async with Client(server) as client:
         with pytest.raises(ToolError):
             await client.call_tool("book", {"seat": "taken"})
@@ -159,9 +164,14 @@ async def test_what_is_kept_is_on_the_disk_before_the_answer(tmp_path):
         assert "seat taken" in path.read_text()
 
 
+async def test_a_handler_in_a_thread_keeps_its_session(tmp_path):
+    await session(booking(record=policy_in(tmp_path, rate=0)), ("odd_in_thread", {}))
+    assert counts(files(tmp_path)[0]) == {"kept: a thread": 1}
+
+
 @pytest.mark.requirement("SAMP-29")
 async def test_secrets_are_masked_also_where_they_stand_before_their_name(tmp_path):
-    policy = RecordPolicy(tmp_path, rate=0)
+    policy = policy_in(tmp_path, rate=0)
     server = booking(record=policy)
     calls = [("book", {"seat": seat, "password": SECRET}) for seat in ("1", "taken", "2")]
     await session(server, ("book", {"seat": SECRET}), *calls)
@@ -173,7 +183,7 @@ async def test_secrets_are_masked_also_where_they_stand_before_their_name(tmp_pa
 
 
 async def test_redaction_can_be_switched_off(tmp_path):
-    server = booking(record=RecordPolicy(tmp_path, redaction=None))
+    server = booking(record=policy_in(tmp_path, redaction=None))
     await session(server, ("book", {"seat": "1", "password": SECRET}))
     assert SECRET in files(tmp_path)[0].read_text()
 
@@ -189,7 +199,7 @@ async def test_a_recording_that_cannot_be_redacted_is_not_written(
             raise RuntimeError(SECRET)
         return []
 
-    policy = RecordPolicy(tmp_path, rate=0, redaction=Redaction(secrets=secrets))
+    policy = policy_in(tmp_path, rate=0, redaction=Redaction(secrets=secrets))
     server = booking(record=policy, lifespan=lifespan if has_lifespan else None)
     async with site_of(server) as site:
         fails.append(True)
@@ -207,7 +217,7 @@ async def test_a_recording_that_cannot_be_redacted_is_not_written(
 
 async def test_the_rate_keeps_a_share_of_the_sessions_from_their_beginning(tmp_path):
     numbers = iter([0.4, 0.6])
-    policy = RecordPolicy(tmp_path, rate=0.5, errors=False, chance=lambda: next(numbers))
+    policy = policy_in(tmp_path, rate=0.5, errors=False, chance=lambda: next(numbers))
     server = booking(record=policy)
     async with Client(server) as client:
         await client.call_tool("book", {"seat": "1"})
@@ -221,7 +231,7 @@ async def test_the_rate_keeps_a_share_of_the_sessions_from_their_beginning(tmp_p
 
 async def test_a_session_that_nothing_could_keep_is_not_recorded(tmp_path):
     lanes = []
-    server = booking(record=RecordPolicy(tmp_path, rate=0, errors=False))
+    server = booking(record=policy_in(tmp_path, rate=0, errors=False))
 
     @server.tool
     async def lane(ctx: Context) -> str:
@@ -235,7 +245,7 @@ async def test_a_session_that_nothing_could_keep_is_not_recorded(tmp_path):
 async def test_a_share_of_the_sessions_with_a_tool_is_kept(tmp_path):
     numbers = iter([0.5, 0.2, 0.5, 0.4])
     server = booking(
-        record=RecordPolicy(tmp_path, rate=0, tools={"book": 0.3}, chance=lambda: next(numbers))
+        record=policy_in(tmp_path, rate=0, tools={"book": 0.3}, chance=lambda: next(numbers))
     )
     await session(server, ("book", {"seat": "1"}))
     assert counts(files(tmp_path)[0]) == {"kept: tool book": 1}
@@ -247,7 +257,7 @@ async def test_sessions_of_a_user_or_with_a_header_are_kept(tmp_path, autojump_c
     async def user_of(request):
         return AuthInfo(subject=request.headers["x-user"])
 
-    policy = RecordPolicy(
+    policy = policy_in(
         tmp_path, rate=0, principals=["ada"], headers={"X-Debug": "1", "x-trace": ""}
     )
     server = booking(auth=user_of, record=policy)
@@ -269,7 +279,7 @@ async def test_sessions_of_a_user_or_with_a_header_are_kept(tmp_path, autojump_c
 
 
 async def test_the_slowest_percent_of_the_calls_of_a_tool_is_slow(tmp_path, autojump_clock):
-    policy = RecordPolicy(tmp_path, rate=0, slow_percent=1)
+    policy = policy_in(tmp_path, rate=0, slow_percent=1)
     server = booking(record=policy)
     async with Client(server) as client:
         for _ in range(200):
@@ -295,7 +305,7 @@ def test_tools_that_clients_invent_share_their_statistics():
 
 
 async def test_a_session_that_holds_too_much_is_written_and_removed_at_its_end(tmp_path):
-    policy = RecordPolicy(tmp_path, rate=0, held_bytes_max=10_000)
+    policy = policy_in(tmp_path, rate=0, held_bytes_max=10_000)
     server = booking(record=policy)
     async with Client(server) as client:
         for _ in range(9):
@@ -314,7 +324,7 @@ async def test_a_session_that_holds_too_much_is_written_and_removed_at_its_end(t
 
 @pytest.mark.requirement("TOOL-40")
 async def test_all_sessions_together_hold_a_bounded_amount(tmp_path):
-    policy = RecordPolicy(tmp_path, rate=0, held_bytes_total_max=30_000)
+    policy = policy_in(tmp_path, rate=0, held_bytes_total_max=30_000)
     server = booking(record=policy)
     async with trio.open_nursery() as nursery:
         clients = []
@@ -361,7 +371,7 @@ def disk(monkeypatch):
 
 @pytest.mark.parametrize("rate", [0, 1])
 async def test_a_full_disk_loses_recordings_and_no_session(tmp_path, disk, caplog, rate):
-    policy = RecordPolicy(tmp_path, rate=rate)
+    policy = policy_in(tmp_path, rate=rate)
     server = booking(record=policy)
     disk.takes_files = False
     await session(server, ("book", {"seat": "taken"}), ("odd", {}))
@@ -377,7 +387,7 @@ async def test_a_full_disk_loses_recordings_and_no_session(tmp_path, disk, caplo
 
 async def test_a_held_session_is_tried_again_when_the_disk_has_room(tmp_path, disk):
     disk.takes_files = False
-    async with Client(booking(record=RecordPolicy(tmp_path, rate=0))) as client:
+    async with Client(booking(record=policy_in(tmp_path, rate=0))) as client:
         with pytest.raises(ToolError):
             await client.call_tool("book", {"seat": "taken"})
         assert files(tmp_path) == []
@@ -388,7 +398,7 @@ async def test_a_held_session_is_tried_again_when_the_disk_has_room(tmp_path, di
 
 async def test_records_that_a_failing_disk_loses_are_counted(tmp_path, disk):
     disk.takes_bytes = False
-    policy = RecordPolicy(tmp_path, rate=0)
+    policy = policy_in(tmp_path, rate=0)
     async with Client(booking(record=policy)) as client:
         with pytest.raises(ToolError):
             await client.call_tool("book", {"seat": "taken"})
@@ -404,13 +414,13 @@ async def test_records_that_a_failing_disk_loses_are_counted(tmp_path, disk):
 
 async def test_a_folder_that_cannot_be_made_is_reported_before_anything_is_served(tmp_path):
     (tmp_path / "file").touch()
-    server = booking(record=RecordPolicy(tmp_path / "file" / "folder"))
+    server = booking(record=policy_in(tmp_path / "file" / "folder"))
     with pytest.raises(RecordingError, match="the folder cannot be created"):
         await server.serve(memory_pair()[0])
 
 
 def test_the_folder_of_a_policy_is_private(tmp_path):
-    trio.run(partial(session, booking(record=RecordPolicy(tmp_path / "a" / "b"))))
+    trio.run(partial(session, booking(record=policy_in(tmp_path / "a" / "b"))))
     assert (tmp_path / "a" / "b").stat().st_mode & 0o77 == 0
 
 
@@ -419,7 +429,7 @@ def test_the_folder_of_a_policy_is_private(tmp_path):
 
 async def test_a_lifespan_is_in_the_recording_of_its_only_session(tmp_path):
     for rate, kept in ((0, 0), (1, 1)):
-        policy = RecordPolicy(tmp_path, rate=rate, errors=bool(rate))
+        policy = policy_in(tmp_path, rate=rate, errors=bool(rate))
         await session(booking(lifespan=lifespan, record=policy), ("book", {"seat": "1"}))
         assert len(files(tmp_path)) == kept
     (path,) = files(tmp_path)
@@ -429,7 +439,7 @@ async def test_a_lifespan_is_in_the_recording_of_its_only_session(tmp_path):
 
 
 async def test_the_target_of_serve_takes_precedence_over_that_of_the_server(tmp_path):
-    server = booking(record=RecordPolicy(tmp_path / "policy"))
+    server = booking(record=policy_in(tmp_path / "policy"))
     with SharedRecording(tmp_path / "shared.mcprec.jsonl") as shared:
         async with site_of(server, record=shared) as site:
             await site.ask_stateless(call("book", {"seat": "1"}))
@@ -442,7 +452,7 @@ async def test_the_target_of_serve_takes_precedence_over_that_of_the_server(tmp_
 
 @pytest.mark.requirement("TOOL-40")
 async def test_an_error_keeps_the_stateless_requests_around_it_only(tmp_path, autojump_clock):
-    server = booking(record=RecordPolicy(tmp_path, rate=0))
+    server = booking(record=policy_in(tmp_path, rate=0))
     async with site_of(server) as site:
         for seat in ("1", "2", "taken", "3", "4"):
             await site.ask_stateless(call("book", {"seat": seat}))
@@ -455,7 +465,7 @@ async def test_an_error_keeps_the_stateless_requests_around_it_only(tmp_path, au
 
 async def test_a_choice_about_stateless_requests_is_repeated(tmp_path, autojump_clock):
     numbers = iter([0.9, 0.1, 0.9])
-    policy = RecordPolicy(tmp_path, rate=0.5, errors=False, chance=lambda: next(numbers, 1))
+    policy = policy_in(tmp_path, rate=0.5, errors=False, chance=lambda: next(numbers, 1))
     async with site_of(booking(record=policy)) as site:
         for seat in range(4):
             await site.ask_stateless(call("book", {"seat": str(seat)}))
@@ -481,7 +491,7 @@ async def test_a_choice_about_stateless_requests_is_repeated(tmp_path, autojump_
 )
 def test_a_wrong_option_is_reported_where_it_is_given(tmp_path, options, error):
     with pytest.raises((TypeError, ValueError), match=error):
-        RecordPolicy(tmp_path, **options)
+        policy_in(tmp_path, **options)
 
 
 # Calls.
@@ -537,7 +547,7 @@ def test_messages_that_cannot_be_decoded_are_no_calls():
 
 
 async def test_the_records_are_those_of_a_recording_without_a_policy(tmp_path):
-    await session(booking(record=RecordPolicy(tmp_path, rate=0)), ("book", {"seat": "taken"}))
+    await session(booking(record=policy_in(tmp_path, rate=0)), ("book", {"seat": "taken"}))
     kinds = [record.kind for record in read_recording(open_recording(files(tmp_path)[0]))]
     assert kinds == ["open", "in", "mark", "out", "in", "out", "shut", "mark", "end"]
 
@@ -551,12 +561,12 @@ async def test_a_redaction_that_fails_at_its_beginning_loses_a_recording_with_a_
             raise RuntimeError(SECRET)
         return answer
 
-    policy = RecordPolicy(tmp_path, redaction=Redaction(secrets=secrets))
+    policy = policy_in(tmp_path, redaction=Redaction(secrets=secrets))
     await session(booking(record=policy, lifespan=lifespan), ("book", {"seat": "1"}))
     assert (policy.status.unrecorded, files(tmp_path)) == (1, [])
 
 
 async def test_wrong_rules_of_the_redaction_are_reported_before_anything_is_served(tmp_path):
-    policy = RecordPolicy(tmp_path, redaction=Redaction(paths={"tools/call": ["pin"]}))
+    policy = policy_in(tmp_path, redaction=Redaction(paths={"tools/call": ["pin"]}))
     with pytest.raises(ValueError, match="not a JSON path"):
         await booking(record=policy).serve(memory_pair()[0])

@@ -1,0 +1,1 @@
+"""The catalogue of a folder of recordings: what is in each, finding them, statistics, retention."""

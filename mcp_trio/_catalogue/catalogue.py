@@ -1,0 +1,647 @@
+"""The catalogue of a folder of recordings: an SQLite file beside them, by which they are found.
+
+The catalogue is a cache; the recordings are the truth. It is brought up to date from the files, and
+is made again when it is damaged or of another version of the package. Several processes may use it
+at the same time: SQLite lets all of them read while one writes.
+"""
+
+import os
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+
+from mcp_trio._catalogue.query import Condition, parse_query
+from mcp_trio._catalogue.summary import Summary, summarize
+from mcp_trio._recorder.files import (
+    COMPRESSED_SUFFIX,
+    SUFFIX,
+    later_names,
+    open_recording,
+    segment_of,
+)
+from mcp_trio._system import try_lock
+from mcp_trio.errors import RecordingError
+
+CATALOGUE: Final = "catalogue.sqlite"
+"""The name of the catalogue's file in the folder of the recordings."""
+
+# Raised with each change of the tables; a catalogue of another version is made again.
+_VERSION: Final = 1
+
+_TABLES: Final = """
+CREATE TABLE recordings (
+    id INTEGER PRIMARY KEY,
+    file TEXT NOT NULL UNIQUE,    -- relative to the folder
+    segments INTEGER NOT NULL,
+    size INTEGER NOT NULL,        -- bytes, of all segments
+    changed INTEGER NOT NULL,     -- nanoseconds, the newest segment
+    is_open INTEGER NOT NULL,     -- a process still wrote it
+    problem TEXT NOT NULL,        -- why it cannot be read
+    session TEXT NOT NULL,
+    started REAL NOT NULL,        -- Unix time
+    seconds REAL NOT NULL,
+    transport TEXT NOT NULL,
+    role TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version TEXT NOT NULL,
+    client TEXT NOT NULL,
+    client_version TEXT NOT NULL,
+    protocol_version TEXT NOT NULL,
+    records INTEGER NOT NULL,
+    calls INTEGER NOT NULL,
+    errors INTEGER NOT NULL,      -- calls that neither succeeded nor were cancelled
+    slowest REAL NOT NULL,        -- seconds
+    masked INTEGER NOT NULL,
+    complete INTEGER NOT NULL,
+    loss INTEGER NOT NULL,
+    damaged INTEGER NOT NULL
+);
+CREATE INDEX recordings_started ON recordings (started);
+CREATE TABLE calls (
+    recording INTEGER NOT NULL REFERENCES recordings (id) ON DELETE CASCADE,
+    record INTEGER NOT NULL,
+    method TEXT NOT NULL,
+    name TEXT NOT NULL,
+    principal TEXT NOT NULL,
+    trace TEXT NOT NULL,
+    began REAL NOT NULL,          -- Unix time
+    seconds REAL NOT NULL,
+    error TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX calls_recording ON calls (recording);
+CREATE INDEX calls_name ON calls (name, error, seconds, recording);
+CREATE INDEX calls_error ON calls (error, recording) WHERE error != '';
+CREATE INDEX calls_principal ON calls (principal, recording) WHERE principal != '';
+CREATE INDEX calls_trace ON calls (trace, recording) WHERE trace != '';
+CREATE INDEX calls_seconds ON calls (seconds, recording);
+CREATE TABLE effects (
+    recording INTEGER NOT NULL REFERENCES recordings (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL
+);
+CREATE INDEX effects_name ON effects (name, recording);
+CREATE INDEX effects_recording ON effects (recording);
+CREATE TABLE tags (
+    recording INTEGER NOT NULL REFERENCES recordings (id) ON DELETE CASCADE,
+    tag TEXT NOT NULL
+);
+CREATE INDEX tags_tag ON tags (tag, recording);
+CREATE INDEX tags_recording ON tags (recording);
+CREATE TABLE masked (
+    recording INTEGER NOT NULL REFERENCES recordings (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL
+);
+CREATE INDEX masked_recording ON masked (recording);
+CREATE VIRTUAL TABLE texts USING fts5 (text, recording UNINDEXED);
+"""
+
+_BUSY_SECONDS: Final = 10.0
+_BATCH: Final = 500
+_TEXT_CHARS_MAX: Final = 10_000
+_NO_ERRORS: Final = frozenset({"", "cancelled", "unanswered"})
+
+
+class FoundFile(NamedTuple):
+    """A recording in a folder: its files in order, their bytes, and when they last changed."""
+
+    files: tuple[str, ...]
+    size: int
+    changed: int
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A recording in the catalogue.
+
+    Attributes:
+        file: The path of its first file.
+        size: The bytes of all its files.
+        started: When it began, in UTC.
+        seconds: How long it lasted.
+        session: The id of the session.
+        server: The name of the recorded server or client.
+        version: The version of that.
+        role: "server" or "client", or that of a proxy.
+        transport: The name of the transport.
+        client: The name of the session's client.
+        client_version: The version of that client.
+        protocol_version: The protocol version of the session.
+        records: The number of records.
+        calls: The number of requests.
+        errors: The number of calls with an error; a call that its client cancelled has none.
+        slowest: The seconds of the slowest call.
+        tools: The tools that were called, with the number of calls.
+        principals: The users whose requests are in it.
+        error_kinds: The kinds of errors, with the number of calls.
+        kept: The reasons for which it was kept.
+        complete: Whether it was closed.
+        loss: Whether records were lost.
+    """
+
+    file: str
+    size: int
+    started: datetime
+    seconds: float
+    session: str
+    server: str
+    version: str
+    role: str
+    transport: str
+    client: str
+    client_version: str
+    protocol_version: str
+    records: int
+    calls: int
+    errors: int
+    slowest: float
+    tools: dict[str, int]
+    principals: list[str]
+    error_kinds: dict[str, int]
+    kept: list[str]
+    complete: bool
+    loss: bool
+
+
+# The columns of a row, with the names of its attributes.
+_COLUMNS: Final = {
+    "file": "file",
+    "size": "size",
+    "started": "started",
+    "seconds": "seconds",
+    "session": "session",
+    "name": "server",
+    "version": "version",
+    "role": "role",
+    "transport": "transport",
+    "client": "client",
+    "client_version": "client_version",
+    "protocol_version": "protocol_version",
+    "records": "records",
+    "calls": "calls",
+    "errors": "errors",
+    "slowest": "slowest",
+    "complete": "complete",
+    "loss": "loss",
+}
+
+
+class IndexReport(msgspec.Struct, frozen=True):
+    """A report on bringing a catalogue up to date.
+
+    Attributes:
+        recordings: The recordings in the catalogue.
+        added: Recordings that were read.
+        removed: Recordings whose files are gone.
+        unreadable: Files that are no recordings, with the reasons.
+    """
+
+    recordings: int
+    added: int
+    removed: int
+    unreadable: dict[str, str]
+
+
+class Catalogue:
+    """The catalogue of a folder; a context manager that closes it.
+
+    Raises:
+        RecordingError: The folder does not exist, or the file cannot be created or read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise RecordingError(f"{folder} is no folder of recordings")
+        self._path = self.folder / CATALOGUE
+        try:
+            self._database = self._opened()
+        except (sqlite3.Error, OSError) as error:
+            raise RecordingError(f"cannot open the catalogue {self._path}: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return self._connected()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            # It is damaged, or no database. It is only a cache, so another one replaces it.
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            return self._connected()
+
+    def _connected(self) -> sqlite3.Connection:
+        # Created here, since SQLite would let others read it.
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        database = sqlite3.connect(
+            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute("PRAGMA foreign_keys = ON")
+            if database.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+                database.execute("BEGIN IMMEDIATE")
+                version = database.execute("PRAGMA user_version").fetchone()[0]
+                if version != _VERSION:  # no other process has made the tables meanwhile
+                    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+                    own = [name for (name,) in database.execute(tables).fetchall()]
+                    database.execute("PRAGMA defer_foreign_keys = ON")
+                    for name in own:
+                        if not name.startswith(("sqlite_", "texts_")):
+                            database.execute(f'DROP TABLE "{name}"')
+                    for statement in _TABLES.split(";\n"):
+                        database.execute(statement)
+                    database.execute(f"PRAGMA user_version = {_VERSION}")
+                database.execute("COMMIT")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    # Bringing it up to date.
+
+    def index(
+        self,
+        *,
+        arguments: bool = False,
+        again: bool = False,
+        summaries: "Callable[[Iterable[Job]], Iterator[Indexed]] | None" = None,
+        on_found: Callable[[int], object] = lambda _: None,
+    ) -> IndexReport:
+        """Read the recordings that are new or have changed, and forget those that are gone.
+
+        Args:
+            arguments: Whether the text of the calls' arguments can be searched.
+            again: Whether to read all recordings, also those that are in the catalogue.
+            summaries: Reads the recordings of some jobs, perhaps in several processes.
+            on_found: Called with the number of recordings to read.
+
+        Raises:
+            RecordingError: The folder or the catalogue cannot be read.
+        """
+        with _reporting(self._path):
+            found = recordings_in_folder(self.folder)
+            query = "SELECT file, size, changed, is_open FROM recordings"
+            known = {file: rest for file, *rest in self._database.execute(query)}
+            gone = [file for file in known if file not in found]
+            jobs = [
+                Job(str(self.folder), file, each.files, each.size, each.changed, arguments)
+                for file, each in found.items()
+                if again or known.get(file) != [each.size, each.changed, 0]
+            ]
+            on_found(len(jobs))
+            self.remove(gone)
+            added, unreadable = 0, dict[str, str]()
+            batch: list[Indexed] = []
+            for indexed in (summaries or read_jobs)(jobs):
+                batch.append(indexed)
+                added += not indexed.problem
+                if indexed.problem:
+                    unreadable[indexed.job.file] = indexed.problem
+                if len(batch) >= _BATCH:
+                    self._add(batch)
+                    batch.clear()
+            self._add(batch)
+            number = self._database.execute("SELECT count(*) FROM recordings WHERE problem = ''")
+            return IndexReport(number.fetchone()[0], added, len(gone), unreadable)
+
+    def add(self, jobs: "Iterable[Job]") -> None:
+        """Read these recordings, and put them into the catalogue."""
+        with _reporting(self._path):
+            self._add(list(read_jobs(jobs)))
+
+    def _add(self, batch: "Sequence[Indexed]") -> None:
+        database = self._database
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            self._delete([each.job.file for each in batch])
+            for each in batch:
+                self._insert(each)
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+        database.execute("COMMIT")
+
+    def remove(self, files: Sequence[str]) -> None:
+        """Forget recordings, whose files are named relative to the folder."""
+        self._database.execute("BEGIN IMMEDIATE")
+        self._delete(files)
+        self._database.execute("COMMIT")
+
+    def _delete(self, files: Sequence[str]) -> None:
+        find = "SELECT id FROM recordings WHERE file = ?"
+        for file in files:
+            for (recording,) in self._database.execute(find, (file,)).fetchall():
+                delete = "DELETE FROM texts WHERE rowid BETWEEN ? AND ?"
+                self._database.execute(delete, _text_ids(recording))
+                self._database.execute("DELETE FROM recordings WHERE id = ?", (recording,))
+
+    def _insert(self, indexed: "Indexed") -> None:
+        job, summary, database = indexed.job, indexed.summary, self._database
+        calls = [] if summary is None else summary.calls
+        opening = None if summary is None else summary.opening
+        started = 0.0 if opening is None else _unix_time(opening.started)
+        values = {
+            "file": job.file,
+            "segments": len(job.files),
+            "size": job.size,
+            "changed": job.changed,
+            "is_open": indexed.is_open,
+            "problem": indexed.problem,
+            "session": "" if opening is None else opening.session,
+            "started": started,
+            "seconds": 0.0 if summary is None else summary.seconds,
+            "transport": "" if opening is None else opening.transport,
+            "role": "" if opening is None else opening.role,
+            "name": "" if opening is None else opening.name,
+            "version": "" if opening is None else opening.version,
+            "client": "" if summary is None else summary.client,
+            "client_version": "" if summary is None else summary.client_version,
+            "protocol_version": "" if summary is None else summary.protocol_version,
+            "records": 0 if summary is None else summary.records,
+            "calls": len(calls),
+            "errors": sum(call.error not in _NO_ERRORS for call in calls),
+            "slowest": max((call.duration_ns for call in calls), default=0) / 1e9,
+            "masked": 0 if summary is None else sum(summary.masked.values()),
+            "complete": summary is not None and summary.complete,
+            "loss": summary is not None and summary.loss,
+            "damaged": summary is not None and summary.damaged,
+        }
+        names, places = ", ".join(values), ", ".join("?" * len(values))
+        insert = f"INSERT INTO recordings ({names}) VALUES ({places})"
+        recording = database.execute(insert, tuple(values.values())).lastrowid
+        assert recording is not None
+        if summary is None:
+            return
+        database.executemany(
+            "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (
+                    recording,
+                    call.record,
+                    call.method,
+                    call.name,
+                    call.principal,
+                    call.trace_id,
+                    started + call.begin_ns / 1e9,
+                    call.duration_ns / 1e9,
+                    call.error,
+                    call.text[:_TEXT_CHARS_MAX],
+                )
+                for call in calls
+            ),
+        )
+        for table, rows in (("effects", summary.effects), ("masked", summary.masked)):
+            insert = f"INSERT INTO {table} VALUES (?, ?, ?)"
+            database.executemany(insert, ((recording, *row) for row in rows.items()))
+        insert = "INSERT INTO tags VALUES (?, ?)"
+        database.executemany(insert, ((recording, tag) for tag in summary.kept))
+        texts = dict.fromkeys(call.text[:_TEXT_CHARS_MAX] for call in calls if call.text)
+        texts |= dict.fromkeys(text[:_TEXT_CHARS_MAX] for text in summary.arguments.values())
+        ids = range(*_text_ids(recording))
+        database.executemany(
+            "INSERT INTO texts (rowid, text, recording) VALUES (?, ?, ?)",
+            ((rowid, text, recording) for rowid, text in zip(ids, texts, strict=False)),
+        )
+
+    # Finding.
+
+    def find(
+        self, query: str = "", *, limit: int | None = None, oldest_first: bool = False
+    ) -> list[Row]:
+        """Return the recordings that a query finds, the newest first.
+
+        Args:
+            query: The terms, such as `tool:book error:timeout`; all recordings without any.
+            limit: The most rows to return.
+            oldest_first: Whether the oldest is first.
+
+        Raises:
+            RecordingError: The catalogue cannot be read.
+            ValueError: The query is invalid; the text says where.
+        """
+        condition = parse_query(query)
+        order = "ASC" if oldest_first else "DESC"
+        sql = (
+            f"SELECT id, {', '.join(_COLUMNS)} FROM recordings WHERE problem = '' AND"
+            f" ({condition.sql}) ORDER BY started {order}, id {order} LIMIT ?"
+        )
+        with _reporting(self._path):
+            rows: list[tuple[Any, ...]] = self._database.execute(
+                sql, (*condition.parameters, -1 if limit is None else limit)
+            ).fetchall()
+            details = self._details([row[0] for row in rows])
+        found: list[Row] = []
+        for number, *values in rows:
+            columns = dict(zip(_COLUMNS.values(), values, strict=True))
+            columns |= {kind: each.get(number, {}) for kind, each in details.items()}
+            columns["file"] = os.fspath(self.folder / columns["file"])
+            columns["principals"], columns["kept"] = (
+                [*columns["principals"]],
+                [*columns["kept"]],
+            )
+            # Without `strict`, a number is converted to a time or a truth value.
+            found.append(msgspec.convert(columns, Row, strict=False))
+        return found
+
+    def _details(self, numbers: Sequence[int]) -> Mapping[str, Mapping[int, dict[str, int]]]:
+        """Return the names that belong to recordings, with their counts, by recording."""
+        queries = {
+            "tools": "SELECT recording, name, count(*) FROM calls WHERE method = 'tools/call' AND"
+            " recording IN ({}) GROUP BY recording, name",
+            "error_kinds": "SELECT recording, error, count(*) FROM calls WHERE error != '' AND"
+            " recording IN ({}) GROUP BY recording, error",
+            "principals": "SELECT recording, principal, count(*) FROM calls WHERE principal != ''"
+            " AND recording IN ({}) GROUP BY recording, principal",
+            "kept": "SELECT recording, tag, 1 FROM tags WHERE recording IN ({})",
+        }
+        details: dict[str, dict[int, dict[str, int]]] = {}
+        for kind, query in queries.items():
+            found: defaultdict[int, dict[str, int]] = defaultdict(dict)
+            for begin in range(0, len(numbers), _BATCH):
+                some = numbers[begin : begin + _BATCH]
+                for number, name, count in self._database.execute(
+                    query.format(", ".join("?" * len(some))), some
+                ):
+                    found[number][name] = count
+            details[kind] = found
+        return details
+
+    def count(self, query: str = "") -> int:
+        """Return how many recordings a query finds.
+
+        Raises:
+            RecordingError, ValueError: As `find`.
+        """
+        condition = parse_query(query)
+        sql = f"SELECT count(*) FROM recordings WHERE problem = '' AND ({condition.sql})"
+        with _reporting(self._path):
+            number: int = self._database.execute(sql, condition.parameters).fetchone()[0]
+        return number
+
+    def rows(self, sql: str, condition: Condition) -> list[tuple[Any, ...]]:
+        """Return the rows of a query in SQL, in which `{}` stands for a condition on recordings.
+
+        Raises:
+            RecordingError: The catalogue cannot be read.
+        """
+        with _reporting(self._path):
+            text = sql.format(f"recordings.problem = '' AND ({condition.sql})")
+            return self._database.execute(text, condition.parameters).fetchall()
+
+    def in_order_of_removal(self) -> list[tuple[str, int, int, float]]:
+        """Return file, segments, bytes and beginning of each complete recording, for a retention.
+
+        Recordings with an error, or with another reason to keep them than the rate, are last; among
+        others the oldest are first.
+        """
+        sql = (
+            "SELECT file, segments, size, started FROM recordings WHERE NOT is_open ORDER BY"
+            " errors > 0 OR EXISTS (SELECT 1 FROM tags WHERE recording = id AND tag != 'rate'),"
+            " started, id"
+        )
+        with _reporting(self._path):
+            return self._database.execute(sql).fetchall()
+
+    def total_bytes(self) -> int:
+        """Return the bytes of all recordings, also of those that are still written."""
+        sql = "SELECT coalesce(sum(size), 0) FROM recordings"
+        with _reporting(self._path):
+            number: int = self._database.execute(sql).fetchone()[0]
+        return number
+
+
+# Reading the files -------------------------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """A recording to read: its folder, its first file relative to that, and all its files."""
+
+    folder: str
+    file: str
+    files: tuple[str, ...]
+    size: int
+    changed: int
+    arguments: bool
+
+
+class Indexed(NamedTuple):
+    """A recording that was read; `problem` says why it could not be."""
+
+    job: Job
+    summary: Summary | None
+    is_open: bool
+    problem: str
+
+
+def read_jobs(jobs: Iterable[Job]) -> Iterator[Indexed]:
+    """Read recordings, one after another."""
+    return map(read_job, jobs)
+
+
+def read_job(job: Job) -> Indexed:
+    """Read a recording; a file that is no recording is reported in the result."""
+    first, *later = (os.path.join(job.folder, name) for name in job.files)  # noqa: PTH118  fast
+    is_open = is_being_written(later[-1] if later else first)
+    try:
+        summary = summarize(open_recording(first, later=later), arguments=job.arguments)
+    except RecordingError as error:
+        return Indexed(job, None, is_open, str(error))
+    return Indexed(job, summary, is_open, "")
+
+
+def is_being_written(name: str) -> bool:
+    """Return whether a recorder has the file open."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def recordings_in_folder(folder: Path) -> dict[str, FoundFile]:
+    """Return the recordings in a folder and its folders, by first file, relative to the folder."""
+    files: dict[str, tuple[int, int]] = {}
+    for root, _, names in os.walk(folder):
+        inner = os.path.relpath(root, folder)
+        for name in names:
+            if not name.endswith((SUFFIX, SUFFIX + COMPRESSED_SUFFIX)):
+                continue
+            with suppress(OSError):  # it was removed meanwhile
+                found = os.stat(os.path.join(root, name))  # noqa: PTH116, PTH118  twice as fast
+                file = name if inner == "." else os.path.join(inner, name)  # noqa: PTH118
+                files[file] = found.st_size, found.st_mtime_ns
+    segments: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for file in files:
+        first, number = segment_of(file)
+        segments[first if first in files else file].append((number, file))
+    return {
+        first: FoundFile(
+            tuple(file for _, file in sorted(each)),
+            sum(files[file][0] for _, file in each),
+            max(files[file][1] for _, file in each),
+        )
+        for first, each in segments.items()
+    }
+
+
+def job_of(folder: Path, first: Path, *, arguments: bool = False) -> Job | None:
+    """Return the job for one recording that has just been written; None if it is gone."""
+    names = (os.fspath(first), *later_names(os.fspath(first)))
+    try:
+        found = [os.stat(name) for name in names]  # noqa: PTH116  as above
+    except OSError:
+        return None
+    files = tuple(os.path.relpath(name, folder) for name in names)
+    size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
+    return Job(os.fspath(folder), files[0], files, size, changed, arguments)
+
+
+def _unix_time(started: str) -> float:
+    try:
+        return datetime.fromisoformat(started).timestamp()
+    except ValueError:
+        return 0.0
+
+
+# A recording has up to so many texts, whose ids follow from its own.
+_TEXTS_MAX: Final = 2**20
+
+
+def _text_ids(recording: int) -> tuple[int, int]:
+    return recording * _TEXTS_MAX, (recording + 1) * _TEXTS_MAX - 1
+
+
+@contextmanager
+def _reporting(path: Path) -> Generator[None]:
+    """Raise an error of SQLite as a `RecordingError` that names the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise RecordingError(f"cannot use the catalogue {path}: {error}") from error

@@ -1,0 +1,206 @@
+"""The background work of a policy: the catalogue, compression, and the retention of recordings."""
+
+import logging
+import math
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final
+
+import attrs
+import trio
+
+from mcp_trio._catalogue.catalogue import Catalogue, Job, is_being_written, job_of
+from mcp_trio._recorder.files import COMPRESSED_SUFFIX
+from mcp_trio._recorder.policy import PolicyRun
+from mcp_trio._system import try_lock
+
+logger = logging.getLogger("mcp_trio")
+
+_SECONDS_PER_DAY: Final = 24 * 60 * 60
+_LOCK: Final = ".retention.lock"
+_PART: Final = ".part"
+_BATCH_SECONDS: Final = 1.0
+_LEVEL: Final = 9
+_COPIED_BYTES: Final = 256 * 1024
+
+
+@attrs.define(eq=False, repr=False)
+class Keeper:
+    """The background work of a policy while a server runs; all file access is in a thread.
+
+    Attributes:
+        policy_run: The recordings of the policy.
+        now: Returns the time of day.
+        in_thread: Calls a function in a thread, and waits for it.
+    """
+
+    policy_run: PolicyRun
+    now: Callable[[], datetime] = attrs.field(default=lambda: datetime.now(UTC))
+    in_thread: Callable[[Callable[[], None]], Awaitable[None]] = trio.to_thread.run_sync
+    _finished: SimpleQueue[Path] = attrs.field(factory=SimpleQueue[Path], init=False)
+    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    is_ending: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.policy_run.finished = self.finished
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the recordings."""
+        return Path(self.policy_run.policy.path)
+
+    def finished(self, path: Path) -> None:
+        """Note a recording that is complete."""
+        self._finished.put(path)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Tidy now, and every `check_seconds`; put complete recordings into the catalogue at once.
+
+        Errors are logged: the recordings and their sessions go on without the catalogue.
+        """
+        policy = self.policy_run.policy
+        next_check = -math.inf
+        while True:
+            if trio.current_time() >= next_check:
+                await self.in_thread(partial(self.try_to, self.tidy))
+                next_check = trio.current_time() + policy.check_seconds
+            else:
+                await self.in_thread(partial(self.try_to, self.index_finished))
+            with trio.move_on_at(next_check):
+                await self._news.wait()
+                await trio.sleep(_BATCH_SECONDS)
+            self._news = trio.Event()
+
+    async def end(self) -> None:
+        """Put the last complete recordings into the catalogue; a part of `tidy` may be left out."""
+        self.is_ending = True
+        if not self._finished.empty():
+            await self.in_thread(partial(self.try_to, self.index_finished))
+
+    def try_to(self, work: Callable[[], object]) -> None:
+        """Call a function, and report an error of the disk or of the catalogue."""
+        try:
+            work()
+        except Exception as error:  # the disk and the database may fail in any way
+            self.policy_run.policy.status.report(f"cannot tidy {self.folder}: {error}")
+
+    # In a thread.
+
+    def index_finished(self) -> None:
+        """Put the recordings that are complete into the catalogue."""
+        jobs: list[Job] = []
+        with suppress(Empty):
+            while True:
+                job = job_of(
+                    self.folder,
+                    self._finished.get_nowait(),
+                    arguments=self.policy_run.policy.index_arguments,
+                )
+                if job is not None:
+                    jobs.append(job)
+        if jobs:
+            with Catalogue(self.folder) as catalogue:
+                catalogue.add(jobs)
+
+    def tidy(self) -> None:
+        """Bring the catalogue up to date, compress complete recordings, and remove old ones.
+
+        If another process does that now, only the catalogue gets this process's recordings.
+        """
+        self.index_finished()
+        descriptor = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            if try_lock(descriptor):
+                with Catalogue(self.folder) as catalogue:
+                    catalogue.index(arguments=self.policy_run.policy.index_arguments)
+                    if self.policy_run.policy.compress:
+                        self._compress(catalogue)
+                    self._remove(catalogue)
+        finally:
+            os.close(descriptor)
+
+    def _compress(self, catalogue: Catalogue) -> None:
+        for file, _, _, _ in catalogue.in_order_of_removal():
+            if self.is_ending:
+                return
+            job = job_of(self.folder, self.folder / file)
+            if file.endswith(COMPRESSED_SUFFIX) or job is None:
+                continue
+            names = [self.folder / name for name in job.files]
+            if is_being_written(os.fspath(names[-1])):
+                continue
+            # The first file last: a reader looks for segments that are named like it.
+            for name in reversed(names):
+                _compress_file(name)
+            compressed = job_of(self.folder, self.folder / f"{file}{COMPRESSED_SUFFIX}")
+            catalogue.remove([file])
+            if compressed is not None:
+                catalogue.add(
+                    [compressed._replace(arguments=self.policy_run.policy.index_arguments)]
+                )
+
+    def _remove(self, catalogue: Catalogue) -> None:
+        """Remove recordings until each limit of the policy is kept, those with errors last."""
+        policy, run = self.policy_run.policy, self.policy_run
+        rows = catalogue.in_order_of_removal()
+        oldest = -math.inf
+        if policy.keep_days is not None:
+            oldest = self.now().timestamp() - policy.keep_days * _SECONDS_PER_DAY
+        number, size = len(rows), catalogue.total_bytes()
+        free = shutil.disk_usage(self.folder).free
+        for file, _, bytes_, started in rows:
+            if self.is_ending:
+                return
+            is_over = (
+                (policy.keep_count_max is not None and number > policy.keep_count_max)
+                or (policy.keep_bytes_max is not None and size > policy.keep_bytes_max)
+                or (policy.free_bytes_min is not None and free < policy.free_bytes_min)
+            )
+            if not is_over and started >= oldest:
+                continue
+            job = job_of(self.folder, self.folder / file)
+            for name in reversed(job.files if job is not None else ()):
+                with suppress(OSError):
+                    (self.folder / name).unlink()
+            catalogue.remove([file])
+            number, size, free = number - 1, size - bytes_, free + bytes_
+            policy.status.removed += 1
+            policy.status.removed_bytes += bytes_
+        free = shutil.disk_usage(self.folder).free
+        is_full = policy.free_bytes_min is not None and free < policy.free_bytes_min
+        if is_full:
+            policy.status.report(
+                f"no session is recorded to {self.folder}: its disk has {free} bytes left, and"
+                f" free_bytes_min is {policy.free_bytes_min}"
+            )
+        elif run.is_paused:
+            policy.status.problem = ""
+        run.is_paused = is_full
+
+
+def _compress_file(path: Path) -> None:
+    """Replace a file by a compressed one, of the same time; after a crash, both may be there."""
+    import zstandard
+
+    found = path.stat()
+    target = path.with_name(path.name + COMPRESSED_SUFFIX)
+    part = path.with_name(target.name + _PART)
+    try:
+        descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        with path.open("rb") as source, os.fdopen(descriptor, "wb") as compressed:
+            zstandard.ZstdCompressor(level=_LEVEL).copy_stream(
+                source, compressed, size=found.st_size, read_size=_COPIED_BYTES
+            )
+        os.utime(part, ns=(found.st_atime_ns, found.st_mtime_ns))
+        part.replace(target)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    path.unlink()

@@ -1,0 +1,195 @@
+"""Queries for recordings: `tool:book error:timeout user:ada after:2026-11-01 text:"seat taken"`.
+
+A query is a list of terms, all of which have to match; several terms with one key are alternatives.
+The terms about calls (`tool`, `method`, `error`, `user`, `trace`, `slower`, `faster`) have to match
+the same call. A minus before a term excludes what it matches; a term without a key is a text.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from mcp_trio._journal.calls import ERROR_KINDS
+from mcp_trio._protocol.suggestions import did_you_mean
+
+_TERM: Final = re.compile(r'\s*(-?)(?:([a-z]+):)?("(?:[^"\\]|\\.)*"|[^\s"]+)(?=\s|$)')
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|m|g)(?:i?b)?", re.IGNORECASE)
+_BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_STATES: Final = {"complete": "complete", "cut": "NOT complete", "lossy": "loss"}
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A condition in SQL with its parameters."""
+
+    sql: str
+    parameters: tuple[Any, ...]
+
+
+def _equal(column: str) -> Callable[[str], Condition]:
+    return lambda value: Condition(f"{column} = ?", (value,))
+
+
+def _like(column: str) -> Callable[[str], Condition]:
+    """Return the condition that a column equals a value in which `*` stands for any text."""
+
+    def condition(value: str) -> Condition:
+        if "*" not in value:
+            return Condition(f"{column} = ?", (value,))
+        return Condition(f"{column} GLOB ?", (value,))
+
+    return condition
+
+
+def _error(value: str) -> Condition:
+    if value == "any":
+        return Condition("calls.error NOT IN ('', 'cancelled', 'unanswered')", ())
+    if value not in ERROR_KINDS:
+        known = ("any", *ERROR_KINDS)
+        raise ValueError(
+            f"unknown error {value!r}{did_you_mean(value, known)}: it is one of {', '.join(known)}"
+        )
+    return Condition("calls.error = ?", (value,))
+
+
+def _duration(operator: str) -> Callable[[str], Condition]:
+    def condition(value: str) -> Condition:
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            raise ValueError(f"not a duration: {value!r}; write 500ms, 2s, 3m or 1h")
+        return Condition(f"calls.seconds {operator} ?", (float(match[1]) * _SECONDS[match[2]],))
+
+    return condition
+
+
+def _time(operator: str) -> Callable[[str], Condition]:
+    def condition(value: str) -> Condition:
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise ValueError(
+                f"not a time: {value!r}; write 2026-11-01 or 2026-11-01T13:30, in UTC"
+            ) from error
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        return Condition(f"recordings.started {operator} ?", (time.timestamp(),))
+
+    return condition
+
+
+def _size(value: str) -> Condition:
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ValueError(f"not a size: {value!r}; write 5000, 20k or 1.5m")
+    return Condition("recordings.size >= ?", (float(match[1]) * _BYTES[match[2].lower()],))
+
+
+def _state(value: str) -> Condition:
+    if value not in _STATES:
+        raise ValueError(f"unknown state {value!r}: it is one of {', '.join(_STATES)}")
+    return Condition(_STATES[value], ())
+
+
+def _in(table: str, column: str) -> Callable[[str], Condition]:
+    def condition(value: str) -> Condition:
+        operator = "GLOB" if "*" in value else "="
+        return Condition(
+            f"recordings.id IN (SELECT recording FROM {table} WHERE {column} {operator} ?)",
+            (value,),
+        )
+
+    return condition
+
+
+def _text(value: str) -> Condition:
+    phrase = '"' + value.replace('"', '""') + '"'
+    return Condition(
+        "recordings.id IN (SELECT recording FROM texts WHERE texts MATCH ?)", (phrase,)
+    )
+
+
+# The keys of terms about a call, and of terms about the recording.
+_OF_CALL: Final[Mapping[str, Callable[[str], Condition]]] = {
+    "tool": lambda value: Condition(
+        f"calls.method = 'tools/call' AND {_like('calls.name')(value).sql}", (value,)
+    ),
+    "method": _like("calls.method"),
+    "name": _like("calls.name"),
+    "error": _error,
+    "user": _like("calls.principal"),
+    "trace": _equal("calls.trace"),
+    "slower": _duration(">="),
+    "faster": _duration("<"),
+}
+_OF_RECORDING: Final[Mapping[str, Callable[[str], Condition]]] = {
+    "file": _like("recordings.file"),
+    "session": _equal("recordings.session"),
+    "server": _like("recordings.name"),
+    "version": _like("recordings.version"),
+    "client": _like("recordings.client"),
+    "transport": _like("recordings.transport"),
+    "role": _equal("recordings.role"),
+    "after": _time(">="),
+    "before": _time("<"),
+    "larger": _size,
+    "is": _state,
+    "kept": _in("tags", "tag"),
+    "effect": _in("effects", "name"),
+    "text": _text,
+}
+KEYS: Final = (*_OF_CALL, *_OF_RECORDING)
+"""The keys of terms."""
+
+
+def parse_query(query: str) -> Condition:
+    """Return the condition of a query on the table `recordings`.
+
+    Raises:
+        ValueError: A term cannot be read, or its key or value is unknown.
+    """
+    wanted: dict[str, list[Condition]] = {}
+    excluded: list[Condition] = []
+    position = 0
+    while position < len(query.rstrip()):
+        match = _TERM.match(query, position)
+        if match is None:
+            raise ValueError(f"cannot read the query at {query[position:].strip()!r}")
+        position = match.end()
+        key, value = match[2] or "text", match[3]
+        if value.startswith('"'):
+            value = re.sub(r"\\(.)", r"\1", value[1:-1])
+        make = _OF_CALL.get(key) or _OF_RECORDING.get(key)
+        if make is None:
+            raise ValueError(
+                f"unknown key {key!r}{did_you_mean(key, KEYS)}: choose from {', '.join(KEYS)}"
+            )
+        condition = make(value)
+        if match[1]:
+            excluded.append(_of_any_call([condition]) if key in _OF_CALL else condition)
+        else:
+            wanted.setdefault(key, []).append(condition)
+    of_calls = [_either(each) for key, each in wanted.items() if key in _OF_CALL]
+    conditions = [_either(each) for key, each in wanted.items() if key in _OF_RECORDING]
+    if of_calls:
+        conditions.append(_of_any_call(of_calls))
+    conditions += [Condition(f"NOT ({each.sql})", each.parameters) for each in excluded]
+    return _joined(" AND ", conditions) if conditions else Condition("1", ())
+
+
+def _either(conditions: Sequence[Condition]) -> Condition:
+    return _joined(" OR ", conditions)
+
+
+def _joined(operator: str, conditions: Sequence[Condition]) -> Condition:
+    parameters = tuple(value for each in conditions for value in each.parameters)
+    return Condition(operator.join(f"({each.sql})" for each in conditions), parameters)
+
+
+def _of_any_call(conditions: Sequence[Condition]) -> Condition:
+    both = _joined(" AND ", conditions)
+    sql = f"recordings.id IN (SELECT calls.recording FROM calls WHERE {both.sql})"
+    return Condition(sql, both.parameters)

@@ -1,0 +1,333 @@
+"""Statistics of the recordings that a query finds, and a page with plots of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Final
+
+import msgspec
+
+from mcp_trio._catalogue.catalogue import Catalogue
+from mcp_trio._catalogue.query import parse_query
+
+_PERCENTILES: Final = (50, 95, 99)
+_BARS_MAX: Final = 48
+_TOOLS_MAX: Final = 20
+
+
+class ToolStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one tool, or of one other method.
+
+    Attributes:
+        name: The name of the tool, or the method.
+        calls: The number of calls.
+        errors: The calls with an error, by kind.
+        seconds: The duration at percentiles: the median (50), 95 and 99.
+        slowest: The longest duration in seconds.
+    """
+
+    name: str
+    calls: int
+    errors: dict[str, int]
+    seconds: dict[int, float]
+    slowest: float
+
+
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls and errors of a span of time that begins at `start`."""
+
+    start: datetime
+    calls: int
+    errors: int
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of recordings.
+
+    Attributes:
+        recordings: The number of recordings.
+        size: Their bytes.
+        calls: The number of calls.
+        errors: The number of calls with an error.
+        first: When the first recording began; None without any.
+        last: When the last one began.
+        tools: The tools, those with the most calls first.
+        period_seconds: The length of each of `periods`.
+        periods: The calls over time.
+        clients: The number of recordings by client, with its version.
+        users: The number of calls by authenticated user.
+        kept: The number of recordings by the reason for which they were kept.
+        masked: The number of secrets that were replaced, by the name of their member.
+    """
+
+    recordings: int
+    size: int
+    calls: int
+    errors: int
+    first: datetime | None
+    last: datetime | None
+    tools: list[ToolStatistics]
+    period_seconds: float
+    periods: list[Period]
+    clients: dict[str, int]
+    users: dict[str, int]
+    kept: dict[str, int]
+    masked: dict[str, int]
+
+
+def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
+    """Return the statistics of the recordings that a query finds.
+
+    Raises:
+        RecordingError: The catalogue cannot be read.
+        ValueError: The query is invalid.
+    """
+    condition = parse_query(query)
+    ((number, size, first, last),) = catalogue.rows(
+        "SELECT count(*), coalesce(sum(size), 0), min(started), max(started) FROM recordings"
+        " WHERE {}",
+        condition,
+    )
+    joined = "FROM calls JOIN recordings ON recordings.id = calls.recording WHERE {}"
+    of_tool = "CASE calls.method WHEN 'tools/call' THEN calls.name ELSE calls.method END"
+    durations: dict[str, list[float]] = {}
+    for name, seconds in catalogue.rows(
+        f"SELECT {of_tool}, calls.seconds {joined} ORDER BY 1, 2", condition
+    ):
+        durations.setdefault(name, []).append(seconds)
+    errors: dict[str, dict[str, int]] = {}
+    for name, kind, count in catalogue.rows(
+        f"SELECT {of_tool}, calls.error, count(*) {joined} AND calls.error != '' GROUP BY 1, 2",
+        condition,
+    ):
+        errors.setdefault(name, {})[kind] = count
+    tools = [
+        ToolStatistics(
+            name=name,
+            calls=len(each),
+            errors=errors.get(name, {}),
+            seconds={percent: _percentile(each, percent) for percent in _PERCENTILES},
+            slowest=each[-1],
+        )
+        for name, each in durations.items()
+    ]
+    tools.sort(key=lambda tool: (-tool.calls, tool.name))
+    step = _step(0.0 if first is None else last - first)
+    failed = "sum(calls.error NOT IN ('', 'cancelled', 'unanswered'))"
+    rows = catalogue.rows(
+        f"SELECT CAST(calls.began / {step} AS INTEGER), count(*), {failed} {joined} GROUP BY 1"
+        " ORDER BY 1",
+        condition,
+    )
+
+    def counted(sql: str) -> dict[str, int]:
+        return {str(name): count for name, count in catalogue.rows(sql, condition)}
+
+    by_number = " GROUP BY 1 ORDER BY 2 DESC, 1"
+    return Statistics(
+        recordings=number,
+        size=size,
+        calls=sum(map(len, durations.values())),
+        errors=sum(count for _, _, count in rows),
+        first=_time(first),
+        last=_time(last),
+        tools=tools,
+        period_seconds=step,
+        periods=[
+            Period(start=datetime.fromtimestamp(at * step, UTC), calls=calls, errors=failures)
+            for at, calls, failures in rows
+        ],
+        clients=counted(
+            "SELECT trim(client || ' ' || client_version), count(*) FROM recordings WHERE {}"
+            f" AND client != ''{by_number}"
+        ),
+        users=counted(
+            f"SELECT calls.principal, count(*) {joined} AND calls.principal != ''{by_number}"
+        ),
+        kept=counted(
+            "SELECT tag, count(*) FROM tags JOIN recordings ON recordings.id = tags.recording"
+            f" WHERE {{}}{by_number}"
+        ),
+        masked=counted(
+            "SELECT masked.name, sum(number) FROM masked JOIN recordings ON recordings.id ="
+            f" masked.recording WHERE {{}}{by_number}"
+        ),
+    )
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    """Return the smallest of the sorted values that so many percent of them do not exceed."""
+    return values[max(math.ceil(len(values) * percent / 100) - 1, 0)]
+
+
+_STEPS: Final = (1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
+
+
+def _step(seconds: float) -> int:
+    """Return the length of the periods, so that there are few enough to draw."""
+    return next((step for step in _STEPS if seconds / step < _BARS_MAX), _STEPS[-1])
+
+
+# The page -----------------------------------------------------------------------------------------
+
+_STYLE: Final = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
+       color: #1d2433; background: #fff; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #d9dee8; }
+th:first-child, td:first-child { text-align: left; }
+svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #465066; }
+.calls { fill: #3567c8; } .errors { fill: #cf3f3f; } .line { stroke: #d9dee8; }
+.p50 { fill: #3567c8; } .p95 { fill: #7aa0e6; } .p99 { fill: #c3d4f5; }
+@media (prefers-color-scheme: dark) {
+  body { color: #e4e8f0; background: #151922; } svg text { fill: #aab3c5; }
+  th, td { border-color: #333b4d; } .line { stroke: #333b4d; }
+}
+"""
+_WIDTH: Final = 900
+_HEIGHT: Final = 220
+_MARGIN: Final = 40
+_ROW: Final = 24
+_NAME_WIDTH: Final = 220
+
+
+def page(statistics: Statistics, title: str) -> str:
+    """Return a page in HTML with tables and plots, without scripts and without other files."""
+    summary = (
+        f"{statistics.recordings} recordings, {statistics.calls} calls,"
+        f" {statistics.errors} errors{_span(statistics)}"
+    )
+    sections = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{summary}</p>",
+        "<h2>Calls and errors over time</h2>",
+        _periods_plot(statistics),
+        "<h2>Durations</h2>",
+        _durations_plot(statistics.tools[:_TOOLS_MAX]),
+        "<h2>Tools and methods</h2>",
+        _tools_table(statistics.tools),
+    ]
+    for heading, counts in (
+        ("Clients", statistics.clients),
+        ("Users", statistics.users),
+        ("Reasons to keep a recording", statistics.kept),
+        ("Secrets that were replaced", statistics.masked),
+    ):
+        if counts:
+            sections += [f"<h2>{heading}</h2>", _counts_table(counts)]
+    body = "\n".join(sections)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n"
+        "</body></html>\n"
+    )
+
+
+def _span(statistics: Statistics) -> str:
+    if statistics.first is None or statistics.last is None:
+        return ""
+    return f", {statistics.first:%Y-%m-%d %H:%M} to {statistics.last:%Y-%m-%d %H:%M} UTC"
+
+
+def _periods_plot(statistics: Statistics) -> str:
+    """Return bars of calls with their errors, one for each period, also for those without calls."""
+    if not statistics.periods:
+        return "<p>There are no calls.</p>"
+    step = statistics.period_seconds
+    begin, end = statistics.periods[0].start, statistics.periods[-1].start
+    first = begin.timestamp()
+    numbers = round((end.timestamp() - first) / step) + 1
+    most = max(period.calls for period in statistics.periods)
+    width, height = (_WIDTH - _MARGIN) / numbers, _HEIGHT - _MARGIN
+    parts = [
+        f'<line class="line" x1="{_MARGIN}" y1="{height}" x2="{_WIDTH}" y2="{height}"/>',
+        f'<text x="0" y="14">{most}</text><text x="0" y="{height}">0</text>',
+        f'<text x="{_MARGIN}" y="{height + 18}">{begin:%Y-%m-%d %H:%M}</text>',
+        f'<text x="{_WIDTH}" y="{height + 18}" text-anchor="end">{end:%Y-%m-%d %H:%M}</text>',
+    ]
+    for period in statistics.periods:
+        x = _MARGIN + (period.start.timestamp() - first) / step * width
+        title = f"{period.start:%Y-%m-%d %H:%M}: {period.calls} calls, {period.errors} errors"
+        for name, count in (("calls", period.calls), ("errors", period.errors)):
+            bar = (height - 10) * count / most
+            parts.append(
+                f'<rect class="{name}" x="{x:.1f}" y="{height - bar:.1f}"'
+                f' width="{max(width - 1, 0.5):.1f}" height="{bar:.1f}">'
+                f"<title>{title}</title></rect>"
+            )
+    return _svg(_HEIGHT, parts, "Calls and errors over time")
+
+
+def _durations_plot(tools: Sequence[ToolStatistics]) -> str:
+    """Return a bar for each tool: the median, and the percentiles behind it, on a log scale."""
+    longest = max((tool.seconds[99] for tool in tools), default=0.0)
+    shortest = 1e-4
+    if longest <= shortest:
+        return "<p>All calls took less than 0.1 ms.</p>"
+    scale = (_WIDTH - _NAME_WIDTH - 90) / math.log10(longest / shortest)
+    parts: list[str] = []
+    for number, tool in enumerate(tools):
+        y = number * _ROW
+        parts.append(f'<text x="0" y="{y + 16}">{escape(_shortened(tool.name))}</text>')
+        for percent in reversed(_PERCENTILES):
+            bar = max(math.log10(max(tool.seconds[percent], shortest) / shortest) * scale, 1)
+            parts.append(
+                f'<rect class="p{percent}" x="{_NAME_WIDTH}" y="{y + 3}" width="{bar:.1f}"'
+                f' height="{_ROW - 7}"><title>{percent} %: {duration(tool.seconds[percent])}'
+                "</title></rect>"
+            )
+        end = _NAME_WIDTH + math.log10(max(tool.seconds[99], shortest) / shortest) * scale
+        text = f"{duration(tool.seconds[50])} / {duration(tool.seconds[99])}"
+        parts.append(f'<text x="{end + 6:.1f}" y="{y + 16}">{text}</text>')
+    title = "Median, 95 and 99 percent of the durations by tool, on a logarithmic scale"
+    return _svg(len(tools) * _ROW, parts, title)
+
+
+def _shortened(name: str) -> str:
+    chars_max = 30
+    return name if len(name) <= chars_max else f"{name[: chars_max - 1]}…"
+
+
+def _svg(height: int, parts: Sequence[str], title: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img"><title>{escape(title)}</title>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _tools_table(tools: Sequence[ToolStatistics]) -> str:
+    rows = [
+        f"<tr><td>{escape(tool.name)}</td><td>{tool.calls}</td><td>{escape(errors_text(tool))}</td>"
+        + "".join(f"<td>{duration(tool.seconds[percent])}</td>" for percent in _PERCENTILES)
+        + f"<td>{duration(tool.slowest)}</td></tr>"
+        for tool in tools
+    ]
+    names = "".join(f"<th>{percent} %</th>" for percent in _PERCENTILES)
+    head = f"<tr><th>name</th><th>calls</th><th>errors</th>{names}<th>slowest</th></tr>"
+    return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _counts_table(counts: Mapping[str, int]) -> str:
+    rows = (f"<tr><td>{escape(name)}</td><td>{count}</td></tr>" for name, count in counts.items())
+    return f"<table>{''.join(rows)}</table>"
+
+
+def errors_text(tool: ToolStatistics) -> str:
+    """Return the errors of a tool as a text, such as `2 timeout, 1 denied`; "" without any."""
+    return ", ".join(f"{count} {kind}" for kind, count in tool.errors.items())
+
+
+def duration(seconds: float) -> str:
+    """Return a duration with its unit."""
+    return (
+        f"{seconds * 1000:.3g} ms"
+        if seconds < 1
+        else f"{seconds:,.3f}".rstrip("0").rstrip(".") + " s"
+    )

@@ -1,0 +1,166 @@
+"""What the catalogue knows about a recording, read from its records."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from mcp_trio._journal.calls import Call, CallTracker
+from mcp_trio._journal.reader import Damage, first_loss, read_recording
+from mcp_trio._journal.records import (
+    KEPT,
+    MASKED,
+    CommandBody,
+    EndBody,
+    OpenBody,
+    Record,
+    body_bytes,
+    decode_body,
+)
+from mcp_trio.errors import RecordingError
+
+_NS_PER_SECOND = 1_000_000_000
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """The facts about a recording.
+
+    Attributes:
+        opening: The body of its `open` record.
+        seconds: The seconds from its first record to its last.
+        records: The number of records.
+        client: The name of the client of the session; empty if it is unknown.
+        client_version: The version of that client.
+        protocol_version: The protocol version of the session.
+        calls: The requests of the client.
+        arguments: The arguments of the calls as JSON, by the number of the request's record; empty
+            unless they were asked for.
+        effects: The number of effects by name.
+        kept: The reasons for which a policy or a handler has kept the recording.
+        masked: The number of secrets that were replaced, by the name of their member.
+        complete: Whether the recording was closed.
+        loss: Whether records were lost.
+        damaged: Whether the file is damaged.
+    """
+
+    opening: OpenBody
+    seconds: float = 0.0
+    records: int = 0
+    client: str = ""
+    client_version: str = ""
+    protocol_version: str = ""
+    calls: list[Call] = []
+    arguments: dict[int, str] = {}
+    effects: Counter[str] = msgspec.field(default_factory=Counter[str])
+    kept: list[str] = []
+    masked: dict[str, int] = {}
+    complete: bool = False
+    loss: bool = False
+    damaged: bool = False
+
+
+class _Client(msgspec.Struct):
+    name: str = ""
+    version: str = ""
+
+
+class _Meta(msgspec.Struct):
+    client: _Client | None = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=None)
+    version: str = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default="")
+
+
+class _Params(msgspec.Struct):
+    client: _Client | None = msgspec.field(name="clientInfo", default=None)
+    meta: _Meta | None = msgspec.field(name="_meta", default=None)
+    arguments: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Result(msgspec.Struct):
+    version: str = msgspec.field(name="protocolVersion", default="")
+
+
+class _Message(msgspec.Struct):
+    params: _Params | None = None
+    result: _Result | None = None
+
+
+_DECODE = msgspec.json.Decoder(_Message).decode
+
+
+def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
+    """Return the facts about the recording with these lines.
+
+    `arguments`: whether the arguments of calls are among them.
+
+    Raises:
+        RecordingError: The lines are no recording.
+    """
+    summary: Summary | None = None
+    tracker = CallTracker("server")
+    gaps: list[Record] = []
+    calls: list[Call] = []
+    texts: dict[int, str] = {}
+    begin_ns = end_ns = 0
+    for item in read_recording(lines):
+        if isinstance(item, Damage):
+            if summary is not None and item.kind != "torn":
+                summary.damaged = True
+            continue
+        end_ns = item.time_ns
+        if summary is None:
+            summary = Summary(opening=decode_body(item, OpenBody))
+            tracker, begin_ns = CallTracker(summary.opening.role), item.time_ns
+        summary.records += 1
+        if item.kind == "cmd":
+            summary.effects[_name_of(item)] += 1
+        elif item.kind == "gap":
+            gaps.append(item)
+        elif item.kind == "end":
+            summary.complete = True
+            _add_counts(summary, decode_body(item, EndBody).counts)
+        else:
+            if item.kind in ("in", "out") and (arguments or not summary.protocol_version):
+                _add_message(summary, item, texts if arguments else None)
+            calls += tracker.add(item)
+    if summary is None:
+        raise RecordingError("not a recording: it has no complete `open` record")
+    summary.calls = sorted([*calls, *tracker.unanswered(end_ns)], key=lambda call: call.record)
+    summary.arguments = texts
+    summary.seconds = (end_ns - begin_ns) / _NS_PER_SECOND
+    summary.loss = first_loss(gaps) is not None
+    return summary
+
+
+def _add_counts(summary: Summary, counts: dict[str, int]) -> None:
+    for name, number in counts.items():
+        if name.startswith(KEPT):
+            summary.kept = [*summary.kept, name.removeprefix(KEPT)]
+        elif name.startswith(MASKED):
+            summary.masked = {**summary.masked, name.removeprefix(MASKED): number}
+
+
+def _add_message(summary: Summary, record: Record, texts: dict[int, str] | None) -> None:
+    """Take the client, the protocol version and the arguments from a message."""
+    try:
+        message = _DECODE(body_bytes(record) or b"")
+    except (ValueError, RecursionError):
+        return
+    params = message.params
+    if params is not None:
+        client = params.client or (params.meta.client if params.meta is not None else None)
+        if client is not None and not summary.client:
+            summary.client, summary.client_version = client.name, client.version
+        if params.meta is not None and params.meta.version and not summary.protocol_version:
+            summary.protocol_version = params.meta.version
+        if texts is not None and params.arguments:
+            texts[record.number] = bytes(params.arguments).decode(errors="replace")
+    elif message.result is not None and not summary.protocol_version:
+        summary.protocol_version = message.result.version
+
+
+def _name_of(record: Record) -> Any:
+    try:
+        return decode_body(record, CommandBody).name
+    except RecordingError:
+        return ""

@@ -1,0 +1,278 @@
+"""`mcp-trio index`, `find` and `stats`: the catalogue of a folder of recordings."""
+
+import os
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from mcp_trio._cli.output import Column, Line, counted, echo_json, echo_text, print_table, size
+
+if TYPE_CHECKING:
+    from mcp_trio._catalogue.catalogue import Catalogue, Indexed, Job, Row
+
+_PARALLEL_MIN: Final = 1000
+_CHUNK: Final = 50
+
+_QUERY_HELP: Final = """\b
+QUERY is a list of terms, all of which match; terms with the same key are alternatives.
+  tool:book method:resources/read name:weather://*   the calls; * is any text
+  error:any or tool, protocol, internal, timeout, denied, cancelled, unanswered
+  user:ada trace:ID slower:2s faster:10ms            … of the same call
+  text:"seat taken" or "seat taken"                  texts of errors, and indexed arguments
+  kept:error effect:charge is:cut is:lossy           why it was kept; its effects; its state
+  after:2026-11-01 before:2026-11-02T13:30           its beginning, in UTC
+  server:theatre version:2.* client:claude* transport:http role:server session:ID
+  file:greeter-2026* larger:5m
+A minus excludes: -error:any. Put the QUERY in quotes.
+"""
+
+
+@contextmanager
+def opened_catalogue(folder: str) -> Generator["Catalogue"]:
+    """Open the catalogue of a folder within the block; an invalid query is wrong usage."""
+    from mcp_trio._catalogue.catalogue import Catalogue
+
+    with Catalogue(folder) as catalogue:
+        try:
+            yield catalogue
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+
+def update(
+    catalogue: "Catalogue", *, arguments: bool = False, again: bool = False, jobs: int | None = None
+) -> int:
+    """Bring a catalogue up to date, with a bar on a terminal; return the number of recordings."""
+    from mcp_trio._catalogue.catalogue import read_jobs
+
+    def summaries(found: "Iterable[Job]") -> "Iterator[Indexed]":
+        to_read = list(found)
+        processes = os.cpu_count() or 1 if jobs is None else jobs
+        with counted("reading recordings", len(to_read)) as advance:
+            if processes == 1 or len(to_read) < _PARALLEL_MIN:
+                indexed = read_jobs(to_read)
+            else:
+                indexed = _in_processes(to_read, processes)
+            for each in indexed:
+                yield each
+                advance()
+
+    report = catalogue.index(arguments=arguments, again=again, summaries=summaries)
+    for file, problem in report.unreadable.items():
+        click.echo(f"{file} is left out: {problem}", err=True)
+    return report.recordings
+
+
+def _in_processes(jobs: "list[Job]", processes: int) -> "Iterator[Indexed]":
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    from mcp_trio._catalogue.catalogue import read_job
+
+    # A process that is forked from one with threads may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        yield from pool.map(read_job, jobs, chunksize=_CHUNK)
+
+
+@click.command(
+    short_help="Make the catalogue of a folder of recordings.",
+    epilog="""\b
+The catalogue is the file catalogue.sqlite in DIR. `find` and `stats` bring it up to date by
+themselves; it may be deleted at any time.
+
+\b
+Exit status: 0 success; 2 DIR cannot be read, or the catalogue cannot be written.
+
+\b
+Examples:
+  mcp-trio index recordings/
+  mcp-trio index recordings/ --arguments --again
+""",
+)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, exists=True))
+@click.option(
+    "--arguments",
+    is_flag=True,
+    help="Let text: find the arguments of calls as well; with --again in all recordings.",
+)
+@click.option(
+    "--again", is_flag=True, help="Read all recordings, also those that have not changed."
+)
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Read in N processes; one for each processor by default.",
+)
+def index_command(folder: str, *, arguments: bool, again: bool, jobs: int | None) -> None:
+    """Bring the catalogue of the recordings in DIR up to date."""
+    with opened_catalogue(folder) as catalogue:
+        number = update(catalogue, arguments=arguments, again=again, jobs=jobs)
+    click.echo(f"{number} recordings")
+
+
+@click.command(
+    short_help="Find recordings by tool, error, user, time, text.",
+    epilog=f"""{_QUERY_HELP}
+\b
+Exit status: 0 recordings were found; 1 none; 2 wrong usage or an unusable folder.
+
+\b
+Examples:
+  mcp-trio find recordings/ 'tool:book error:timeout user:ada after:2026-11-01 slower:2s'
+  mcp-trio find recordings/ '"seat taken" -user:test' --json
+  mcp-trio show $(mcp-trio find recordings/ error:internal --files --limit 1)
+""",
+)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, exists=True))
+@click.argument("query", default="")
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="Print the first N only.")
+@click.option("--oldest-first", is_flag=True, help="Sort by time; the newest is first otherwise.")
+@click.option("--files", "as_files", is_flag=True, help="Print the file names only, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per recording.")
+@click.option("--no-update", is_flag=True, help="Do not look for new recordings first.")
+@click.pass_context
+def find_command(
+    context: click.Context,
+    /,
+    folder: str,
+    query: str,
+    limit: int | None,
+    *,
+    oldest_first: bool,
+    as_files: bool,
+    as_json: bool,
+    no_update: bool,
+) -> None:
+    """Print the recordings in DIR that QUERY finds, the newest first."""
+    import msgspec
+
+    if as_files and as_json:
+        raise click.UsageError("--files and --json cannot be used together")
+    with opened_catalogue(folder) as catalogue:
+        if not no_update:
+            update(catalogue)
+        rows = catalogue.find(query, limit=limit, oldest_first=oldest_first)
+    if as_files:
+        echo_text("\n".join(row.file for row in rows)) if rows else None
+    elif as_json:
+        echo_json(b"".join(msgspec.json.encode(row) + b"\n" for row in rows), nl=False)
+    elif rows:
+        _print_rows(rows)
+    context.exit(0 if rows else 1)
+
+
+def _print_rows(rows: "Iterable[Row]") -> None:
+    from mcp_trio._catalogue.statistics import duration
+
+    columns = (
+        Column("started (UTC)"),
+        Column("duration", "right"),
+        Column("calls", "right"),
+        Column("errors"),
+        Column("slowest", "right"),
+        Column("tools"),
+        Column("client"),
+        Column("user"),
+        Column("kept"),
+        Column("file"),
+    )
+    lines = [
+        Line(
+            (
+                f"{row.started:%Y-%m-%d %H:%M:%S}",
+                duration(row.seconds),
+                str(row.calls),
+                ", ".join(f"{number} {kind}" for kind, number in row.error_kinds.items()),
+                duration(row.slowest),
+                ", ".join(row.tools),
+                row.client,
+                ", ".join(row.principals),
+                ", ".join(row.kept),
+                row.file,
+            ),
+            colour="red" if row.errors else None,
+        )
+        for row in rows
+    ]
+    print_table(columns, lines)
+
+
+@click.command(
+    short_help="Print statistics of recordings.",
+    epilog=f"""{_QUERY_HELP}
+\b
+Exit status: 0 success; 2 wrong usage, or an unusable folder.
+
+\b
+Examples:
+  mcp-trio stats recordings/
+  mcp-trio stats recordings/ 'after:2026-11-01 tool:book' --page stats.html
+""",
+)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, exists=True))
+@click.argument("query", default="")
+@click.option(
+    "--page",
+    "page_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write a page with tables and plots to this file, instead of printing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.option("--no-update", is_flag=True, help="Do not look for new recordings first.")
+def stats_command(
+    folder: str, query: str, page_file: str | None, *, as_json: bool, no_update: bool
+) -> None:
+    """Print calls, errors and durations of the tools in the recordings that QUERY finds."""
+    import msgspec
+
+    from mcp_trio._catalogue.statistics import duration, errors_text, page, statistics
+
+    with opened_catalogue(folder) as catalogue:
+        if not no_update:
+            update(catalogue)
+        found = statistics(catalogue, query)
+    if page_file is not None:
+        title = f"Recordings in {folder}" + (f": {query}" if query else "")
+        try:
+            Path(page_file).write_text(page(found, title), encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"cannot write {page_file}: {error.strerror}") from error
+        return
+    if as_json:
+        echo_json(msgspec.json.encode(found))
+        return
+    echo_text(
+        f"{found.recordings} recordings, {size(found.size)}, {found.calls} calls,"
+        f" {found.errors} errors"
+    )
+    if found.tools:
+        columns = (
+            Column("tool or method"),
+            Column("calls", "right"),
+            *(Column(f"{percent} %", "right") for percent in found.tools[0].seconds),
+            Column("slowest", "right"),
+            Column("errors"),
+        )
+        lines = [
+            Line(
+                (
+                    tool.name,
+                    str(tool.calls),
+                    *map(duration, tool.seconds.values()),
+                    duration(tool.slowest),
+                    errors_text(tool),
+                ),
+                colour="red" if tool.errors else None,
+            )
+            for tool in found.tools
+        ]
+        print_table(columns, lines)
+    for title, counts in (("kept for", found.kept), ("secrets replaced", found.masked)):
+        if counts:
+            echo_text(f"{title}: " + ", ".join(f"{name} {n}" for name, n in counts.items()))

@@ -1,0 +1,226 @@
+"""The catalogue finds recordings, and is a cache of the files."""
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mcp_trio._catalogue.catalogue import CATALOGUE, Catalogue
+from mcp_trio._catalogue.statistics import page, statistics
+from mcp_trio.errors import RecordingError
+from mcp_trio.recording import RecordOptions
+from tests.catalogue.conftest import session, theatre
+
+BOOKING, TAKEN, SLOW, RESOURCE = range(4)
+
+
+@pytest.fixture
+def catalogue(folder):
+    with Catalogue(folder) as opened:
+        opened.index(arguments=True)
+        yield opened
+
+
+def found(catalogue, query):
+    """The numbers of the recordings that a query finds, in the order in which they were made."""
+    numbers = {row.file: number for number, row in enumerate(catalogue.find(oldest_first=True))}
+    return [numbers[row.file] for row in catalogue.find(query, oldest_first=True)]
+
+
+TOMORROW = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
+
+
+@pytest.mark.requirement("TOOL-40")
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("tool:book", [BOOKING, TAKEN, SLOW]),
+        ("tool:book tool:pay", [BOOKING, TAKEN, SLOW]),
+        ("tool:p*", [SLOW]),
+        ("tool:book slower:2s", []),
+        ("tool:pay slower:2500ms", [SLOW]),
+        ("slower:1m", []),
+        ("error:any", [TAKEN]),
+        ("error:tool", [TAKEN]),
+        ("error:protocol", [TAKEN]),
+        ("error:timeout", []),
+        ("-error:any", [BOOKING, SLOW, RESOURCE]),
+        ("-tool:book -tool:pay", [RESOURCE]),
+        ("method:resources/read", [RESOURCE]),
+        ("name:theatre://*", [RESOURCE]),
+        ('text:"seat taken"', [TAKEN]),
+        ('"seat taken"', [TAKEN]),
+        ('"taken seat"', []),
+        ("gallery", [SLOW]),
+        ("effect:ctx.sleep", [SLOW]),
+        ("is:complete", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("is:cut", []),
+        ("is:lossy", []),
+        ("client:mcp_*", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("client:other", []),
+        (
+            "server:theatre version:2.1 role:server transport:memory",
+            [BOOKING, TAKEN, SLOW, RESOURCE],
+        ),
+        (f"before:{TOMORROW}", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        (f"after:{TOMORROW}", []),
+        ("after:2026-01-01T10:00+01:00", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("larger:1m", []),
+        ("larger:10", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("user:ada", []),
+        ("kept:error", []),
+    ],
+)
+def test_a_query_finds_recordings(catalogue, query, numbers):
+    assert found(catalogue, query) == numbers
+    assert catalogue.count(query) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("tol:book", "unknown key 'tol'; did you mean 'tool'?: choose from tool"),
+        ("error:timeot", "did you mean 'timeout'?"),
+        ("slower:2", "not a duration: '2'; write 500ms"),
+        ("after:monday", "not a time: 'monday'; write 2026-11-01"),
+        ("larger:big", "not a size: 'big'"),
+        ("is:odd", "unknown state 'odd'"),
+        ('tool:"book', "cannot read the query at 'tool:\"book'"),
+    ],
+)
+def test_a_wrong_query_says_what_is_wrong(catalogue, query, error):
+    with pytest.raises(ValueError) as caught:
+        catalogue.find(query)
+    assert error in str(caught.value)
+
+
+def test_a_row_has_the_facts_about_a_session(catalogue):
+    (row,) = catalogue.find("error:any")
+    assert (row.server, row.version, row.role, row.transport) == (
+        "theatre",
+        "2.1",
+        "server",
+        "memory",
+    )
+    assert (row.client, row.protocol_version) == ("mcp_trio", "2026-07-28")
+    assert row.tools == {"book": 1, "nothing": 1}
+    assert row.error_kinds == {"tool": 1, "protocol": 1}
+    assert (row.calls, row.errors, row.complete, row.loss) == (3, 2, True, False)
+    assert datetime.now(UTC) - row.started < timedelta(minutes=1)
+
+
+def test_the_newest_is_first_and_the_rows_can_be_limited(catalogue):
+    newest = catalogue.find(limit=1)
+    assert [row.file for row in newest] == [catalogue.find(oldest_first=True)[-1].file]
+
+
+def test_only_files_that_have_changed_are_read_again(folder):
+    with Catalogue(folder) as catalogue:
+        assert catalogue.index().added == 4
+        assert catalogue.index().added == 0
+        assert catalogue.index(again=True).added == 4
+        first, second, *_ = sorted(folder.glob("*.jsonl"))
+        first.unlink()
+        with second.open("ab") as file:
+            file.write(b"\n")
+        report = catalogue.index()
+        assert (report.added, report.removed, report.recordings) == (1, 1, 3)
+
+
+async def test_a_session_that_goes_on_is_found_and_read_again_later(tmp_path):
+    from mcp_trio import Client
+
+    server = theatre(record=RecordOptions(tmp_path))
+    with Catalogue(tmp_path) as catalogue:
+        async with Client(server) as client:
+            await client.call_tool("book", {"seat": "A1"})
+            assert catalogue.index().added == 1
+            assert catalogue.count("is:cut tool:book") == 1
+            assert catalogue.in_order_of_removal() == []
+        assert catalogue.index().added == 1
+        assert catalogue.count("is:complete") == 1
+
+
+async def test_a_recording_of_several_files_is_one(tmp_path):
+    options = RecordOptions(tmp_path, segment_bytes_max=500)
+    await session(theatre(record=options), *[("book", {"seat": "A1"})] * 5)
+    assert len(list(tmp_path.glob("*.jsonl"))) > 2
+    with Catalogue(tmp_path) as catalogue:
+        assert catalogue.index().recordings == 1
+        (row,) = catalogue.find()
+        assert row.tools == {"book": 5}
+        assert row.size == sum(path.stat().st_size for path in tmp_path.glob("*.jsonl"))
+
+
+def test_a_file_that_is_no_recording_is_reported_once(folder):
+    (folder / "odd.mcprec.jsonl").write_text("odd\n")
+    with Catalogue(folder) as catalogue:
+        assert list(catalogue.index().unreadable) == ["odd.mcprec.jsonl"]
+        assert catalogue.index().unreadable == {}
+        assert catalogue.count() == 4
+
+
+@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + b"x" * 200])
+def test_a_damaged_catalogue_is_made_again(folder, content):
+    (folder / CATALOGUE).write_bytes(content)
+    with Catalogue(folder) as catalogue:
+        assert catalogue.index().recordings == 4
+
+
+def test_a_catalogue_of_another_version_is_made_again(folder):
+    with Catalogue(folder) as catalogue:
+        catalogue.index()
+    database = sqlite3.connect(folder / CATALOGUE)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    with Catalogue(folder) as catalogue:
+        assert catalogue.count() == 0
+        assert catalogue.index().recordings == 4
+
+
+def test_the_catalogue_is_private(catalogue, folder):
+    assert (folder / CATALOGUE).stat().st_mode & 0o77 == 0
+
+
+def test_a_folder_that_is_not_there_is_reported(tmp_path):
+    with pytest.raises(RecordingError, match="no folder of recordings"):
+        Catalogue(tmp_path / "none")
+
+
+def test_arguments_are_found_only_if_they_were_asked_for(folder):
+    with Catalogue(folder) as catalogue:
+        catalogue.index()
+        assert catalogue.count("gallery") == 0
+        catalogue.index(arguments=True, again=True)
+        assert catalogue.count("gallery") == 1
+
+
+# Statistics.
+
+
+def test_statistics_have_calls_errors_and_durations_by_tool(catalogue):
+    found = statistics(catalogue)
+    assert (found.recordings, found.errors) == (4, 2)
+    tools = {tool.name: tool for tool in found.tools}
+    assert (tools["book"].calls, tools["book"].errors) == (4, {"tool": 1})
+    assert (tools["pay"].seconds, tools["pay"].slowest) == ({50: 3.0, 95: 3.0, 99: 3.0}, 3.0)
+    assert tools["resources/read"].calls == 1
+    assert found.clients == {"mcp_trio 0.1.0": 4}
+    assert sum(period.calls for period in found.periods) == found.calls
+    assert statistics(catalogue, "tool:nothing").recordings == 1
+
+
+def test_statistics_of_nothing_are_empty(catalogue):
+    found = statistics(catalogue, "tool:none")
+    assert (found.recordings, found.calls, found.first, found.tools) == (0, 0, None, [])
+    assert "There are no calls" in page(found, "nothing")
+
+
+def test_the_page_has_plots_and_loads_nothing(catalogue):
+    shown = page(statistics(catalogue), "<recordings>")
+    assert shown.count("<svg") == 2
+    assert "&lt;recordings&gt;" in shown
+    assert "<script" not in shown
+    assert "http" not in shown
+    assert ">pay</text>" in shown

@@ -1,0 +1,157 @@
+"""The background task of a policy compresses, catalogues and removes recordings."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trio
+
+from mcp_trio import Client
+from mcp_trio._catalogue import keeper as module
+from mcp_trio._catalogue.catalogue import Catalogue
+from mcp_trio._catalogue.keeper import Keeper
+from mcp_trio._recorder.policy import PolicyRun
+from mcp_trio.recording import RecordPolicy, check, open_recording, replay_async
+from tests.catalogue.conftest import session, theatre
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if ".mcprec." in path.name)
+
+
+def keeper_of(folder, **options):
+    return Keeper(PolicyRun(RecordPolicy(folder, **options)))
+
+
+def found(folder, query=""):
+    with Catalogue(folder) as catalogue:
+        return catalogue.find(query, oldest_first=True)
+
+
+async def test_a_complete_recording_is_in_the_catalogue_when_the_server_ends(tmp_path):
+    server = theatre(record=RecordPolicy(tmp_path, rate=0))
+    await session(server, ("book", {"seat": "taken", "password": "red-tulip-97"}))
+    (row,) = found(tmp_path, 'text:"seat taken" kept:error')
+    assert row.tools == {"book": 1}
+
+
+async def test_a_recording_is_compressed_when_it_is_complete_and_still_replays(tmp_path):
+    policy = RecordPolicy(tmp_path, segment_bytes_max=500)
+    await session(theatre(record=policy), *[("book", {"seat": "A1"})] * 5)
+    keeper_of(tmp_path).tidy()
+    names = files(tmp_path)
+    assert len(names) > 2
+    assert all(name.endswith(".zst") for name in names)
+    (row,) = found(tmp_path)
+    assert check(open_recording(row.file)).complete
+    assert (await replay_async(row.file, theatre())).requests == 5
+    assert (tmp_path / names[0]).stat().st_mode & 0o77 == 0
+
+
+async def test_a_recording_that_is_still_written_is_left_alone(tmp_path):
+    policy = RecordPolicy(tmp_path, keep_count_max=1)
+    async with Client(theatre(record=policy)) as client:
+        await client.call_tool("book", {"seat": "A1"})
+        keeper = keeper_of(tmp_path, keep_bytes_max=1)
+        keeper.tidy()
+        assert files(tmp_path)[0].endswith(".jsonl")
+        assert len(found(tmp_path)) == 1
+
+
+@pytest.mark.requirement("TOOL-40")
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"keep_count_max": 2}, [1, 3]),
+        ({"keep_count_max": 1}, [1]),
+        ({"keep_bytes_max": 1}, []),
+        ({"keep_days": 1}, [0, 1, 2, 3]),
+    ],
+)
+def test_recordings_with_errors_are_removed_last(folder, options, left):
+    rows = found(folder)
+    with Catalogue(folder) as catalogue:
+        catalogue.index()
+        names = [row.file for row in catalogue.find(oldest_first=True)]
+    keeper = keeper_of(folder, compress=False, **options)
+    keeper.tidy()
+    assert [row.file for row in found(folder)] == [names[number] for number in left]
+    assert keeper.policy_run.policy.status.removed == 4 - len(left)
+    assert rows == []
+
+
+def test_old_recordings_are_removed_with_and_without_errors(folder):
+    keeper = keeper_of(folder, compress=False, keep_days=2)
+    keeper.now = lambda: datetime.now(UTC) + timedelta(days=3)
+    keeper.tidy()
+    assert files(folder) == []
+
+
+def test_a_full_disk_ends_recording_until_there_is_room(folder, monkeypatch):
+    free = [1000]
+    usage = shutil.disk_usage(folder)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
+    keeper = keeper_of(folder, compress=False, free_bytes_min=10**9)
+    run = keeper.policy_run
+    keeper.tidy()
+    assert files(folder) == []
+    assert run.is_paused
+    assert "its disk has 1000 bytes left" in run.policy.status.problem
+    free[0] = 2 * 10**9
+    keeper.tidy()
+    assert not run.is_paused
+    assert run.policy.status.problem == ""
+
+
+async def test_no_session_is_recorded_while_the_disk_is_full(tmp_path):
+    policy = RecordPolicy(tmp_path)
+    run = PolicyRun(policy)
+    run.is_paused = True
+    assert run.sole_recording() is None
+    assert policy.status.unrecorded == 1
+
+
+def test_only_one_process_tidies_a_folder(folder):
+    import os
+
+    from mcp_trio._system import try_lock
+
+    descriptor = os.open(folder / ".retention.lock", os.O_CREAT | os.O_RDWR)
+    assert try_lock(descriptor)
+    keeper_of(folder, keep_count_max=1).tidy()
+    assert len(files(folder)) == 4
+    os.close(descriptor)
+    keeper_of(folder, keep_count_max=1).tidy()
+    assert len(files(folder)) == 1
+
+
+def test_a_compression_that_fails_leaves_the_recording(folder, monkeypatch):
+    before = files(folder)
+
+    def fail(*_args, **_options):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(module.os, "utime", fail)
+    keeper = keeper_of(folder)
+    keeper.try_to(keeper.tidy)
+    assert files(folder) == before
+    assert "the disk is full" in keeper.policy_run.policy.status.problem
+
+
+async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(tmp_path, autojump_clock):
+    keeper = keeper_of(tmp_path, check_seconds=60)
+    calls = []
+
+    async def in_thread(work):
+        calls.append(work.args[0].__name__)
+
+    keeper.in_thread = in_thread
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        await trio.sleep(10)
+        keeper.finished(tmp_path / "one")
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    await keeper.end()
+    assert calls == ["tidy", "index_finished", "tidy", "index_finished"]

@@ -1,0 +1,109 @@
+"""`mcp-trio index`, `find` and `stats` over a folder of recordings, and `run` with a policy."""
+
+import json
+import sys
+
+import pytest
+import trio
+
+from mcp_trio import Client
+from tests.catalogue.conftest import folder  # noqa: F401 - a fixture
+
+SERVER = """
+from mcp_trio import Server
+from mcp_trio.errors import ToolError
+
+server = Server("shop")
+
+
+@server.tool
+async def sell(item: str, password: str = "") -> str:
+    if item == "gone":
+        raise ToolError("sold out")
+    return item
+"""
+
+
+def test_find_prints_a_table_files_or_json(invoke, folder):  # noqa: F811
+    shown = invoke("find", str(folder), "error:any")
+    assert shown.exit_code == 0
+    assert "1 protocol, 1 tool" in shown.output
+    (file,) = invoke("find", str(folder), "error:any", "--files").output.split()
+    (row,) = map(json.loads, invoke("find", str(folder), "error:any", "--json").output.splitlines())
+    assert row["file"] == file
+    assert invoke("show", file).exit_code == 0
+    assert len(invoke("find", str(folder), "--files", "--limit", "2").output.split()) == 2
+
+
+def test_find_exits_with_1_if_it_finds_nothing_and_with_2_for_a_wrong_query(invoke, folder):  # noqa: F811
+    for options in ((), ("--files",), ("--json",)):
+        shown = invoke("find", str(folder), "tool:none", *options)
+        assert (shown.exit_code, shown.output) == (1, "")
+    assert invoke("find", str(folder), "tol:none").exit_code == 2
+    assert invoke("find", str(folder), "--files", "--json").exit_code == 2
+
+
+def test_index_counts_the_recordings_and_names_what_is_left_out(invoke, folder):  # noqa: F811
+    (folder / "odd.mcprec.jsonl").write_text("odd\n")
+    shown = invoke("index", str(folder), "--arguments")
+    assert "4 recordings" in shown.output
+    assert "odd.mcprec.jsonl is left out" in shown.output
+    assert invoke("find", str(folder), "gallery", "--no-update").exit_code == 0
+
+
+def test_stats_prints_a_table_json_or_a_page(invoke, folder, tmp_path):  # noqa: F811
+    shown = invoke("stats", str(folder)).output
+    assert "4 recordings" in shown
+    assert "resources/read" in shown
+    assert json.loads(invoke("stats", str(folder), "--json").output)["errors"] == 2
+    file = tmp_path / "stats.html"
+    assert invoke("stats", str(folder), "tool:pay", "--page", str(file)).exit_code == 0
+    assert "tool:pay</title>" in file.read_text()
+    assert invoke("stats", str(folder), "--page", str(tmp_path / "no" / "file")).exit_code == 2
+
+
+# The options of `run`.
+
+
+def calls(tmp_path, *options):
+    """Call a served tool with two items, each in a session of its own."""
+    (tmp_path / "shop.py").write_text(SERVER)
+    command = [sys.executable, "-m", "mcp_trio", "run", str(tmp_path / "shop.py"), *options]
+
+    async def main():
+        for item in ("pen", "gone"):
+            async with Client(command, raise_tool_errors=False) as client:
+                arguments = {"item": item, "password": "red-tulip-97"}
+                await client.call_tool("sell", arguments)
+
+    trio.run(main)
+
+
+def test_run_keeps_only_sessions_with_errors_if_the_rate_is_0(invoke, tmp_path):
+    kept = tmp_path / "new" / "kept"
+    calls(tmp_path, "--record", str(kept), "--keep-rate", "0", "--max-days", "30")
+    shown = invoke("find", str(kept), "--json")
+    (row,) = map(json.loads, shown.output.splitlines())
+    assert row["kept"] == ["error"]
+    for path in kept.iterdir():
+        assert b"red-tulip-97" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--keep-rate", "0"), "recording options need --record PATH"),
+        (("--record", "shop.py", "--max-days", "3"), "are for folders, and shop.py is a file"),
+        (("--record", "shop.py/x", "--max-days", "3"), "cannot create the folder"),
+        (("--record", "new", "--keep-slow", "1", "--overwrite"), "remove overwrite=True"),
+        (("--record", "new", "--keep-rate", "2"), "--keep-rate"),
+    ],
+)
+def test_options_of_a_policy_that_cannot_be_used_are_reported(
+    invoke, tmp_path, monkeypatch, options, error
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(SERVER)
+    shown = invoke("run", "shop.py", *options)
+    assert shown.exit_code == 2
+    assert error in shown.output
