@@ -48,6 +48,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "index": "mcp_trio._cli.catalogue",
         "find": "mcp_trio._cli.catalogue",
         "stats": "mcp_trio._cli.catalogue",
+        "test": "mcp_trio._cli.replay_where",
     },
     "Set up": {
         "install": "mcp_trio._cli.install",

@@ -84,6 +84,7 @@ Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py --all
   mcp-trio replay recordings/trip.mcprec.jsonl server.py --break 42
   mcp-trio replay recordings/ server.py --repeat 20
+  mcp-trio replay recordings/ server.py --where 'tool:book after:2026-11-01' --markdown pr.md
   mcp-trio replay recordings/trip.mcprec.jsonl.zst package.module:server
   mcp-trio replay recordings/trip.mcprec.jsonl --ignore '$.result._meta' -- npx -y some-server
   mcp-trio replay recordings/trip.mcprec.jsonl http://127.0.0.1:8000/mcp
@@ -168,10 +169,21 @@ Examples:
     help=f"{_WITH_A_LIVE_SERVER}: the protocol version to use; stateless or legacy as recorded.",
 )
 @click.option(
+    "--where",
+    metavar="QUERY",
+    help="FILE is a folder: replay the recordings that QUERY finds, such as 'tool:book "
+    "after:2026-11-01', in parallel, and sum the differences up by cause; see `mcp-trio find`.",
+)
+@click.option(
+    "--jobs", metavar="N", type=click.IntRange(1), help="With --where: the number of processes."
+)
+@click.option("--junit", metavar="FILE", help="With --where: write a report in JUnit's XML.")
+@click.option("--markdown", metavar="FILE", help="With --where: write a report in Markdown.")
+@click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object per difference, and nothing else.",
+    help="Print one JSON object per difference, and nothing else; with --where per recording.",
 )
 @click.pass_context
 def replay_command(
@@ -180,6 +192,10 @@ def replay_command(
     files: tuple[str, ...],
     target: str | None,
     *,
+    where: str | None,
+    jobs: int | None,
+    junit: str | None,
+    markdown: str | None,
     repeat: int | None,
     mode: "Mode",
     schedule: BinaryIO | None,
@@ -203,6 +219,29 @@ def replay_command(
         files, target = (*files, target), None
     if not files:
         raise click.UsageError("name a FILE, and a TARGET or a URL, or a COMMAND after --")
+    if where is not None:
+        others = (repeat, schedule, until, break_at, key, *options.values())
+        if target is None or len(files) != 1 or not Path(files[0]).is_dir():
+            raise click.UsageError("--where takes one folder and a TARGET")
+        if any(others) or all_divergences or allow_damaged or inputs:
+            raise click.UsageError(
+                "--where takes no other options than --mode, --jobs, --junit, --markdown and --json"
+            )
+        from mcp_trio._cli.replay_where import replay_where
+
+        status = replay_where(
+            files[0],
+            target,
+            where,
+            mode=mode,
+            processes=jobs,
+            junit=junit,
+            markdown=markdown,
+            as_json=as_json,
+        )
+        context.exit(status)
+    if jobs or junit or markdown:
+        raise click.UsageError("--jobs, --junit and --markdown need --where")
     has_folder = any(map(os.path.isdir, files))
     is_one = len(files) == 1 and not has_folder and repeat is None
     file, stops = files[0], until is not None or break_at is not None
