@@ -134,14 +134,6 @@ async def test_a_session_is_kept_for_what_happened_in_it(
     assert policy.status.held_bytes == 0
 
 
-async def test_a_handler_in_a_thread_keeps_its_session(tmp_path):
-    policy = RecordPolicy(tmp_path / "new", rate=0)
-    await session(booking(record=policy), ("book", {"seat": "4"}), ("odd_in_thread", {}))
-    (path,) = files(tmp_path / "new")
-    assert "kept: a thread" in counts(path)
-    assert (await replay_async(path, booking())).requests == 2
-
-
 async def test_a_recording_has_all_records_from_the_beginning_of_its_session(tmp_path):
     server = booking(record=policy_in(tmp_path, rate=0))
     await session(server, ("book", {"seat": "1"}), ("book", {"seat": "taken"}))
