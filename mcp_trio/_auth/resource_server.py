@@ -7,6 +7,7 @@ and has the protected resource metadata.
 https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization
 """
 
+import hmac
 import logging
 import re
 import time
@@ -53,6 +54,10 @@ VerifyRequest: TypeAlias = Callable[[HttpRequest], Awaitable[AuthInfo | str | No
 
 AuthSetting: TypeAlias = "str | TokenVerifier | VerifyRequest | ResourceServer"
 """The value of `Server(auth=…)`: an issuer, a verifier, a function, or all settings."""
+
+# The members of the claim `cnf` (RFC 9449, section 6.1, and RFC 8705, section 3.1).
+_DPOP_KEY: Final = "jkt"
+_CERTIFICATE: Final = "x5t#S256"
 
 _CREDENTIALS: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) +([!-~]+)")
 
@@ -201,12 +206,14 @@ class ProtectedResource:
             loopback address, which has several names. Empty if they are not known.
         path: The path of the MCP endpoint, without the prefix of a mounted application.
         scopes_supported: Returns the scopes of everything that is registered.
+        has_certificates: Whether clients can prove certificates of their own over TLS.
     """
 
     settings: ResourceServer
     resources: Sequence[str]
     path: str
     scopes_supported: Callable[[], Iterable[str]] = tuple
+    has_certificates: bool = False
     _audiences: frozenset[str] = attrs.field(init=False)
     _leeway_seconds: float = attrs.field(init=False)
     # None if the verifier is a function of the request.
@@ -245,6 +252,7 @@ class ProtectedResource:
             authorization_servers=settings.issuers or None,
             scopes_supported=[*supported] or None,
             bearer_methods_supported=["header"],
+            tls_client_certificate_bound_access_tokens=self.has_certificates or None,
             dpop_signing_alg_values_supported=[*settings.dpop.algorithms],
             dpop_bound_access_tokens_required=settings.dpop.is_required or None,
             resource_name=settings.name,
@@ -394,7 +402,10 @@ class ProtectedResource:
         return scheme, credentials[2]
 
     def _check_binding(self, request: HttpRequest, auth: AuthInfo, scheme: str, token: str) -> None:
-        """Check that the sender of a token has the key to which it is bound, if it is bound.
+        """Check that the sender of a token has the keys to which it is bound, if it is bound.
+
+        A token may be bound to a key by DPoP (RFC 9449), and to a certificate of the client, which
+        the listener has verified (RFC 8705, section 3).
 
         Raises:
             InvalidTokenError: The token is bound in another way, or is not bound.
@@ -402,18 +413,26 @@ class ProtectedResource:
         """
         dpop = self.settings.dpop
         confirmation = auth.claims.get("cnf")
-        if confirmation is None:
+        bound: dict[str, str] = {}
+        if confirmation is not None:
+            try:
+                bound = msgspec.convert(confirmation, dict[str, str])
+            except msgspec.ValidationError:
+                bound = {}
+            if not bound or not bound.keys() <= {_DPOP_KEY, _CERTIFICATE}:
+                raise InvalidTokenError(
+                    "the token is bound in another way than by DPoP or to a client certificate"
+                )
+        if _CERTIFICATE in bound and not hmac.compare_digest(
+            bound[_CERTIFICATE].encode(), (request.certificate or "").encode()
+        ):
+            raise InvalidTokenError(
+                "the token is bound to a client certificate that the connection does not have"
+            )
+        if _DPOP_KEY not in bound:
             if dpop.is_required or scheme == DPOP.lower():
                 raise InvalidTokenError("the token is not bound to a key")
             return
-        try:
-            bound = msgspec.convert(confirmation, dict[str, str])
-        except msgspec.ValidationError:
-            bound = {}
-        if bound.keys() != {"jkt"}:
-            raise InvalidTokenError(
-                "the token is bound in another way than by DPoP, which this server cannot check"
-            )
         if scheme != DPOP.lower():
             raise InvalidTokenError("the token is bound to a key, and needs a proof of it")
         proof = request.header(DPOP_HEADER)
@@ -426,7 +445,7 @@ class ProtectedResource:
                 method=request.method,
                 url=self._url(request),
                 token=token,
-                thumbprint=bound["jkt"],
+                thumbprint=bound[_DPOP_KEY],
             )
         except InvalidProofError as error:
             raise self._unproven(request, INVALID_DPOP_PROOF, str(error)) from None

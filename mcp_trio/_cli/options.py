@@ -247,12 +247,13 @@ def check_overwrites_nothing(output: str, *, overwrite: bool) -> None:
 UNUSABLE_STATUS: Final = 2
 
 _WEB_OPTIONS: Final = ("host", "port", "token", "hosts", "origins")
+_TLS_OPTIONS: Final = ("certfile", "keyfile", "client_cafile")
 
 # The options of each transport, by their parameter names.
 TRANSPORTS: Final[Mapping[str, Collection[str]]] = {
     "stdio": (),
-    "http": (*_WEB_OPTIONS, "certfile", "keyfile", "allows_cors", "server", "workers"),
-    "websocket": (*_WEB_OPTIONS, "certfile", "keyfile"),
+    "http": (*_WEB_OPTIONS, *_TLS_OPTIONS, "allows_cors", "server", "workers"),
+    "websocket": (*_WEB_OPTIONS, *_TLS_OPTIONS),
     "unix": ("path",),
     "tcp": ("host", "port", "is_open"),
 }

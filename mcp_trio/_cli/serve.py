@@ -101,6 +101,13 @@ Examples:
     "in the certificate's file.",
 )
 @click.option(
+    "--client-cafile",
+    metavar="PATH",
+    type=click.Path(exists=True, dir_okay=False),
+    help="For http and websocket over TLS: let clients prove certificates that one of these, in "
+    "PEM, has signed.",
+)
+@click.option(
     "--server",
     type=click.Choice(["native", "hypercorn"]),
     help="For http: the HTTP server implementation; native by default, hypercorn for HTTP/2.",
@@ -147,6 +154,8 @@ def run_command(
         raise click.UsageError("recording options need --record PATH")
     if chosen["keyfile"] is not None and chosen["certfile"] is None:
         raise click.UsageError("--keyfile needs --certfile")
+    if chosen["client_cafile"] is not None and chosen["certfile"] is None:
+        raise click.UsageError("--client-cafile needs --certfile")
     recording = None if record is None else recording_of(record, choices, policy, strict=strict)
     options = given_serving_options(transport, chosen)
     if transport == "stdio":

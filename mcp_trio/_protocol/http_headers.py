@@ -47,6 +47,8 @@ class HttpRequest:
         scheme: `http` or `https`.
         client: The address of the client.
         auth: The client as it has been authenticated.
+        certificate: The thumbprint of the certificate that the client has proved over TLS, as in
+            RFC 8705, section 3.1: the SHA-256 digest in Base64URL; None if there is none.
     """
 
     method: str
@@ -57,6 +59,7 @@ class HttpRequest:
     scheme: str = "http"
     client: str | None = None
     auth: AuthInfo | None = None
+    certificate: str | None = None
 
     @property
     def principal(self) -> str | None:
@@ -83,6 +86,7 @@ class HttpRequest:
             self.scheme,
             self.client,
             self.auth,
+            self.certificate,
         )
 
     def with_auth(self, auth: AuthInfo) -> "HttpRequest":
@@ -96,6 +100,7 @@ class HttpRequest:
             self.scheme,
             self.client,
             auth,
+            self.certificate,
         )
 
     def header(self, name: str) -> str | None:

@@ -60,6 +60,23 @@ class AccessRule:
         return None
 
 
+def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRule | None:
+    """Return the rule that allows what both rules allow: of a mount, and of an entry in it."""
+    if first is None or second is None:
+        return first or second
+    conditions = [each.access for each in (first, second) if each.access is not None]
+
+    async def allows(context: "Context") -> bool:
+        for condition in conditions:
+            allowed = condition(context)
+            if not (await allowed if isawaitable(allowed) else allowed):
+                return False
+        return True
+
+    scopes = checked_scopes({*first.scopes, *second.scopes})
+    return AccessRule(scopes, allows if conditions else None)
+
+
 def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | None:
     """Return the rule for arguments of a decorator; None if they demand nothing.
 

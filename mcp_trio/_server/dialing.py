@@ -196,6 +196,7 @@ class ListenOptions(TypedDict, total=False):
     origins: Sequence[str] | None
     certfile: str | None
     keyfile: str | None
+    client_cafile: str | None
 
 
 @attrs.define(eq=False, repr=False)

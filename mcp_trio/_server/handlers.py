@@ -399,6 +399,8 @@ class ServedSession:
         keys = {item_key(item) for item in items}
         mounts: tuple[Mount | RemoteMount, ...] = (*registry.mounts, *registry.remotes)
         for mount in mounts:
+            if mount.rule is not None and await self._denial(handling, mount.rule) is not None:
+                continue
             if isinstance(mount, Mount):
                 mounted = await self.view_of(mount.inner).list_mounted(handling, method)
             elif not self.is_visible(unregistered):
@@ -459,7 +461,8 @@ class ServedSession:
         if found is None:
             raise self._unknown(kind, params.name)
         mount, name = found
-        return self._in_mount(mount, handling, method, msgspec.structs.replace(params, name=name))
+        own = msgspec.structs.replace(params, name=name)
+        return self._in_mount(mount, handling, method, own, entry=entry)
 
     async def _in_mount(
         self,
@@ -469,9 +472,17 @@ class ServedSession:
         params: Any,
         limiter: Limiter | None = None,
         *,
+        entry: Registered | None = None,
         is_for_client: bool = True,
     ) -> Any:
-        """Return a mounted server's result for params with its names, with the URIs of this one."""
+        """Return a mounted server's result for params with its names, with the URIs of this one.
+
+        The rule of the mount is checked first: that of the origin of `entry`, if there is an entry.
+        """
+        origin = None if entry is None else entry.origin
+        rule = mount.rule if origin is None else origin.rule
+        if rule is not None and is_for_client:
+            await self._check_access(handling, rule)
         if isinstance(mount, Mount):
             view = self.view_of(mount.inner)
             result = await view.run_mounted(
@@ -489,6 +500,7 @@ class ServedSession:
         uri: str,
         limiter: Limiter | None,
         *,
+        entry: Registered | None = None,
         is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         params = types.ReadResourceParams(uri=own_uri)
@@ -499,6 +511,7 @@ class ServedSession:
                 "resources/read",
                 params,
                 limiter,
+                entry=entry,
                 is_for_client=is_for_client,
             )
         except RequestError as error:
@@ -645,7 +658,13 @@ class ServedSession:
                 mount = resource.origin.mount
                 own_uri = mount.prefix.own_uri(uri) or uri
                 return await self._read_in_mount(
-                    mount, own_uri, handling, uri, limiter, is_for_client=is_for_client
+                    mount,
+                    own_uri,
+                    handling,
+                    uri,
+                    limiter,
+                    entry=resource,
+                    is_for_client=is_for_client,
                 )
             if is_for_client and resource.rule is not None:
                 await self._check_access(handling, resource.rule)
@@ -697,6 +716,8 @@ class ServedSession:
                 await self._check_access(handling, rule)
             return
         mount, own_uri = found
+        if mount.rule is not None:
+            await self._check_access(handling, mount.rule)
         if isinstance(mount, Mount):
             view = self.view_of(mount.inner)
             await view._check_resource(handling, own_uri, is_new=is_new)  # noqa: SLF001
@@ -800,16 +821,20 @@ class ServedSession:
         if completion is None:
             return completion_result(None)
         if completion.origin is not None:
-            return await self._complete_in_mount(completion.origin.mount, handling, params)
+            return await self._complete_in_mount(completion.origin.mount, handling, params, entry)
         value = await self._call(completion, handling, params)
         return _converted(completion, completion_result, value)
 
     async def _complete_in_mount(
-        self, mount: "Mount | RemoteMount", handling: Handling, params: types.CompleteParams
+        self,
+        mount: "Mount | RemoteMount",
+        handling: Handling,
+        params: types.CompleteParams,
+        entry: RegisteredEntry | None = None,
     ) -> types.CompleteResult:
         own = msgspec.structs.replace(params, ref=mount.prefix.own_reference(params.ref))
         result: types.CompleteResult = await self._in_mount(
-            mount, handling, "completion/complete", own
+            mount, handling, "completion/complete", own, entry=entry
         )
         return result
 

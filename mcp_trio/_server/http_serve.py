@@ -303,6 +303,7 @@ class RunHttpOptions(HttpOptions, total=False):
     workers: int
     certfile: str | None
     keyfile: str | None
+    client_cafile: str | None
 
 
 def app_of(
@@ -345,6 +346,7 @@ def app_of(
         path=path,
         bound=bound if address is None else [(address.host, bound[0][1]), *bound],
         is_tls=address is not None and address.certfile is not None,
+        has_certificates=address is not None and address.client_cafile is not None,
         scopes=server.scopes,
     )
     if protected is not None:
@@ -376,6 +378,8 @@ class Address:
         http_server: The HTTP server that holds the connections.
         certfile: The path of a TLS certificate in PEM.
         keyfile: The path of the private key of the certificate; by default, that of `certfile`.
+        client_cafile: The path of certificates in PEM: a client may prove a certificate of its own
+            that one of them has signed.
     """
 
     host: str = "127.0.0.1"
@@ -383,12 +387,16 @@ class Address:
     http_server: HostKind = "native"
     certfile: str | None = None
     keyfile: str | None = None
+    client_cafile: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.http_server not in ("native", "hypercorn"):
             raise ValueError(f"unknown server={self.http_server!r}: native or hypercorn")
-        if self.keyfile is not None and self.certfile is None:
-            raise ValueError("keyfile= comes with certfile=")
+        for name in ("keyfile", "client_cafile"):
+            if getattr(self, name) is not None and self.certfile is None:
+                raise ValueError(f"{name}= comes with certfile=")
+        if self.client_cafile is not None and self.http_server != "native":
+            raise ValueError('client_cafile= needs server="native"')
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS settings for HTTP/1.1; None without a certificate.
@@ -396,7 +404,7 @@ class Address:
         Raises:
             OSError: The certificate or the key cannot be read.
         """
-        return tls_context(self.certfile, self.keyfile)
+        return tls_context(self.certfile, self.keyfile, self.client_cafile)
 
     def url(self, port: int, path: str) -> str:
         """Return the URL of a path, given the port that was bound."""
@@ -504,7 +512,7 @@ async def _accept_connections(
         )
 
 
-_ADDRESS_OPTIONS: Final = ("host", "port", "certfile", "keyfile")
+_ADDRESS_OPTIONS: Final = ("host", "port", "certfile", "keyfile", "client_cafile")
 
 
 def run_http(

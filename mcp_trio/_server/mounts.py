@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mcp_trio import types
+from mcp_trio._server.access import AccessRule
 
 if TYPE_CHECKING:
     from mcp_trio._server.registry import Registered
@@ -160,11 +161,13 @@ class Mount:
         prefix: The prefix of its names.
         outer: The sessions of the outer server.
         inner: The sessions of the mounted server.
+        rule: The condition under which a client may use anything of the mounted server.
     """
 
     prefix: Prefix
     outer: "ServerSessions"
     inner: "ServerSessions"
+    rule: AccessRule | None = None
 
     @property
     def text(self) -> str:
@@ -188,7 +191,15 @@ class Mount:
 
 
 class Origin(msgspec.Struct, frozen=True, eq=False):
-    """The place from which an entry of a registry comes: a mount, and the entry there."""
+    """The place from which an entry of a registry comes: a mount, and the entry there.
+
+    Attributes:
+        mount: The mount.
+        entry: The entry at the mounted server.
+        rule: The rule of the mount, with all scopes that the entry needs as well, so that one
+            challenge names them all; None if the mount has no rule.
+    """
 
     mount: Mount
     entry: "Registered"
+    rule: AccessRule | None = None

@@ -28,7 +28,7 @@ from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._server.access import AccessRule, Selection, Unregistered, Visibility
+from mcp_trio._server.access import AccessRule, Selection, Unregistered, Visibility, joined_rule
 from mcp_trio._server.introspection import (
     function_label,
     is_async,
@@ -458,7 +458,13 @@ def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
         ValueError: The prefix would make the name too long, or cannot stand in the URI; or a tool
             is destructive and resumable, and the outer server has no `states`.
     """
-    changed: dict[str, Any] = {"origin": Origin(mount, entry)}
+    changed: dict[str, Any] = {}
+    rule = mount.rule
+    if isinstance(entry, RegisteredEntry):
+        changed["rule"] = whole = joined_rule(rule, entry.rule)
+        if rule is not None and whole is not None:
+            rule = AccessRule(whole.scopes, rule.access)
+    changed["origin"] = Origin(mount, entry, rule)
     if isinstance(entry, RegisteredResource):
         changed["template"] = UriTemplate.parse(mount.prefix.uri(entry.key))
     else:
@@ -957,9 +963,12 @@ class Registry:
         return found
 
     def scopes(self) -> set[str]:
-        """Return the scopes that entries need."""
-        rules = (each.rule for method in LISTS for each in self.restricted(method))
-        return {scope for rule in rules if rule is not None for scope in rule.scopes}
+        """Return the scopes that entries and mounts need."""
+        rules = [each.rule for method in LISTS for each in self.restricted(method)]
+        rules += [each.rule for each in self.mounts]
+        rules += [each.rule for each in self.remotes]
+        found = {scope for rule in rules if rule is not None for scope in rule.scopes}
+        return found.union(*(each.inner.registry.scopes() for each in self.mounts))
 
     def page(
         self,

@@ -47,6 +47,7 @@ from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, Peer
 from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
+from mcp_trio._server.access import AccessRule
 from mcp_trio._server.client_requests import (
     Elicitation,
     Roots,
@@ -168,11 +169,13 @@ class RemoteMount:
     Attributes:
         prefix: The prefix of its names.
         template: A client that never connects, with the target and options of each connection.
+        rule: The condition under which a client may use anything of the mounted server.
         random_source: Spreads the pauses before a lost connection is opened again.
     """
 
     prefix: Prefix
     template: Client
+    rule: AccessRule | None = None
     random_source: RandomSource = random.random
 
     @property
@@ -194,7 +197,7 @@ class RemoteMount:
         return not uri.lower().startswith(("https:", "http:"))
 
 
-def remote_mount(target: Any, prefix: Prefix) -> RemoteMount:
+def remote_mount(target: Any, prefix: Prefix, rule: AccessRule | None) -> RemoteMount:
     """Return the mount of a target of `Client`, or of a client with its options.
 
     Raises:
@@ -208,7 +211,7 @@ def remote_mount(target: Any, prefix: Prefix) -> RemoteMount:
             "a server mounts another Server, a Client, or a target of a Client: a URL, a script, a"
             f" command, a ServerConfig or a channel, not {target!r}"
         )
-    return RemoteMount(prefix, template)
+    return RemoteMount(prefix, template, rule)
 
 
 def _target_name(target: object) -> str:

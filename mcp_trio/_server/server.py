@@ -953,7 +953,14 @@ class Server:
 
         return register
 
-    def mount(self, other: "Server | Client | Target", *, prefix: str | None) -> None:
+    def mount(
+        self,
+        other: "Server | Client | Target",
+        *,
+        prefix: str | None,
+        scopes: Collection[str] = (),
+        access: Access | None = None,
+    ) -> None:
         """Offer the entries of another server as well: `server.mount(weather, prefix="weather")`.
 
         The other server's tools, prompts, resources and completions appear here, also those that
@@ -980,6 +987,9 @@ class Server:
                 by itself as well; or a `Client`, which must not be connected, or a target of one: a
                 URL, a script, a command, a `ServerConfig`, or a channel, which serves one session.
             prefix: The prefix of the names. None: they stay as they are.
+            scopes: The scopes that a client needs for anything of the other server, in addition to
+                those of its entries.
+            access: A further condition for anything of the other server, as of `tool`.
 
         Raises:
             RuntimeError: The other server has a lifespan, and this one is being served.
@@ -991,15 +1001,16 @@ class Server:
                 Nothing is mounted then. A later registration at either server that would give two
                 handlers one name raises it as well.
         """
+        rule = access_rule(scopes, access)
         if isinstance(other, Server):
             if other.auth is not None and self.auth is None:
                 raise ValueError(
                     f"the server {other.name!r} has auth=, which does not hold where it is mounted:"
                     " give auth= to the outer server"
                 )
-            self._sessions.mount(sessions_of(other), prefix)
+            self._sessions.mount(sessions_of(other), prefix, rule)
         else:
-            self._sessions.mount_remote(other, prefix)
+            self._sessions.mount_remote(other, prefix, rule)
 
     def _inspect(
         self, handler: Handler, kind: type[SignatureT], *, thread: bool, **details: Any
@@ -1158,6 +1169,7 @@ class Server:
         server: "HostKind" = "native",
         certfile: str | None = None,
         keyfile: str | None = None,
+        client_cafile: str | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
         **options: "Unpack[HttpOptions]",
     ) -> None:
@@ -1172,6 +1184,9 @@ class Server:
             server: The HTTP server: "native", for HTTP/1.1, or "hypercorn", for HTTP/2 as well.
             certfile: The path of a TLS certificate in PEM.
             keyfile: The path of the private key of the certificate; by default, that of `certfile`.
+            client_cafile: The path of certificates in PEM, which sign certificates of clients. A
+                client may then prove its certificate; tokens that are bound to one are valid only
+                with it (RFC 8705). For `server="native"`.
             task_status: Gets the URL of the MCP endpoint when requests are accepted.
             options: `path`, the path of the MCP endpoint ("/mcp"). `token`, the bearer token that
                 requests must carry, if the server has no `auth`: as `Authorization: Bearer`, or,
@@ -1193,7 +1208,12 @@ class Server:
         from mcp_trio._server.http_serve import Address, serve_http
 
         address = Address(
-            host=host, port=port, http_server=server, certfile=certfile, keyfile=keyfile
+            host=host,
+            port=port,
+            http_server=server,
+            certfile=certfile,
+            keyfile=keyfile,
+            client_cafile=client_cafile,
         )
         await serve_http(self._sessions, address, options, task_status=task_status)
 
@@ -1227,8 +1247,8 @@ class Server:
             host: The address to listen on.
             port: The port to listen on; 0: any free one.
             task_status: Gets the URL when connections are accepted.
-            options: `path`, the path of the endpoint ("/ws"). `certfile` and `keyfile`, as in
-                `serve_http`. `token`, `hosts` and `origins`, as in `serve_http`.
+            options: `path`, the path of the endpoint ("/ws"). `certfile`, `keyfile`,
+                `client_cafile`, `token`, `hosts` and `origins`, as in `serve_http`.
                 `record`, a folder or a `SharedRecording`; see `serve`.
 
         Raises:

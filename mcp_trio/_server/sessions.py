@@ -40,6 +40,7 @@ from mcp_trio._recorder.writer import (
     begin_session,
     options_of,
 )
+from mcp_trio._server.access import AccessRule
 from mcp_trio._server.context import Locks
 from mcp_trio._server.effects import EffectResults, ReplayLifespan
 from mcp_trio._server.handlers import ServedSession
@@ -377,9 +378,11 @@ class ServerSessions:
 
     # Mounted servers.
 
-    def mount(self, inner: "ServerSessions", prefix: str | None) -> None:
+    def mount(
+        self, inner: "ServerSessions", prefix: str | None, rule: AccessRule | None = None
+    ) -> None:
         """Mount another server; see `Server.mount`."""
-        mount = Mount(Prefix(prefix or ""), self, inner)
+        mount = Mount(Prefix(prefix or ""), self, inner, rule)
         if inner is self or self in inner.mounted():
             raise ValueError(
                 f"the server {inner.server.name!r} cannot be mounted into {self.server.name!r},"
@@ -394,12 +397,12 @@ class ServerSessions:
         self.registry.mount(mount)
         inner.change_notifier.relay_to(mount.relay)
 
-    def mount_remote(self, target: Any, prefix: str | None) -> None:
+    def mount_remote(self, target: Any, prefix: str | None, rule: AccessRule | None = None) -> None:
         """Mount a server behind a client; see `Server.mount`."""
         # A client is imported by those servers only that need one.
         from mcp_trio._server.remote_mounts import remote_mount
 
-        self.registry.mount_remote(remote_mount(target, Prefix(prefix or "")))
+        self.registry.mount_remote(remote_mount(target, Prefix(prefix or ""), rule))
 
     def mounted(self) -> "list[ServerSessions]":
         """Return all servers that are mounted into this one, also indirectly, each once."""

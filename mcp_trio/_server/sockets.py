@@ -139,6 +139,7 @@ class WebSocketOptions(AccessOptions, total=False):
     path: str
     certfile: str | None
     keyfile: str | None
+    client_cafile: str | None
     record: RecordTarget | None
 
 
@@ -181,6 +182,7 @@ def protected_resource(
     path: str,
     bound: Sequence[tuple[str, int]] = (),
     is_tls: bool = False,
+    has_certificates: bool = False,
     scopes: Callable[[], Iterable[str]] = tuple,
 ) -> "ProtectedResource | None":
     """Return what authenticates the clients of a listener; None if all are accepted.
@@ -191,6 +193,7 @@ def protected_resource(
         path: The path of the endpoint.
         bound: The addresses that are bound; none for an ASGI application.
         is_tls: Whether the URLs begin with `https`.
+        has_certificates: Whether clients can prove certificates of their own.
         scopes: Returns the scopes of everything that is registered.
 
     Raises:
@@ -218,7 +221,13 @@ def protected_resource(
             "the public URL of the server is not known: give"
             ' Server(auth=ResourceServer(…, resource="https://HOST/mcp"))'
         )
-    return ProtectedResource(settings=auth, resources=resources, path=path, scopes_supported=scopes)
+    return ProtectedResource(
+        settings=auth,
+        resources=resources,
+        path=path,
+        scopes_supported=scopes,
+        has_certificates=has_certificates,
+    )
 
 
 def names_of(host: str) -> Sequence[str]:
@@ -305,7 +314,8 @@ async def bound_websocket(
     scopes: Callable[[], Iterable[str]] = tuple,
 ) -> AsyncGenerator[BoundWebSocket, None]:
     """Bind an address for WebSockets within the block; errors are those of `serve_websocket`."""
-    tls = tls_context(options.get("certfile"), options.get("keyfile"))
+    client_cafile = options.get("client_cafile")
+    tls = tls_context(options.get("certfile"), options.get("keyfile"), client_cafile)
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
         addresses = [each.socket.getsockname()[:2] for each in bound]
@@ -321,6 +331,7 @@ async def bound_websocket(
                 path=path,
                 bound=[(host, addresses[0][1]), *addresses],
                 is_tls=tls is not None,
+                has_certificates=client_cafile is not None,
                 scopes=scopes,
             ),
         )
@@ -331,16 +342,26 @@ async def bound_websocket(
         )
 
 
-def tls_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
+def tls_context(
+    certfile: str | None, keyfile: str | None, client_cafile: str | None = None
+) -> ssl.SSLContext | None:
     """Return the TLS settings of a listener for HTTP/1.1 and WebSocket; None without a certificate.
 
+    Args:
+        certfile: The path of the certificate in PEM.
+        keyfile: The path of its private key.
+        client_cafile: The path of the certificates whose signatures on certificates of clients are
+            accepted. Clients without a certificate are accepted as well, since the metadata are
+            public, and a token may be bound to a certificate or not.
+
     Raises:
-        OSError: The certificate or the key cannot be read.
-        ValueError: There is a key without a certificate.
+        OSError: A certificate or the key cannot be read.
+        ValueError: There is a key, or `client_cafile`, without a certificate.
     """
     if certfile is None:
-        if keyfile is not None:
-            raise ValueError("keyfile= comes with certfile=")
+        for name, given in (("keyfile", keyfile), ("client_cafile", client_cafile)):
+            if given is not None:
+                raise ValueError(f"{name}= comes with certfile=")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
@@ -348,6 +369,12 @@ def tls_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | N
     except OSError as error:  # its own text names no file
         files = certfile if keyfile is None else f"{certfile} and {keyfile}"
         raise OSError(f"no usable certificate and key in {files}: {error}") from error
+    if client_cafile is not None:
+        try:
+            context.load_verify_locations(client_cafile)
+        except OSError as error:
+            raise OSError(f"no usable certificates in {client_cafile}: {error}") from error
+        context.verify_mode = ssl.CERT_OPTIONAL
     context.set_alpn_protocols(["http/1.1"])
     return context
 

@@ -5,7 +5,9 @@ a plain connection has none: it reads bytes that have arrived, and writes bytes 
 accepts at once.
 """
 
+import base64
 import contextlib
+import hashlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Generator
@@ -277,9 +279,13 @@ class TlsSocket(BufferedSocket):
 
     Attributes:
         context: The server's certificate, and the TLS versions and ciphers that it accepts.
+        client_certificate: The thumbprint of the client's certificate, which the handshake has
+            verified: its SHA-256 digest in Base64URL (RFC 8705, section 3.1). None if the client
+            was not asked for one, or has none.
     """
 
     context: ssl.SSLContext
+    client_certificate: str | None = attrs.field(default=None, init=False)
     _plain: BufferedSocket = attrs.field(init=False)
     _secured: trio.SSLStream[BufferedSocketStream] = attrs.field(init=False)
     _receiving: trio.CancelScope | None = attrs.field(default=None, init=False)
@@ -318,6 +324,10 @@ class TlsSocket(BufferedSocket):
             finally:
                 handshakes.release(client)
             self._secured = secured  # a failed connection lingers without it
+            certificate: bytes | None = secured.getpeercert(binary_form=True)
+            if certificate is not None:
+                digest = hashlib.sha256(certificate).digest()
+                self.client_certificate = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
             return True
         self.is_broken = True  # nothing can be sent that the client could decrypt
         return False

@@ -101,8 +101,12 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
     return length
 
 
-def parse_request(raw: bytes, client: str | None, scheme: str = "http") -> ParsedRequest:
+def parse_request(
+    raw: bytes, client: str | None, scheme: str = "http", certificate: str | None = None
+) -> ParsedRequest:
     """Parse the request line and headers `raw` that `client` (an IP address) has sent.
+
+    `certificate` is the thumbprint of the client's TLS certificate.
 
     A client repeats its headers with each request, except for the content length, and parsing them
     is most of the work of a small request. So short headers are cached without their content
@@ -112,12 +116,12 @@ def parse_request(raw: bytes, client: str | None, scheme: str = "http") -> Parse
         Rejected: They are not HTTP/1.1, or two implementations could parse them differently.
     """
     if not is_cacheable(raw):
-        return _parse_request(raw, client, scheme)
+        return _parse_request(raw, client, scheme, certificate)
     length = _LENGTH.search(raw)
     if length is None or raw.lower().count(b"content-length") > 1:
-        return _cached_request(raw, client, scheme)
+        return _cached_request(raw, client, scheme, certificate)
     start, end = length.span(1)
-    without = _cached_request(raw[:start] + b"0" + raw[end:], client, scheme)
+    without = _cached_request(raw[:start] + b"0" + raw[end:], client, scheme, certificate)
     return ParsedRequest(
         request=without.request.with_header("content-length", length[1].decode("ascii")),
         body_bytes=int(length[1]),
@@ -133,11 +137,15 @@ def is_cacheable(raw: bytes) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _cached_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest:
-    return _parse_request(raw, client, scheme)
+def _cached_request(
+    raw: bytes, client: str | None, scheme: str, certificate: str | None
+) -> ParsedRequest:
+    return _parse_request(raw, client, scheme, certificate)
 
 
-def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest:
+def _parse_request(
+    raw: bytes, client: str | None, scheme: str, certificate: str | None = None
+) -> ParsedRequest:
     if not _STRICT_HEADERS.fullmatch(raw):
         raise Rejected(
             400, "the headers have a folded line, a lone CR or LF, or a control character"
@@ -162,7 +170,12 @@ def _parse_request(raw: bytes, client: str | None, scheme: str) -> ParsedRequest
         path = match["path"] or match["rest"] or "/"
         target = path if path.startswith("/") else f"/{path}"
     request = HttpRequest.of(
-        method, target, parsed.headers.raw_items(), scheme=scheme, client=client
+        method,
+        target,
+        parsed.headers.raw_items(),
+        scheme=scheme,
+        client=client,
+        certificate=certificate,
     )
     is_new = parsed.http_version == b"1.1"
     # h11 has checked that a length is one number, and that the only coding is `chunked`.

@@ -256,6 +256,7 @@ class NativeConnection:
         socket: The connection's bytes.
         host: The listener's application, limits and log.
         client: The IP address of the peer.
+        certificate: The thumbprint of the client's certificate, after the TLS handshake.
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
         idle_since: The time of the last check of `host` when the wait for the next request began;
@@ -266,6 +267,7 @@ class NativeConnection:
     socket: BufferedSocket
     host: "NativeHost"
     client: str | None
+    certificate: str | None = attrs.field(default=None, init=False)
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
     is_over: bool = attrs.field(default=False, init=False)
@@ -325,7 +327,7 @@ class NativeConnection:
         """Answer a request; return whether another one may follow on the connection."""
         parsed = self._last_parsed
         if parsed is None or raw != self._last_raw:
-            parsed = parse_request(raw, self.client, self.host.scheme)
+            parsed = parse_request(raw, self.client, self.host.scheme, self.certificate)
             if is_cacheable(raw):
                 self._last_raw, self._last_parsed = raw, parsed
         if self.host.upgraded is not None and is_websocket_upgrade(parsed.request):
@@ -497,9 +499,11 @@ class NativeHost:
                 return
             self._places.take(network)
             self._connections.add(connection)
-            if isinstance(buffered, TlsSocket) and not await buffered.shake_hands(self._handshakes):
-                await buffered.linger()
-                return
+            if isinstance(buffered, TlsSocket):
+                if not await buffered.shake_hands(self._handshakes):
+                    await buffered.linger()
+                    return
+                connection.certificate = buffered.client_certificate
             await connection.serve()
         except trio.BrokenResourceError:
             pass  # the client has disconnected, which is a normal end of a connection

@@ -741,6 +741,105 @@ async def test_the_rules_of_a_mounted_server_hold(open_site, issuer, has_middlew
         await unprotected.serve_http(port=0)
 
 
+def in_staff(ctx):
+    return ctx.auth.claims.get("group") == "staff"
+
+
+async def is_in_staff(ctx):
+    return in_staff(ctx)
+
+
+@pytest.mark.parametrize("is_remote", [False, True], ids=["", "behind a client"])
+@pytest.mark.parametrize("middleware", [False, True], ids=["", "middleware"])
+async def test_a_mount_has_a_rule_of_its_own(open_site, issuer, middleware, is_remote):
+    inner, outer = notes(None), Server("outer", auth=protected(issuer))
+    if is_remote:
+        inner = Server("plain")
+        inner.tool(name="write")(lambda: "written")
+        inner.resource("notes://{name}")(lambda name: name)
+        inner.prompt(name="summary")(lambda name: name)
+        inner.completion("summary", "name")(lambda value: [value])
+    elif middleware:
+
+        @inner.middleware
+        async def pass_on(request, call_next):
+            return await call_next(request)
+
+    outer.tool(name="own")(lambda: "own")
+    target = Client(inner) if is_remote else inner
+    outer.mount(target, prefix="in", scopes={"notes"}, access=is_in_staff)
+    site = await open_site(outer, hosts=["*"])
+    of_entry = () if is_remote else ("notes:write",)
+    guest = bearer(issuer, "notes:read", *of_entry, group="staff")
+    stranger = bearer(issuer, "notes", "notes:read", *of_entry)
+    member = bearer(issuer, "notes", "notes:read", *of_entry, group="staff")
+    for headers, is_allowed in ((guest, False), (stranger, False), (member, True)):
+        listed = await site.ask_stateless(request("tools/list"), **headers)
+        names = [each["name"] for each in listed.json["result"]["tools"]]
+        assert ("in_write" in names, "own" in names) == (is_allowed, True)
+        asked = (
+            call("in_write"),
+            request("resources/read", {"uri": "notes://in/x"}),
+            request("prompts/get", {"name": "in_summary", "arguments": {"name": "x"}}),
+            request(
+                "completion/complete",
+                {
+                    "ref": {"type": "ref/prompt", "name": "in_summary"},
+                    "argument": {"name": "name", "value": ""},
+                },
+            ),
+        )
+        for message in asked:
+            answer = await site.ask_stateless(message, **headers)
+            assert answer.status == (200 if is_allowed else 403), (message, answer.json)
+    # One challenge has the scopes of the mount and of the entry.
+    denied = await site.ask_stateless(call("in_write"), **bearer(issuer, group="staff"))
+    assert challenge_of(denied).scopes == ("mcp", "notes", *of_entry)
+    metadata = (await site.ask("GET", path=METADATA)).json
+    assert "notes" in metadata["scopes_supported"]
+
+
+async def test_a_subscription_needs_the_rule_of_a_mount(open_site, issuer):
+    outer, plain = Server("outer", auth=protected(issuer)), Server("plain")
+    plain.resource("notes://{name}")(lambda name: name)
+    outer.mount(plain, prefix="in", scopes={"notes"})
+    outer.mount(Client(plain), prefix="far", scopes={"notes"})
+    site = await open_site(outer, hosts=["*"])
+    for headers, has_result in ((bearer(issuer), False), (bearer(issuer, "notes"), True)):
+        session = await site.open(**headers)
+        for name in ("in", "far"):
+            message = request("resources/subscribe", {"uri": f"notes://{name}/x"})
+            answer = await session.ask(message, **headers)
+            assert (answer.status == 200) is has_result, answer.json
+
+
+async def test_the_rules_of_nested_mounts_hold_together(open_site, issuer):
+    leaf, middle = Server("leaf"), Server("middle")
+    leaf.tool(name="t", scopes={"of_tool"}, access=in_staff)(lambda: "done")
+    middle.mount(leaf, prefix="leaf", scopes={"of_leaf"}, access=is_in_staff)
+    outer = Server("outer", auth=protected(issuer))
+    outer.mount(middle, prefix="middle", scopes={"of_middle"})
+    site = await open_site(outer, hosts=["*"])
+    scopes = ("of_leaf", "of_middle", "of_tool")
+    denied = await site.ask_stateless(call("middle_leaf_t"), **bearer(issuer, group="staff"))
+    assert challenge_of(denied).scopes == ("mcp", *scopes)
+    stranger = await site.ask_stateless(call("middle_leaf_t"), **bearer(issuer, *scopes))
+    assert stranger.status == 403
+    allowed = await site.ask_stateless(
+        call("middle_leaf_t"), **bearer(issuer, *scopes, group="staff")
+    )
+    assert text(allowed.json) == "done"
+
+
+def test_a_mount_with_scopes_needs_authorization_of_the_outer_server():
+    outer = Server("outer")
+    with pytest.raises(TypeError, match="scopes are a set"):
+        outer.mount(notes(None), prefix="in", scopes="notes")
+    outer.mount(Server("plain"), prefix="in", scopes={"notes"})
+    with pytest.raises(ValueError, match=r"notes.*Server\(auth="):
+        trio.run(lambda: outer.serve_http(port=0))
+
+
 async def test_a_hidden_tool_stays_hidden_from_those_who_may_use_it(open_site, issuer):
     server = notes(protected(issuer))
     server.disable("write")

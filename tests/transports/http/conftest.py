@@ -174,14 +174,19 @@ def _resting(respond, listeners, *, limits, task_status):
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
     """The options of a host with a certificate for 127.0.0.1 that it has made itself."""
+    return self_signed(tmp_path_factory.mktemp("tls"))
+
+
+def self_signed(folder, name="test"):
+    """Make a certificate for 127.0.0.1 in a folder; return the paths of its files."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     made = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(1)
         .not_valid_before(now - dt.timedelta(days=1))
@@ -189,7 +194,6 @@ def certificate(tmp_path_factory):
         .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    folder = tmp_path_factory.mktemp("tls")
     certfile, keyfile = folder / "cert.pem", folder / "key.pem"
     certfile.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private = serialization.PrivateFormat.PKCS8

@@ -1,8 +1,11 @@
 """The native listener over TLS: handshakes, and the ends of connections."""
 
+import base64
 import contextlib
 import gc
+import hashlib
 import json
+import pathlib
 import socket
 import ssl
 import struct
@@ -12,9 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Client, Context, Server
+from mcp_trio import Client, Context, MCPError, Server
+from mcp_trio.auth import AuthInfo, JWTVerifier, ResourceServer, StaticTokens
 from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
-from tests.transports.http.conftest import RawClient, pouring, say_hello
+from tests.transports.http.conftest import RawClient, pouring, say_hello, self_signed
 
 SECONDS = 5.0
 ACCEPT = {"Accept": "application/json, text/event-stream"}
@@ -345,3 +349,130 @@ async def test_a_certificate_that_cannot_be_read_is_an_error_with_its_name(serve
 async def test_a_key_without_a_certificate_is_rejected(server):
     with pytest.raises(ValueError, match="certfile="):
         await server.serve_http(port=0, keyfile="key.pem")
+
+
+# Certificates of clients, to which tokens can be bound (RFC 8705).
+
+
+def thumbprint(certfile):
+    """The thumbprint of a certificate in PEM, as in the claim `cnf`."""
+    der = ssl.PEM_cert_to_DER_cert(pathlib.Path(certfile).read_text())
+    return base64.urlsafe_b64encode(hashlib.sha256(der).digest()).decode().rstrip("=")
+
+
+def trusting(certificate, own=None):
+    context = ssl.create_default_context(cafile=certificate["certfile"])
+    if own is not None:
+        context.load_cert_chain(own["certfile"], own["keyfile"])
+    return context
+
+
+def bound_to(certfile, **members):
+    """A server whose token is bound to a certificate, and to what `members` name."""
+    cnf = {"x5t#S256": thumbprint(certfile), **members}
+    tokens = {"bound": AuthInfo(subject="ann", claims={"cnf": cnf}), "free": "bob"}
+    server = Server("harbour", auth=ResourceServer(StaticTokens(tokens)))
+
+    @server.tool
+    async def who(ctx: Context) -> str:
+        return ctx.auth.subject
+
+    return server
+
+
+WAYS = ["http", "websocket at the same port", "websocket"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.requirement("AUTHX-06")
+async def test_a_token_that_is_bound_to_a_certificate_is_valid_with_it_only(
+    certificate, tmp_path, nursery, way
+):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "other").mkdir()
+    mine, other = self_signed(tmp_path / "mine", "mine"), self_signed(tmp_path / "other", "other")
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_bytes(
+        b"".join(pathlib.Path(each["certfile"]).read_bytes() for each in (mine, other))
+    )
+    server = bound_to(mine["certfile"])
+    serve = server.serve_websocket if way == "websocket" else server.serve_http
+    url = await nursery.start(
+        lambda task_status: serve(
+            port=0, **certificate, client_cafile=str(authorities), task_status=task_status
+        )
+    )
+
+    async def name_for(token, own):
+        context = trusting(certificate, own)
+        if way == "http":
+            async with (
+                httpx2.AsyncClient(verify=context, trust_env=False) as http,
+                Client(url, http=http, token=token) as client,
+            ):
+                return (await client.call_tool("who")).data
+        address = url.replace("https://", "wss://").replace("/mcp", "/ws")
+        async with Client(address, token=token, ssl_context=context) as client:
+            return (await client.call_tool("who")).data
+
+    assert await name_for("bound", mine) == "ann"
+    assert await name_for("free", None) == "bob"
+    for own in (other, None):
+        with pytest.raises(MCPError, match=r"401|certificate"):
+            await name_for("bound", own)
+    if way == "http":
+        async with httpx2.AsyncClient(verify=trusting(certificate), trust_env=False) as http:
+            headers = {"Authorization": "Bearer bound", **ACCEPT}
+            answer = await http.post(url, json=INITIALIZE, headers=headers)
+        assert "bound to a client certificate that the connection does not" in answer.text
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_certificate_that_no_authority_has_signed_ends_the_handshake(certificate, tmp_path):
+    (tmp_path / "mine").mkdir()
+    mine = self_signed(tmp_path / "mine")
+    server = bound_to(mine["certfile"])
+    async with served(server, **certificate, client_cafile=certificate["certfile"]) as url:
+        context = trusting(certificate, mine)
+        async with httpx2.AsyncClient(verify=context, trust_env=False) as http:
+            with pytest.raises(httpx2.TransportError):
+                await http.post(url, json=INITIALIZE, headers=ACCEPT)
+
+
+async def test_a_token_may_be_bound_to_a_certificate_and_to_a_key(certificate, tmp_path):
+    (tmp_path / "mine").mkdir()
+    mine = self_signed(tmp_path / "mine")
+    server = bound_to(mine["certfile"], jkt="a-key")
+    async with (
+        served(server, **certificate, client_cafile=mine["certfile"]) as url,
+        httpx2.AsyncClient(verify=trusting(certificate, mine), trust_env=False) as http,
+    ):
+        headers = {"Authorization": "Bearer bound", **ACCEPT}
+        answer = await http.post(url, json=INITIALIZE, headers=headers)
+        assert (answer.status_code, "needs a proof" in answer.text) == (401, True)
+
+
+@pytest.mark.requirement("AUTHX-07")
+async def test_the_metadata_say_that_tokens_may_be_bound_to_certificates(certificate):
+    verifier = JWTVerifier("https://issuer.example")
+    server = Server("harbour", auth=verifier)
+    for options, expected in (({"client_cafile": certificate["certfile"]}, True), ({}, None)):
+        async with (
+            served(server, **certificate, **options) as url,
+            httpx2.AsyncClient(verify=trusting(certificate), trust_env=False) as http,
+        ):
+            origin = url.removesuffix("/mcp")
+            answer = await http.get(f"{origin}/.well-known/oauth-protected-resource/mcp")
+        assert answer.json().get("tls_client_certificate_bound_access_tokens") is expected
+
+
+async def test_certificates_of_clients_need_tls_and_the_native_listener(server, certificate):
+    with pytest.raises(ValueError, match="client_cafile= comes with certfile="):
+        await server.serve_http(port=0, client_cafile=certificate["certfile"])
+    with pytest.raises(ValueError, match="client_cafile= comes with certfile="):
+        await server.serve_websocket(port=0, client_cafile=certificate["certfile"])
+    options = {**certificate, "client_cafile": certificate["certfile"]}
+    with pytest.raises(ValueError, match="native"):
+        await server.serve_http(port=0, server="hypercorn", **options)
+    with pytest.raises(OSError, match=r"no usable certificates in .*key\.pem"):
+        await server.serve_http(port=0, **{**options, "client_cafile": certificate["keyfile"]})
