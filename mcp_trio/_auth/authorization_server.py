@@ -1,7 +1,7 @@
 """An authorization server for tests and small installations: its settings, keys and limits.
 
 Users create an `AuthorizationServer`. This module has its settings, the clock, the random numbers,
-the key that signs tokens, and the rates of requests. `authorization_endpoints.py` has the
+the keys that sign tokens, and the rates of requests. `authorization_endpoints.py` has the
 endpoints.
 """
 
@@ -67,7 +67,105 @@ RATES: Final[Mapping[str, Rate]] = {
     OPENID_CONFIGURATION: Rate(600, 100),
 }
 
-_KEY: Final = ("signing key", "current")
+_KEYS: Final = ("signing keys", "current")
+
+# A key is published for this time before it signs; servers that verify tokens fetch the published
+# keys more often. Processes that share a storage read it often enough to know each key by then.
+_KEY_NOTICE_SECONDS: Final = 900.0
+_KEYS_READ_SECONDS: Final = 60.0
+
+
+@attrs.frozen
+class SigningKey:
+    """A key that signs tokens from a time on, until the next one does.
+
+    Attributes:
+        jwk: The private key.
+        signs_from: The Unix time from which on it signs.
+    """
+
+    jwk: dict[str, Any] = attrs.field(repr=False)
+    signs_from: float
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class SigningKeys:
+    """The keys that sign access tokens; each is replaced after some time.
+
+    A key stays published, and verifies, until all tokens that it has signed have expired.
+
+    Attributes:
+        storage: The storage, which processes may share.
+        now: Returns the Unix time.
+        key_seconds: The time for which a key signs.
+        token_seconds: The lifetime of tokens.
+    """
+
+    storage: AuthorizationStorage
+    now: Callable[[], float]
+    key_seconds: float
+    token_seconds: float
+    _stored: Sequence[SigningKey] = attrs.field(default=(), init=False)
+    _keys: "Sequence[Key]" = attrs.field(default=(), init=False)
+    _read_at: float = attrs.field(default=-math.inf, init=False)
+
+    async def published(self) -> "Sequence[Key]":
+        """Return the keys that verify tokens, the oldest first."""
+        now = self.now()
+        if now - self._read_at >= _KEYS_READ_SECONDS or self._is_due(self._stored, now):
+            await self._store(lambda keys: self._rotated(keys, now), now)
+        return self._keys
+
+    async def signing(self) -> "Key":
+        """Return the key that signs now."""
+        keys, now = await self.published(), self.now()
+        started = sum(each.signs_from <= now for each in self._stored)
+        return keys[max(started - 1, 0)]
+
+    async def replace(self) -> None:
+        """Make a key that signs at once, and forget the others."""
+        now = self.now()
+        await self._store(lambda _: [self._new_key(now)], now)
+
+    def _is_due(self, keys: Sequence[SigningKey], now: float) -> bool:
+        return not keys or now >= keys[-1].signs_from + self.key_seconds
+
+    def _rotated(self, keys: Sequence[SigningKey], now: float) -> Sequence[SigningKey]:
+        """Return the keys without those that have signed no valid token, and with the next one."""
+        ends = [each.signs_from for each in keys[1:]]
+        kept = [
+            each
+            for each, end in zip(keys, [*ends, math.inf], strict=False)
+            if end + self.token_seconds > now
+        ]
+        if self._is_due(kept, now):
+            kept.append(self._new_key(now + _KEY_NOTICE_SECONDS if kept else now))
+        return kept
+
+    @staticmethod
+    def _new_key(signs_from: float) -> SigningKey:
+        from joserfc.jwk import ECKey
+
+        parameters: KeyParameters = {"use": "sig", "alg": ALGORITHM}
+        key = ECKey.generate_key("P-256", parameters, private=True, auto_kid=True)
+        return SigningKey(dict(key.as_dict(private=True)), signs_from)
+
+    async def _store(
+        self, change: Callable[[Sequence[SigningKey]], Sequence[SigningKey]], now: float
+    ) -> None:
+        """Read the keys, and store the changed ones unless another process has changed them."""
+        from joserfc.jwk import ECKey
+
+        while True:
+            stored = await self.storage.get(*_KEYS, now=now)
+            before = () if stored is None else msgspec.json.decode(stored, type=list[SigningKey])
+            after = change(before)
+            if after == before or await self.storage.swap(
+                *_KEYS, stored, msgspec.json.encode(after), now=now
+            ):
+                break
+        self._stored, self._read_at = after, now
+        self._keys = [ECKey.import_key(each.jwk) for each in after]
 
 
 @attrs.frozen
@@ -145,6 +243,7 @@ class AuthorizationServer:
         refresh_token_seconds: The lifetime of a refresh token that is not used; a user who does
             not use a client for so long has to allow its access again.
         consent_seconds: The time for which the consent of a user is remembered.
+        key_seconds: The time after which another key signs tokens; see `replace_keys`, too.
         rates: Rates of requests from one address, by path, in place of the defaults. One client id
             may have ten times the rate, from all addresses together.
         now: Returns the Unix time.
@@ -168,11 +267,14 @@ class AuthorizationServer:
     access_token_seconds: float = 900.0
     refresh_token_seconds: float = 30 * 86_400.0
     consent_seconds: float = 365 * 86_400.0
+    key_seconds: float = attrs.field(
+        default=30 * 86_400.0, validator=attrs.validators.ge(2 * _KEY_NOTICE_SECONDS)
+    )
     rates: Mapping[str, Rate] = attrs.field(factory=dict[str, Rate])
     now: Callable[[], float] = time.time
     random: Callable[[], str] = lambda: secrets.token_urlsafe(32)
     _endpoints: Endpoints | None = attrs.field(default=None, init=False)
-    _key: "Key | None" = attrs.field(default=None, init=False)
+    _keys: SigningKeys = attrs.field(init=False)
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
     _documents: ClientDocuments = attrs.field(init=False)
     _has_given_issuer: bool = attrs.field(init=False)
@@ -180,6 +282,12 @@ class AuthorizationServer:
     def __attrs_post_init__(self) -> None:
         self._has_given_issuer = self.issuer is not None
         self._documents = ClientDocuments(http=self.http_client)
+        self._keys = SigningKeys(
+            storage=self.storage,
+            now=self.now,
+            key_seconds=self.key_seconds,
+            token_seconds=self.access_token_seconds,
+        )
 
     def bind(
         self,
@@ -282,41 +390,35 @@ class AuthorizationServer:
         rate = attrs.evolve(rate, per_minute=rate.per_minute * 10, burst=rate.burst * 10)
         return self._buckets.take((path, "client", client_id), rate, now)
 
-    # The key.
+    # The keys.
 
-    async def _signing_key(self) -> "Key":
-        """Return the key that signs tokens, which is made at the first start."""
-        from joserfc.jwk import ECKey
+    async def replace_keys(self) -> None:
+        """Sign tokens with a new key from now on, and end all earlier access tokens.
 
-        while self._key is None:
-            now = self.now()
-            stored = await self.storage.get(*_KEY, now=now)
-            if stored is not None:
-                self._key = ECKey.import_key(msgspec.json.decode(stored, type=dict[str, Any]))
-                break
-            parameters: KeyParameters = {"use": "sig", "alg": ALGORITHM}
-            key = ECKey.generate_key("P-256", parameters, private=True, auto_kid=True)
-            new = msgspec.json.encode(key.as_dict(private=True))
-            await self.storage.swap(*_KEY, None, new, now=now)
-        return self._key
+        Clients get new ones with their refresh tokens. Use it if a key has become known to others.
+        Other processes with the same storage know the new key a minute later, at most.
+        """
+        await self._keys.replace()
 
     async def jwks(self) -> Mapping[str, Any]:
         """Return the public keys, as a JSON Web Key Set."""
-        return {"keys": [(await self._signing_key()).as_dict(private=False)]}
+        return {"keys": [key.as_dict(private=False) for key in await self._keys.published()]}
 
     async def _sign(self, claims: Mapping[str, Any]) -> str:
         from joserfc import jwt
 
-        key = await self._signing_key()
+        key = await self._keys.signing()
         header = {"alg": ALGORITHM, "typ": TOKEN_TYPE, "kid": key.kid}
         return jwt.encode(header, dict(claims), key)
 
     async def _claims_in(self, token: str) -> Mapping[str, Any] | None:
         """Return the claims of a token that this server has signed, even if it has expired."""
         from joserfc import errors, jwt
+        from joserfc.jwk import KeySet
 
+        keys = KeySet([*await self._keys.published()])
         try:
-            decoded = jwt.decode(token, await self._signing_key(), algorithms=[ALGORITHM])
+            decoded = jwt.decode(token, keys, algorithms=[ALGORITHM])
         except (errors.JoseError, ValueError, TypeError):
             return None
         return decoded.claims

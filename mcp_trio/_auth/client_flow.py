@@ -1,6 +1,7 @@
 """The state machine with which a client gets a token for one server, without I/O.
 
-A flow starts when a server rejects a request, or before a token expires. It returns actions: an
+A flow starts when a server rejects a request, before a token expires, or when a token is dropped,
+which is then revoked. It returns actions: an
 HTTP request to send, a page to open, client information to store. Each result of an action goes to
 `ClientFlow.receive`, which returns the next actions. `TRANSITIONS` has all steps: the current step
 and the outcome of what was received give the next step.
@@ -111,6 +112,7 @@ class TokenSet:
         resource: The resource for which the token was issued.
         issuer: The authorization server that has issued it.
         token_endpoint: The endpoint that renews it.
+        revocation_endpoint: The endpoint that revokes it; None if there is none.
         client: The client for which it was issued.
         access_token: The token.
         token_type: "Bearer" or "DPoP".
@@ -126,6 +128,7 @@ class TokenSet:
     resource: str
     issuer: str
     token_endpoint: str
+    revocation_endpoint: str | None = None
     client: ClientInformation
     access_token: str = attrs.field(repr=False)
     token_type: Literal["Bearer", "DPoP"] = "Bearer"  # noqa: S105  no secret
@@ -250,9 +253,9 @@ class MakeAssertion:
 
 @attrs.frozen
 class Finish:
-    """The flow is over: store and use this token."""
+    """The flow is over: store and use this token; None after a revocation."""
 
-    tokens: TokenSet
+    tokens: TokenSet | None
 
 
 Action: TypeAlias = (
@@ -291,6 +294,11 @@ class Expiring:
 
 
 @attrs.frozen
+class Dropped:
+    """The client will not use the token any more."""
+
+
+@attrs.frozen
 class RedirectReady:
     """The client listens at this redirect URI."""
 
@@ -319,7 +327,14 @@ class AssertionMade:
 
 
 Event: TypeAlias = (
-    HttpResponse | Challenged | Expiring | RedirectReady | ClientGiven | Redirected | AssertionMade
+    HttpResponse
+    | Challenged
+    | Expiring
+    | Dropped
+    | RedirectReady
+    | ClientGiven
+    | Redirected
+    | AssertionMade
 )
 
 
@@ -344,6 +359,7 @@ class Step(Enum):
     PROVIDER = auto()
     ASSERTION = auto()
     TOKEN = auto()
+    REVOCATION = auto()  # of a token that was dropped (RFC 7009)
     FINISHED = auto()
 
 
@@ -353,6 +369,7 @@ class Outcome(Enum):
     CHALLENGED = auto()
     EXPIRING = auto()  # the token of a program, which requests another one
     RENEWABLE = auto()  # the token of a user, by its refresh token
+    DROPPED = auto()
     FOUND = auto()
     NOT_FOUND = auto()  # no document at this URL: the next one is tried
     REDIRECTED = auto()  # by HTTP, to another URL of the document
@@ -372,12 +389,14 @@ class Outcome(Enum):
     NEEDS_NONCE = auto()
     GRANTED = auto()
     REJECTED = auto()
+    REVOKED = auto()
 
 
 TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
     (Step.IDLE, Outcome.CHALLENGED): Step.RESOURCE_METADATA,
     (Step.IDLE, Outcome.RENEWABLE): Step.RENEWAL,
     (Step.IDLE, Outcome.EXPIRING): Step.GRANT,
+    (Step.IDLE, Outcome.DROPPED): Step.REVOCATION,
     (Step.RESOURCE_METADATA, Outcome.NOT_FOUND): Step.RESOURCE_METADATA,
     (Step.RESOURCE_METADATA, Outcome.REDIRECTED): Step.RESOURCE_METADATA,
     (Step.RESOURCE_METADATA, Outcome.FOUND): Step.SERVER_METADATA,
@@ -413,6 +432,8 @@ TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
     (Step.TOKEN, Outcome.CLIENT_ASSERTION_MADE): Step.TOKEN,
     (Step.TOKEN, Outcome.NEEDS_NONCE): Step.TOKEN,
     (Step.TOKEN, Outcome.GRANTED): Step.FINISHED,
+    (Step.REVOCATION, Outcome.CLIENT_ASSERTION_MADE): Step.REVOCATION,
+    (Step.REVOCATION, Outcome.REVOKED): Step.FINISHED,
 }
 
 
@@ -563,17 +584,28 @@ class ClientFlow:
         return Outcome.CHALLENGED
 
     def _take_expiry(self, _event: Expiring, _now: float) -> Outcome:
+        tokens = self._resume()
+        self._requires_dpop = tokens.token_type == DPOP
+        self._scopes = tokens.requested_scopes or None
+        is_user = self.settings.grant == AUTHORIZATION_CODE
+        return Outcome.RENEWABLE if is_user else Outcome.EXPIRING
+
+    def _take_drop(self, _event: Dropped, _now: float) -> Outcome:
+        self._resume()
+        return Outcome.DROPPED
+
+    def _resume(self) -> TokenSet:
+        """Continue with the authorization server and the client of the token; return the token."""
         tokens = self.tokens
         assert tokens is not None
         self._resource, self._issuer = tokens.resource, tokens.issuer
         self._client = self._client_of(tokens)
-        self._requires_dpop = tokens.token_type == DPOP
-        self._scopes = tokens.requested_scopes or None
         self._authorization_server = AuthorizationServerMetadata(
-            issuer=tokens.issuer, token_endpoint=tokens.token_endpoint
+            issuer=tokens.issuer,
+            token_endpoint=tokens.token_endpoint,
+            revocation_endpoint=tokens.revocation_endpoint,
         )
-        is_user = self.settings.grant == AUTHORIZATION_CODE
-        return Outcome.RENEWABLE if is_user else Outcome.EXPIRING
+        return tokens
 
     # Discovery
 
@@ -1043,14 +1075,39 @@ class ClientFlow:
     def _request_at_token_endpoint(self, parameters: dict[str, str]) -> Action:
         server = self._authorization_server
         assert server is not None
+        parameters["resource"] = self._resource
+        return self._authenticated_request("token_endpoint", server.token_endpoint, parameters)
+
+    def _request_revocation(self, _now: float) -> Action:
+        """Revoke the refresh token, and with it all tokens of its grant, or else the access token.
+
+        https://www.rfc-editor.org/rfc/rfc7009#section-2.1
+        """
+        server, tokens = self._authorization_server, self.tokens
+        assert server is not None
+        assert tokens is not None
+        parameters = {"token": tokens.access_token, "token_type_hint": "access_token"}
+        if tokens.refresh_token is not None:
+            parameters = {"token": tokens.refresh_token, "token_type_hint": REFRESH_TOKEN}
+        return self._authenticated_request(
+            "revocation_endpoint", server.revocation_endpoint, parameters
+        )
+
+    def _authenticated_request(
+        self, name: str, endpoint: str | None, parameters: dict[str, str]
+    ) -> Action:
+        """Return a request of the client at an endpoint; or first one for the client's assertion.
+
+        Raises:
+            AuthorizationError: There is no such endpoint.
+        """
         assert self._client is not None
-        if server.token_endpoint is None:
-            raise self._error(f"{self._issuer} has no token_endpoint")
-        url = self._check_url(server.token_endpoint, "the token_endpoint")
+        if endpoint is None:
+            raise self._error(f"{self._issuer} has no {name}")
+        url = self._check_url(endpoint, f"the {name}")
         method = self._auth_method(self._client)
         if method == "private_key_jwt" and self._client_assertion is None:
             return MakeAssertion("client", self._issuer)
-        parameters["resource"] = self._resource
         return self._form_request(url, parameters, self._client, method)
 
     def _auth_method(self, client: ClientInformation) -> AuthMethod:
@@ -1118,6 +1175,15 @@ class ClientFlow:
         self._result = self._tokens_from(self._token_response(response, self._issuer), now)
         return Outcome.GRANTED
 
+    def _take_revoked(self, response: HttpResponse, _now: float) -> Outcome:
+        if response.status != 200:  # noqa: PLR2004
+            error = _error_in(response)
+            raise self._error(
+                f"{self._issuer} did not revoke the token: {self._text_of(response, error)}",
+                code=None if error is None else error.error,
+            )
+        return Outcome.REVOKED
+
     def _needs_nonce(self, response: HttpResponse) -> bool:
         """Return whether the same request has to be repeated with the server's nonce, once.
 
@@ -1180,6 +1246,7 @@ class ClientFlow:
             resource=self._resource,
             issuer=self._issuer,
             token_endpoint=server.token_endpoint,
+            revocation_endpoint=server.revocation_endpoint,
             client=(
                 self._client
                 if self.settings.client is None
@@ -1199,7 +1266,6 @@ class ClientFlow:
         )
 
     def _finish(self, _now: float) -> Finish:
-        assert self._result is not None
         return Finish(self._result)
 
     # How each step takes an event, and begins.
@@ -1207,6 +1273,7 @@ class ClientFlow:
     _RECEIVERS: ClassVar[Mapping[tuple[Step, type], Callable[[Any, Any, float], Outcome]]] = {
         (Step.IDLE, Challenged): _take_challenge,
         (Step.IDLE, Expiring): _take_expiry,
+        (Step.IDLE, Dropped): _take_drop,
         (Step.RESOURCE_METADATA, HttpResponse): _take_resource_metadata,
         (Step.SERVER_METADATA, HttpResponse): _take_server_metadata,
         (Step.ORIGIN_METADATA, HttpResponse): _take_origin_metadata,
@@ -1223,6 +1290,8 @@ class ClientFlow:
         (Step.ASSERTION, AssertionMade): _take_assertion,
         (Step.TOKEN, AssertionMade): _take_client_assertion,
         (Step.TOKEN, HttpResponse): _take_token,
+        (Step.REVOCATION, AssertionMade): _take_client_assertion,
+        (Step.REVOCATION, HttpResponse): _take_revoked,
     }
 
     _ENTRIES: ClassVar[Mapping[Step, Callable[[Any, float], Outcome | Action]]] = {
@@ -1240,6 +1309,7 @@ class ClientFlow:
         Step.PROVIDER: _exchange_at_provider,
         Step.ASSERTION: _ask_for_assertion,
         Step.TOKEN: _request_token,
+        Step.REVOCATION: _request_revocation,
         Step.FINISHED: _finish,
     }
 

@@ -40,6 +40,7 @@ from mcp_trio._auth.client_flow import (
     ClientFlow,
     ClientGiven,
     ClientInformation,
+    Dropped,
     Event,
     Expiring,
     Finish,
@@ -60,6 +61,7 @@ from mcp_trio._auth.token_store import (
     in_store,
     read_clients,
     read_tokens,
+    remove_tokens,
     write_client,
     write_tokens,
 )
@@ -131,6 +133,42 @@ def http_auth(
     if isinstance(auth, Bearer):
         return BearerAuth(server, auth)
     return ServerAuth(server=server, credentials=auth, http=http, limits=limits)
+
+
+LogOut: TypeAlias = Literal["revoked", "removed", "absent"]
+"""The result of `log_out`: whether the token was revoked, only removed, or not there."""
+
+
+async def log_out(
+    server: str,
+    auth: Credentials,
+    *,
+    http: httpx2.AsyncClient | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> LogOut:
+    """Remove the token for a server from its store, and revoke it at the authorization server.
+
+    A client that is connected keeps its token, which the server rejects once it is revoked. If this
+    is cancelled, the token is removed, but may not be revoked.
+
+    Args:
+        server: The URL of the MCP server.
+        auth: The settings with which the client got the token, such as `OAuth(store=…)`.
+        http: The HTTP client for the request, as in `http_auth`.
+        limits: The limits; see `limits.authorization`.
+
+    Returns:
+        "revoked"; "removed" if the authorization server revokes no tokens, which then stay valid
+        until they expire; "absent" if there was no token.
+
+    Raises:
+        AuthorizationError: The token is removed, but was not revoked; the text says why.
+        ValueError: `server` is not an HTTP URL.
+
+    https://www.rfc-editor.org/rfc/rfc7009
+    """
+    parsed_url(server)
+    return await ServerAuth(server=server, credentials=auth, http=http, limits=limits).log_out()
 
 
 def auth_for(
@@ -474,26 +512,59 @@ class ServerAuth(httpx2.Auth):
             if stored is not None and self._is_renewed(stored, rejected, event):
                 return stored  # by another process
             before = rejected if stored is None else stored
-            flow = ClientFlow(
-                server=self._server,
-                settings=self._settings,
-                tokens=before,
-                clients=await in_store(self._credentials.store, read_clients),
-                state=self._random_text(),
-                verifier=self._random_text(),
+            tokens = await self._run(before, event)
+            assert tokens is not None
+            # With the same client at the same authorization server, both tokens may be of one
+            # grant, which a revocation would end (RFC 7009, section 2.1).
+            if before is not None and (before.issuer, before.client.client_id) != (
+                tokens.issuer,
+                tokens.client.client_id,
+            ):
+                await self._revoke_replaced(before)
+            return tokens
+
+    async def _revoke_replaced(self, tokens: TokenSet) -> None:
+        """Revoke the token of another authorization server or client, if that is possible."""
+        if tokens.revocation_endpoint is None:
+            return
+        try:
+            await self._run(tokens, Dropped())
+        except AuthorizationError as error:
+            logger.info("a replaced token for %s: %s", origin_of(self._server), error)
+
+    async def log_out(self) -> LogOut:
+        """Remove the stored token, and revoke it; see the function `log_out`."""
+        async with self._locked():
+            is_removed, tokens = await in_store(
+                self._credentials.store, remove_tokens, self._server
             )
-            async with self._http_client() as http:
-                driver = _Driver(
-                    flow=flow,
-                    credentials=self._credentials,
-                    http=http,
-                    limits=self._limits.authorization,
-                    proof_key=partial(self._key_for, before),
-                    user_wait=self._user_wait,
-                    wall_clock=self._wall_clock,
-                    random_text=self._random_text,
-                )
-                return await driver.run(event)
+        if tokens is None or tokens.revocation_endpoint is None:
+            return "removed" if is_removed else "absent"
+        await self._run(tokens, Dropped())
+        return "revoked"
+
+    async def _run(self, tokens: TokenSet | None, event: Event) -> TokenSet | None:
+        """Run a flow that begins with a token and an event; return its token, if it gets one."""
+        flow = ClientFlow(
+            server=self._server,
+            settings=self._settings,
+            tokens=tokens,
+            clients=await in_store(self._credentials.store, read_clients),
+            state=self._random_text(),
+            verifier=self._random_text(),
+        )
+        async with self._http_client() as http:
+            driver = _Driver(
+                flow=flow,
+                credentials=self._credentials,
+                http=http,
+                limits=self._limits.authorization,
+                proof_key=partial(self._key_for, tokens),
+                user_wait=self._user_wait,
+                wall_clock=self._wall_clock,
+                random_text=self._random_text,
+            )
+            return await driver.run(event)
 
     @asynccontextmanager
     async def _http_client(self) -> AsyncGenerator[httpx2.AsyncClient]:
@@ -569,8 +640,8 @@ class _Driver:
     random_text: Callable[[], str]
     listener: RedirectListener | None = attrs.field(default=None, init=False)
 
-    async def run(self, event: Event) -> TokenSet:
-        """Run the flow to its end, and store the token.
+    async def run(self, event: Event) -> TokenSet | None:
+        """Run the flow to its end, and store the token, if it gets one.
 
         Cancelled: a token that was issued is stored all the same.
         """
@@ -581,7 +652,7 @@ class _Driver:
                 actions = self.flow.receive(next_event, self.wall_clock())
                 for action in actions:
                     if isinstance(action, Finish):
-                        return await self._finish(action.tokens)
+                        return None if action.tokens is None else await self._finish(action.tokens)
                     next_event = await self._carry_out(action)
         finally:
             if self.listener is not None:

@@ -299,6 +299,21 @@ def write_tokens(store: TokenStore, tokens: TokenSet) -> None:
     store.write("token", tokens.server, msgspec.json.encode(tokens))
 
 
+def remove_tokens(store: TokenStore, server: str) -> tuple[bool, TokenSet | None]:
+    """Remove the token for a server, and the client of its issuer if no other token needs it.
+
+    Return whether there was a token, and the token; None if it could not be read.
+    """
+    tokens = None
+    with suppress(ConfigError):  # a file that cannot be used is removed, too
+        tokens = read_tokens(store, server)
+    is_removed = store.remove("token", server)
+    others = (read_tokens(store, each) for each in store.names("token"))
+    if tokens is not None and all(each is None or each.issuer != tokens.issuer for each in others):
+        store.remove("client", tokens.issuer)
+    return is_removed, tokens
+
+
 def read_clients(store: TokenStore) -> dict[str, ClientInformation]:
     """Return the registered clients by their issuers."""
     clients: dict[str, ClientInformation] = {}

@@ -12,7 +12,7 @@ import msgspec
 
 from mcp_trio._cli.options import is_url
 from mcp_trio._cli.output import Column, Line, echo_error, echo_json, print_table
-from mcp_trio.errors import AuthorizationError, ConfigError
+from mcp_trio.errors import AuthorizationError
 
 if TYPE_CHECKING:
     from mcp_trio._auth.credentials import OAuth
@@ -257,26 +257,36 @@ def _expiry(status: LoginStatus, now: float) -> str:
     return f"in {minutes} min" if minutes >= 0 else "has expired"
 
 
-@auth_command.command("logout", short_help="Remove the token for a server.")
+@auth_command.command("logout", short_help="Revoke and remove the token for a server.")
 @_server_argument
-def logout_command(server: str) -> None:
+@click.option("--local", is_flag=True, help="Remove the token only; do not revoke it.")
+def logout_command(server: str, *, local: bool) -> None:
     """Remove the token for a server, and the client that was registered for it, from this computer.
 
-    The token is not revoked at the authorization server. Exit status: 1 if there is no token.
+    The token is revoked at the authorization server, if that revokes tokens. Exit status: 1 if
+    there is no token, or if it was not revoked.
     """
-    from mcp_trio._auth.token_store import read_tokens
+    import trio
+
+    from mcp_trio._auth.credentials import OAuth
+    from mcp_trio._auth.http_auth import log_out
+    from mcp_trio._auth.token_store import remove_tokens
     from mcp_trio._auth.urls import without_user
 
-    server, is_removed = without_user(server), False
+    server, is_removed, note = without_user(server), False, ""
     for store in token_stores().values():
-        issuer = None
-        with suppress(ConfigError):  # a file that cannot be used is removed, too
-            tokens = read_tokens(store, server)
-            issuer = None if tokens is None else tokens.issuer
-        is_removed |= store.remove("token", server)
-        others = (read_tokens(store, each) for each in store.names("token"))
-        if issuer is not None and all(each is None or each.issuer != issuer for each in others):
-            store.remove("client", issuer)
+        if local:
+            is_removed |= remove_tokens(store, server)[0]
+            continue
+        try:
+            result = trio.run(log_out, server, OAuth(store=store, interactive=False))
+        except AuthorizationError as error:
+            raise click.ClickException(
+                f"the token is removed, but was not revoked: {error.reason}"
+            ) from None
+        is_removed |= result != "absent"
+        if result == "removed":
+            note = "; the authorization server revokes no tokens: it is valid until it expires"
     if not is_removed:
         raise click.ClickException(f"no login to {server}")
-    click.echo(f"logged out of {server}")
+    click.echo(f"logged out of {server}{note}")

@@ -61,6 +61,7 @@ class FakeServers(httpx2.AsyncBaseTransport):
     requests: list = attrs.field(factory=list, init=False)
     secrets: list = attrs.field(factory=list, init=False)
     logins: int = attrs.field(default=0, init=False)
+    revoked: list = attrs.field(factory=list, init=False)
     token_delay: float = 0.0
 
     # What a test looks at.
@@ -150,6 +151,7 @@ class FakeServers(httpx2.AsyncBaseTransport):
             "/register": self.register,
             "/token": self.issue,
             "/authorize": self.agree,
+            "/revoke": self.revoke,
         }
         serve = kinds.get(request.url.path)
         if serve is None:
@@ -204,10 +206,17 @@ class FakeServers(httpx2.AsyncBaseTransport):
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
             "registration_endpoint": f"{self.issuer}/register",
+            "revocation_endpoint": f"{self.issuer}/revoke",
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["client_secret_post"],
         }
         return httpx2.Response(200, json=document | self.server_metadata)
+
+    def revoke(self, request):
+        form = dict(parse_qsl(request.content.decode()))
+        self.revoked.append(form["token"])
+        self.refresh_tokens.pop(form["token"], None)
+        return httpx2.Response(200)
 
     def register(self, _request):
         self.secrets.append("client-secret-1")

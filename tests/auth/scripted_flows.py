@@ -41,6 +41,7 @@ OPENID_URL = "https://login.example/.well-known/openid-configuration"
 ORIGIN_URL = "https://mcp.example/.well-known/oauth-authorization-server"
 TOKEN_URL = "https://login.example/token"
 REGISTER_URL = "https://login.example/register"
+REVOKE_URL = "https://login.example/revoke"
 PROVIDER_URL = "https://provider.example/token"
 
 RESOURCE = {"resource": SERVER, "authorization_servers": [ISSUER]}

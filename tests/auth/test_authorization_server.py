@@ -1,6 +1,7 @@
 """The endpoints of an authorization server."""
 
 import base64
+import json
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from mcp_trio._auth.authorization_storage import SqliteStorage
 from mcp_trio._auth.consent_page import HttpResponse
 from mcp_trio._auth.oauth_clients import trusted_client
 from mcp_trio._protocol.rate_limits import Rate
+from mcp_trio.auth import InvalidTokenError
 from tests.auth.authorizing import (
     CALLBACK,
     CHALLENGE,
@@ -196,6 +198,80 @@ async def test_keys_clients_and_grants_outlive_a_restart(tmp_path):
     content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert tokens["refresh_token"].encode() not in content
     assert tokens["access_token"].encode() not in content
+
+
+async def published(site):
+    """The ids of the published keys."""
+    return [each["kid"] for each in (await site.send("GET", "/jwks")).json["keys"]]
+
+
+async def signed_by(site, client_id):
+    """The id of the key that signs a new token, and the token."""
+    token = (await site.tokens(client_id))["access_token"]
+    return json.loads(base64.urlsafe_b64decode(token.split(".")[0] + "=="))["kid"], token
+
+
+@pytest.mark.requirement("AUTH-28", "AUTHX-28")
+async def test_keys_are_replaced_and_stay_published_while_their_tokens_are_valid(tmp_path):
+    clock, path = Clock(), tmp_path / "auth.sqlite"
+    days = 86_400
+    site = Site.of(storage=path, now=clock, key_seconds=30 * days)
+    other = Site.of(storage=path, now=clock, key_seconds=30 * days)  # another process
+    client_id = await site.client_id(redirect_uris=[CALLBACK], grant_types=["authorization_code"])
+    (first,) = await published(site)
+    clock.now += 30 * days - 1
+    client_id = await site.client_id()
+    assert (await signed_by(site, client_id))[0] == first
+    assert await published(other) == [first]
+    clock.now += 1
+    assert await published(site) == [first, (second := (await published(site))[1])]
+    assert (await signed_by(site, client_id))[0] == first  # the second is published first
+    clock.now += 60
+    assert await published(other) == [first, second]
+    clock.now += 839
+    key, last = await signed_by(other, client_id)
+    assert key == first
+    clock.now += 1
+    assert (await signed_by(other, client_id))[0] == second
+    clock.now += 898
+    assert (await other.server.verify(last)).subject == "alice"
+    clock.now += 62
+    assert await published(site) == await published(other) == [second]
+    for each in (site, other):
+        each.server.storage.close()
+
+
+async def test_keys_that_others_know_can_be_replaced_at_once(site):
+    client_id = await site.client_id()
+    tokens = await site.tokens(client_id)
+    before = await published(site)
+    await site.server.replace_keys()
+    assert set(await published(site)).isdisjoint(before)
+    with pytest.raises(InvalidTokenError, match="signed by no key"):
+        await site.server.verify(tokens["access_token"])
+    renewed = await site.refresh(client_id, tokens["refresh_token"])
+    assert (await site.server.verify(renewed.json["access_token"])).subject == "alice"
+
+
+async def test_processes_that_start_together_have_the_same_key(tmp_path, autojump_clock):
+    sites = [Site.of(storage=tmp_path / "auth.sqlite") for _ in range(5)]
+    found = []
+
+    async def look(site):
+        found.append(await published(site))
+
+    async with trio.open_nursery() as nursery:
+        for site in sites:
+            nursery.start_soon(look, site)
+    assert len(found) == 5
+    assert found.count(found[0]) == 5
+    for site in sites:
+        site.server.storage.close()
+
+
+def test_a_key_signs_for_longer_than_it_is_announced():
+    with pytest.raises(ValueError, match="key_seconds"):
+        AuthorizationServer(login=alice, key_seconds=60)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from mcp_trio._auth.client_flow import (
     TRANSITIONS,
     ClientInformation,
+    Dropped,
     Expiring,
     FlowSettings,
     Outcome,
@@ -27,6 +28,7 @@ from tests.auth.scripted_flows import (
     REGISTER_URL,
     RESOURCE,
     RESOURCE_URL,
+    REVOKE_URL,
     ROOT_RESOURCE_URL,
     SERVER,
     SERVER_METADATA,
@@ -163,6 +165,20 @@ CONVERSATIONS = {
         },
         None,
     ),
+    "a revocation": (
+        {
+            "tokens": token_set(revocation_endpoint=REVOKE_URL),
+            "answers": {REVOKE_URL: answer(b"")},
+        },
+        Dropped(),
+    ),
+    "a revocation by a key": (
+        {
+            "tokens": token_set(revocation_endpoint=REVOKE_URL, client=JWT_CLIENT),
+            "answers": {REVOKE_URL: answer(b"")},
+        },
+        Dropped(),
+    ),
 }
 
 
@@ -183,7 +199,8 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_each_conversation_ends_with_a_token(name):
     options, event = CONVERSATIONS[name]
-    assert Conversation(**options).run(event).access_token == "the-token"
+    tokens = Conversation(**options).run(event)
+    assert tokens is None if isinstance(event, Dropped) else tokens.access_token == "the-token"
 
 
 def test_the_conversations_take_every_transition(taken):
@@ -900,6 +917,46 @@ def test_a_nonce_is_sent_once():
     conversation = Conversation({TOKEN_URL: [NONCE, NONCE]})
     assert "use_dpop_nonce" in failure(conversation, challenged("DPoP"))
     assert len(conversation.forms()) == 2
+
+
+# Revocation
+
+
+@pytest.mark.requirement("AUTHX-26")
+@pytest.mark.parametrize(
+    ("refresh_token", "token", "hint"),
+    [("old-refresh", "old-refresh", "refresh_token"), (None, "old-token", "access_token")],
+)
+def test_a_dropped_token_is_revoked_with_its_grant(refresh_token, token, hint):
+    tokens = token_set(revocation_endpoint=REVOKE_URL, refresh_token=refresh_token)
+    conversation = Conversation({REVOKE_URL: answer(b"")}, tokens=tokens)
+    assert conversation.run(Dropped()) is None
+    form = {"token": token, "token_type_hint": hint, "client_id": "registered-client"}
+    assert conversation.form(REVOKE_URL) == form
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "response", "text"),
+    [
+        (None, None, "has no revocation_endpoint"),
+        ("http://127.0.0.1/x", None, "the revocation_endpoint is not encrypted"),
+        (REVOKE_URL, rejection("unsupported_token_type"), "revoke the token: unsupported_token"),
+        (REVOKE_URL, answer(b"", 503), "did not revoke the token: HTTP 503"),
+    ],
+)
+def test_a_token_that_is_not_revoked_is_an_error(endpoint, response, text):
+    answers = {} if response is None else {REVOKE_URL: response}
+    tokens = token_set(revocation_endpoint=endpoint)
+    assert text in failure(Conversation(answers, tokens=tokens), Dropped())
+
+
+@pytest.mark.requirement("AUTHX-26")
+def test_the_endpoint_that_revokes_a_token_is_kept_with_it():
+    metadata = {**SERVER_METADATA, "revocation_endpoint": REVOKE_URL}
+    answers = {SERVER_URL: answer(metadata), TOKEN_URL: answer({**TOKEN, "refresh_token": "r"})}
+    tokens = Conversation(answers).run()
+    assert tokens.revocation_endpoint == REVOKE_URL
+    assert Conversation(tokens=tokens).run(Expiring()).revocation_endpoint == REVOKE_URL
 
 
 # Programs

@@ -24,6 +24,7 @@ from mcp_trio.auth import (
     TokenExchange,
     WorkloadIdentity,
     http_auth,
+    log_out,
 )
 from mcp_trio.errors import AuthorizationError
 from mcp_trio.limits import AuthorizationLimits
@@ -205,6 +206,68 @@ async def test_another_authorization_server_in_the_midst_of_a_session(servers):
         assert (await call(http)).status_code == 200
     assert servers.count("second.example", "/register") == 1
     assert servers.refreshes == 0
+    # The refresh token of the first one is not used any more.
+    (revocation,) = [each for each in servers.requests if each.url.path == "/revoke"]
+    assert revocation.url.host == "login.example"
+    assert b"token=refresh-token-" in revocation.content
+
+
+async def test_a_token_that_cannot_be_revoked_does_not_hinder_the_next(servers):
+    servers.overrides[f"{ISSUER}/revoke"] = httpx2.Response(500)
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.expire()
+        servers.issuer = "https://second.example"
+        assert (await call(http)).status_code == 200
+    servers.server_metadata = {"revocation_endpoint": None}
+    async with servers.http(auth=servers.auth()) as http:
+        for issuer in ("https://third.example", "https://fourth.example"):
+            servers.expire()
+            servers.issuer = issuer
+            assert (await call(http)).status_code == 200
+    assert servers.count("login.example", "/revoke") == 1
+
+
+async def test_more_scopes_leave_the_refresh_token_before_alone(servers):
+    async with servers.http(auth=servers.auth()) as http:
+        await call(http)
+        servers.required = {"tools/call": {"files"}}
+        assert (await call(http)).status_code == 200
+    assert (servers.logins, servers.revoked) == (2, [])
+
+
+@pytest.mark.requirement("AUTHX-26")
+async def test_a_logout_revokes_the_token_and_forgets_the_client(servers, tmp_path):
+    store = FileTokenStore(tmp_path)
+    oauth = servers.oauth(store=store)
+    async with servers.http(auth=servers.auth(oauth)) as http:
+        await call(http)
+        assert await log_out(SERVER, oauth, http=servers.http()) == "revoked"
+        assert [each[:13] for each in servers.revoked] == ["refresh-token"]
+        assert (store.names("token"), store.names("client")) == ([], [])
+        assert await log_out(SERVER, oauth, http=servers.http()) == "absent"
+        # A client that is connected logs in again, once the server rejects its token.
+        servers.expire()
+        assert (await call(http)).status_code == 200
+    assert servers.logins == 2
+
+
+async def test_a_logout_says_that_a_token_was_not_revoked(servers):
+    oauth = servers.oauth()
+    for metadata, override in (({}, httpx2.Response(503)), ({"revocation_endpoint": None}, None)):
+        servers.server_metadata = metadata
+        servers.overrides = {"/revoke": override}
+        async with servers.http(auth=servers.auth(oauth)) as http:
+            servers.expire()
+            await call(http)
+        if override is None:
+            assert await log_out(SERVER, oauth, http=servers.http()) == "removed"
+        else:
+            with pytest.raises(AuthorizationError, match="did not revoke the token: HTTP 503"):
+                await log_out(SERVER, oauth, http=servers.http())
+        assert oauth.store.names("token") == []
+    with pytest.raises(ValueError, match="URL"):
+        await log_out("server.py", oauth)
 
 
 @pytest.mark.requirement("AUTH-12")

@@ -69,6 +69,7 @@ def test_a_login_is_used_by_other_commands_until_the_logout(invoke, fake, browse
 
     shown = invoke("auth", "logout", fake.server)
     assert shown.stdout == f"logged out of {fake.server}\n"
+    assert [each[:13] for each in fake.revoked] == ["refresh-token"]
     assert invoke("auth", "status").stdout == "no logins\n"
     shown = invoke("auth", "logout", fake.server)
     assert (shown.exit_code, shown.stderr) == (1, f"Error: no login to {fake.server}\n")
@@ -140,6 +141,25 @@ def test_a_logout_forgets_the_client_unless_another_server_uses_it(invoke, fake,
     assert store.names("client") == [fake.issuer]
     invoke("auth", "logout", "https://second.example/mcp")
     assert store.names("client") == []
+
+
+def test_a_logout_says_whether_the_token_was_revoked(invoke, fake, browser):
+    fake.server_metadata = {"revocation_endpoint": None}
+    invoke("auth", "login", fake.server)
+    shown = invoke("auth", "logout", fake.server)
+    assert shown.stdout.endswith("revokes no tokens: it is valid until it expires\n")
+    fake.server_metadata = {}
+    fake.overrides["/revoke"] = httpx2.Response(400, json={"error": "invalid_client"})
+    invoke("auth", "login", fake.server)
+    shown = invoke("auth", "logout", fake.server)
+    assert (shown.exit_code, fake.revoked) == (1, [])
+    assert "is removed, but was not revoked" in shown.stderr
+    assert "invalid_client" in shown.stderr
+    assert invoke("auth", "status").stdout == "no logins\n"
+    invoke("auth", "login", fake.server)
+    requests = len(fake.requests)
+    assert invoke("auth", "logout", fake.server, "--local").exit_code == 0
+    assert len(fake.requests) == requests
 
 
 @pytest.mark.requirement("AUTH-51")
