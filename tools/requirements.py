@@ -36,11 +36,12 @@ GATED_AREAS: Final = (
     *("BASE", "ERR", "META", "TRACE", "LIFE", "TIME", "VER", "DISC", "STATE", "EXT", "TRAN"),
     *("STDIO", "CANC", "PROG", "PING", "TOOL", "RES", "PROM", "COMP", "LOG", "PAG", "CACHE"),
     *("ROOT", "SAMP", "ELIC", "MRTR", "SUB", "ICON", "JSCH", "SSE", "HTTP", "MHTTP", "HDR", "SEC"),
+    *("AUTH", "AUTHX"),
 )
 GATES: Final = dict.fromkeys(PROTOCOL_VERSIONS.values(), GATED_AREAS)
 
-# The traps of other areas (tasks and authorization); all others need a test.
-TRAPS_LATER: Final = frozenset(f"TRAP-{number:02}" for number in range(109, 128))
+# The traps of another area (tasks); all others need a test.
+TRAPS_LATER: Final = frozenset(f"TRAP-{number:02}" for number in range(109, 118))
 
 ID: Final = re.compile(r"[A-Z]+-\d{2,3}")
 REFERENCE: Final = re.compile(r"\b[A-Z]{2,7}-\d{2,3}\b")

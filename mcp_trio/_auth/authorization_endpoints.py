@@ -120,6 +120,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     scopes: Sequence[str]
     resource: str
     has_refresh: bool
+    ends_at: float
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +261,7 @@ class Endpoints:
         unused_seconds: The time after which a registration that was never used ends.
         access_token_seconds: The lifetime of an access token.
         refresh_token_seconds: The lifetime of a refresh token, and of its grant after each use.
+        grant_seconds: The time after which a user has to log in again.
         consent_seconds: The time for which a consent is remembered.
     """
 
@@ -282,6 +284,7 @@ class Endpoints:
     unused_seconds: float
     access_token_seconds: float
     refresh_token_seconds: float
+    grant_seconds: float
     consent_seconds: float
 
     async def respond(self, request: HttpRequest, body: bytes, *, now: float) -> HttpResponse:
@@ -529,6 +532,7 @@ class Endpoints:
             scopes=asked.scopes,
             resource=asked.resource,
             has_refresh="refresh_token" in client.grant_types,
+            ends_at=now + self.grant_seconds,
         )
         await self._add(grant_id, grant, now=now, seconds=CODE_SECONDS)
         record = Code(
@@ -685,9 +689,11 @@ class Endpoints:
             OAuthError: The grant has ended meanwhile.
         """
         grant, scopes = granted
-        lifetime = self.access_token_seconds
+        remaining = grant.ends_at - now
+        token_seconds = min(self.access_token_seconds, remaining)
+        lifetime = token_seconds
         if grant.has_refresh:
-            lifetime = max(lifetime, self.refresh_token_seconds)
+            lifetime = min(max(lifetime, self.refresh_token_seconds), remaining)
         stored = msgspec.json.encode(grant)
         if not await self._replace(grant_id, stored, grant, now=now, seconds=lifetime):
             raise OAuthError("invalid_grant", "the grant has ended")
@@ -698,14 +704,14 @@ class Endpoints:
             "client_id": client.client_id,
             "scope": " ".join(scopes),
             "iat": int(now),
-            "exp": int(now + self.access_token_seconds),
+            "exp": int(now + token_seconds),
             "jti": self.random(),
             GRANT_ID: grant_id,
         }
         response = {
             "access_token": await self.sign(claims),
             "token_type": "Bearer",
-            "expires_in": int(self.access_token_seconds),
+            "expires_in": int(token_seconds),
             "scope": " ".join(scopes),
         }
         if grant.has_refresh:

@@ -242,6 +242,9 @@ class AuthorizationServer:
         access_token_seconds: The lifetime of access tokens.
         refresh_token_seconds: The lifetime of a refresh token that is not used; a user who does
             not use a client for so long has to allow its access again.
+        grant_seconds: The time after which a user has to log in again, however often a client has
+            used its refresh tokens. A user whom an `IdentityProvider` does not know any more has
+            access until then.
         consent_seconds: The time for which the consent of a user is remembered.
         key_seconds: The time after which another key signs tokens; see `replace_keys`, too.
         rates: Rates of requests from one address, by path, in place of the defaults. One client id
@@ -266,6 +269,7 @@ class AuthorizationServer:
     unused_seconds: float = 86_400.0
     access_token_seconds: float = 900.0
     refresh_token_seconds: float = 30 * 86_400.0
+    grant_seconds: float = 90 * 86_400.0
     consent_seconds: float = 365 * 86_400.0
     key_seconds: float = attrs.field(
         default=30 * 86_400.0, validator=attrs.validators.ge(2 * _KEY_NOTICE_SECONDS)
@@ -335,6 +339,7 @@ class AuthorizationServer:
             unused_seconds=self.unused_seconds,
             access_token_seconds=self.access_token_seconds,
             refresh_token_seconds=self.refresh_token_seconds,
+            grant_seconds=self.grant_seconds,
             consent_seconds=self.consent_seconds,
         )
 

@@ -168,6 +168,24 @@ async def test_a_refresh_token_gives_new_tokens_with_the_same_or_fewer_scopes(si
     assert late.problem[0] in {400, 401}
 
 
+@pytest.mark.requirement("AUTH-28")
+async def test_a_user_logs_in_again_however_often_tokens_are_refreshed():
+    site = Site.of(grant_seconds=3600, refresh_token_seconds=1800)
+    client_id = await site.client_id()
+    tokens = await site.tokens(client_id)
+    for _ in range(3):
+        site.clock.now += 1000
+        tokens = (await site.refresh(client_id, tokens["refresh_token"])).json
+    assert tokens["expires_in"] == 600
+    claims = claims_of(tokens["access_token"])
+    assert claims["exp"] == site.clock.now + 600
+    site.clock.now += 601
+    late = await site.refresh(client_id, tokens["refresh_token"])
+    assert late.problem == (400, "invalid_grant")
+    assert not await site.is_alive(tokens["access_token"])
+
+
+@pytest.mark.requirement("AUTHX-27")
 async def test_a_revoked_token_ends_its_grant(site):
     client_id = await site.client_id()
     for name in ("refresh_token", "access_token"):
@@ -283,10 +301,12 @@ async def test_another_method_is_rejected(site, path, method, allow):
     assert (reply.status, reply.headers["allow"]) == (405, allow)
 
 
+@pytest.mark.requirement("AUTH-29")  # users log in; a program has no account here
 @pytest.mark.parametrize(
     ("form", "problem"),
     [
         ({"grant_type": "password"}, (400, "unsupported_grant_type")),
+        ({"grant_type": "client_credentials"}, (400, "unsupported_grant_type")),
         ({}, (400, "invalid_request")),
         ({"grant_type": "authorization_code", "code": "x"}, (400, "invalid_request")),
         ({"grant_type": "refresh_token"}, (400, "invalid_request")),
@@ -312,6 +332,7 @@ async def test_bodies_that_are_no_form_are_rejected(site):
 # Registration -------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("AUTH-43")
 async def test_a_registration_is_answered_with_what_was_registered(site):
     reply = await site.register(client_name="  Bu\u202eoy \n 1", logo_uri="https://x.example/logo")
     assert reply.status == 201
@@ -608,7 +629,7 @@ async def test_a_code_is_for_one_client_verifier_address_and_minute(site):
     assert (await site.redeem(client_id, late)).problem == (400, "invalid_grant")
 
 
-@pytest.mark.requirement("AUTH-73")
+@pytest.mark.requirement("AUTH-73", "AUTH-28")
 async def test_a_refresh_token_that_is_used_twice_ends_its_grant(site):
     client_id = await site.client_id()
     first = await site.tokens(client_id)

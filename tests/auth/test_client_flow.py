@@ -426,7 +426,9 @@ def test_a_user_may_say_that_a_server_supports_pkce():
 # Registration
 
 
-@pytest.mark.requirement("AUTH-44", "AUTH-45", "AUTH-46", "AUTH-52", "AUTH-70", "AUTH-41")
+@pytest.mark.requirement(
+    "AUTH-44", "AUTH-45", "AUTH-46", "AUTH-52", "AUTH-70", "AUTH-41", "AUTH-43"
+)
 def test_a_client_is_registered_as_a_native_application():
     conversation = Conversation()
     tokens = conversation.run()
@@ -908,11 +910,13 @@ def test_a_challenge_for_dpop_requires_a_bound_token():
     assert "not bound to a key" in failure(Conversation(), challenged("DPoP"))
 
 
+@pytest.mark.requirement("AUTHX-20")
 def test_metadata_may_require_a_bound_token():
     resource = {**RESOURCE, "dpop_bound_access_tokens_required": True}
     assert "not bound to a key" in failure(Conversation({RESOURCE_URL: answer(resource)}))
 
 
+@pytest.mark.requirement("AUTHX-19")
 def test_a_nonce_is_sent_once():
     conversation = Conversation({TOKEN_URL: [NONCE, NONCE]})
     assert "use_dpop_nonce" in failure(conversation, challenged("DPoP"))
@@ -962,7 +966,7 @@ def test_the_endpoint_that_revokes_a_token_is_kept_with_it():
 # Programs
 
 
-@pytest.mark.requirement("AUTHX-01")
+@pytest.mark.requirement("AUTHX-01", "AUTHX-09", "AUTHX-11", "AUTH-29")
 def test_a_program_authenticates_for_itself():
     settings = FlowSettings(
         grant="client_credentials", client=client(client_secret="s"), scopes=["mine"]
@@ -978,7 +982,7 @@ def test_a_program_authenticates_for_itself():
     assert conversation.login is None
 
 
-@pytest.mark.requirement("AUTHX-04")
+@pytest.mark.requirement("AUTHX-04", "AUTHX-12", "AUTHX-14")
 def test_an_enterprise_exchanges_an_id_token_for_an_assertion_for_a_token():
     options, _ = CONVERSATIONS["an enterprise"]
     conversation = Conversation(**options)
@@ -999,6 +1003,7 @@ def test_an_enterprise_exchanges_an_id_token_for_an_assertion_for_a_token():
     assert conversation.login is None
 
 
+@pytest.mark.requirement("AUTHX-13")
 def test_an_identity_provider_that_issues_something_else_is_an_error():
     issued = {
         "access_token": "jag",
@@ -1014,6 +1019,7 @@ def test_an_identity_provider_that_refuses_is_named():
     assert "the identity provider issued no token: access_denied" in failure(conversation)
 
 
+@pytest.mark.requirement("AUTHX-15")
 def test_a_workload_presents_its_identity():
     settings = FlowSettings(grant="jwt_bearer", client=client(auth_method="none"))
     conversation = Conversation(settings=settings)

@@ -40,6 +40,7 @@ def test_a_proof_is_accepted(clock, claims):
     check(DPoP(now=clock), proof_of(KEY, **claims))
 
 
+@pytest.mark.requirement("AUTHX-21")
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -68,6 +69,7 @@ def test_another_proof_is_rejected(clock, change, reason):
         check(DPoP(now=clock), proof_of(KEY, **change))
 
 
+@pytest.mark.requirement("AUTHX-21")
 def test_a_proof_by_another_key_is_rejected(clock):
     with pytest.raises(InvalidProofError, match="another key"):
         check(DPoP(now=clock), proof_of(OTHER))
@@ -76,6 +78,7 @@ def test_a_proof_by_another_key_is_rejected(clock):
             check(DPoP(now=clock), junk)
 
 
+@pytest.mark.requirement("AUTHX-22")
 def test_a_proof_is_accepted_once(clock):
     dpop, proof = DPoP(now=clock), proof_of(KEY)
     check(dpop, proof)

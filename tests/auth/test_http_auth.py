@@ -521,6 +521,7 @@ def part(token, number):
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
+@pytest.mark.requirement("AUTHX-16", "AUTHX-17")
 def test_a_proof_names_its_request():
     key = ProofKey(None)
     key.note_nonce("https://h/a", "n")
@@ -534,10 +535,15 @@ def test_a_proof_names_its_request():
         "nonce": "n",
         "ath": base64.urlsafe_b64encode(hashlib.sha256(b"t").digest()).decode().rstrip("="),
     }
-    assert "nonce" not in decoded(key.proof("GET", "https://other/", now=5, token_id="i"))
+    other = key.proof("GET", "https://other/", now=5, token_id="i")
+    assert "nonce" not in decoded(other)
+    header = json.loads(part(other, 0))
+    assert (header["typ"], header["alg"]) == ("dpop+jwt", "ES256")
+    assert "d" not in header["jwk"]
     assert ProofKey(key.jwk).jwk == key.jwk
 
 
+@pytest.mark.requirement("AUTHX-18")
 async def test_bound_tokens_are_sent_with_a_fresh_proof_each_time(servers):
     servers.token_type = "DPoP"
     oauth = servers.oauth()
@@ -555,6 +561,7 @@ async def test_bound_tokens_are_sent_with_a_fresh_proof_each_time(servers):
     assert part(servers.requests[-1].headers["dpop"], 0) == part(proofs[0], 0)
 
 
+@pytest.mark.requirement("AUTHX-19")
 async def test_a_nonce_of_the_server_is_used(servers):
     servers.token_type = "DPoP"
     plain = servers.serve
@@ -578,7 +585,7 @@ async def test_a_nonce_of_the_server_is_used(servers):
 # Programs
 
 
-@pytest.mark.requirement("AUTHX-01", "AUTHX-02")
+@pytest.mark.requirement("AUTHX-01", "AUTHX-02", "AUTHX-09", "AUTHX-10")
 async def test_a_program_gets_and_renews_its_token(servers):
     servers.issues_refresh_tokens = False
     key = ECKey.generate_key("P-256")
@@ -599,6 +606,8 @@ async def test_a_program_gets_and_renews_its_token(servers):
     assert claims["iss"] == claims["sub"] == "bot"
     assert claims["aud"] == ISSUER
     assert claims["exp"] - claims["iat"] == 300
+    assert claims["jti"]
+    assert "client_id" not in form
 
 
 async def test_a_key_that_does_not_fit_is_not_shown(servers):
@@ -609,6 +618,7 @@ async def test_a_key_that_does_not_fit_is_not_shown(servers):
         assert text == "the private_key cannot sign with algorithm 'ES256'"
 
 
+@pytest.mark.requirement("AUTHX-15")
 async def test_a_workload_reads_its_identity_each_time(servers, tmp_path):
     file = tmp_path / "token"
     credentials = WorkloadIdentity(client_id="pod", token=file)

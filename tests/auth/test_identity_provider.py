@@ -136,6 +136,7 @@ async def logged_in(site, provider, **changes):
     return browser, await browser.get(f"/callback?{query}")
 
 
+@pytest.mark.requirement("AUTH-30")
 async def test_a_user_logs_in_at_the_provider_and_allows_access_here(setting):
     site, provider = setting
     browser = Browser(site)
@@ -246,6 +247,53 @@ async def test_a_login_belongs_to_one_browser_and_is_finished_once(setting):
     assert (await browser.get("/callback")).status == 403
     late = await browser.get(target_of("unknown"))
     assert late.status == 400
+
+
+async def session_of(site, provider, subject):
+    """A browser whose user has logged in at the provider as `subject`."""
+    provider.claims = {"sub": subject}
+    browser, back = await logged_in(site, provider)
+    assert back.status == 303
+    return browser
+
+
+@pytest.mark.requirement("AUTH-72", "SEC-05")
+async def test_each_user_allows_each_client_itself(setting):
+    # All clients share one client id at the provider, where the user is not asked again.
+    site, provider = setting
+    ada = await session_of(site, provider, "ada")
+    known, other = await site.client_id(), await site.client_id(client_name="Other")
+    page = await ada.get(target_of(known))
+    assert (await ada.allow(page)).location[1]["code"]
+    assert "code" in (await ada.get(target_of(known))).location[1]  # the consent is remembered
+    asked = await ada.get(target_of(other))
+    assert (asked.status, "Other" in asked.text) == (200, True)
+    bob = await session_of(site, provider, "bob")
+    assert (await bob.get(target_of(known))).status == 200
+
+
+@pytest.mark.requirement("SEC-05")
+async def test_cookies_pages_and_states_of_the_proxy_are_guarded(setting):
+    site, provider = setting
+    browser = Browser(site)
+    client_id = await site.client_id()
+    begun = await browser.get(target_of(client_id))
+    for attribute in ("__Host-", "Secure", "HttpOnly", "SameSite=Lax", "Path=/"):
+        assert attribute in begun.headers["set-cookie"]
+    values = provider.log_in(begun.headers["location"])
+    back = "/callback?" + "&".join(f"{name}={value}" for name, value in values.items())
+    assert (await browser.get(back)).status == 303
+    assert (await browser.get(back)).status == 403  # a state is used once
+    page = await browser.get(target_of(client_id))
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    assert page.headers["x-frame-options"] == "DENY"
+    elsewhere = await browser.get(target_of(client_id).replace(CALLBACK, f"{CALLBACK}/x"))
+    assert (elsewhere.status, "location" in elsewhere.headers) == (400, False)
+    forged = await site.post("/authorize", {"request": page.request_id, "decision": "allow"})
+    assert forged.status == 403  # without the cookies of the browser
+    code = (await browser.allow(page)).location[1]["code"]
+    assert (await browser.allow(page)).status == 403  # a page is used once
+    assert (await site.redeem(client_id, code, code_verifier=VERIFIER)).status == 200
 
 
 async def test_without_a_session_no_decision_is_accepted(setting):

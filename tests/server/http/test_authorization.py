@@ -252,7 +252,7 @@ async def test_a_scope_that_every_request_needs(site, issuer):
 # Metadata.
 
 
-@pytest.mark.requirement("AUTH-13", "AUTH-16", "AUTH-71")
+@pytest.mark.requirement("AUTH-13", "AUTH-16", "AUTH-71", "AUTHX-25")
 @pytest.mark.parametrize("path", [f"{METADATA}/mcp", METADATA])
 async def test_the_metadata_need_no_token(site, path):
     answer = await site.ask("GET", path=path)
@@ -323,6 +323,7 @@ def with_proof(token, key, scheme="DPoP", **claims):
     }
 
 
+@pytest.mark.requirement("AUTHX-08", "AUTHX-21", "AUTHX-23", "AUTHX-24")
 async def test_a_bound_token_needs_a_proof_with_each_request(site, issuer):
     key = jwk.ECKey.generate_key("P-256")
     token = bound(issuer, key)
@@ -338,11 +339,14 @@ async def test_a_bound_token_needs_a_proof_with_each_request(site, issuer):
         (with_proof(issuer.token(scope="mcp"), key), "invalid_token"),
         (with_proof(token, key, url="https://server.example/other"), "invalid_dpop_proof"),
         (bearer(issuer, cnf={"x5t#S256": "x"}), "invalid_token"),
+        (bearer(issuer, cnf={"kid": "x"}), "invalid_token"),
+        (bearer(issuer, cnf="x"), "invalid_token"),
     ):
         answer = await site.ask_stateless(call("whoami"), **wrong)
         assert (answer.status, challenge_of(answer).error) == (401, error)
 
 
+@pytest.mark.requirement("AUTHX-24", "AUTHX-25")
 async def test_a_proof_may_need_a_nonce(open_site, issuer):
     settings = protected(issuer, dpop=DPoP(is_required=True, uses_nonces=True, now=lambda: NOW))
     site = await open_site(notes(settings), hosts=["*"])
@@ -797,6 +801,40 @@ async def test_a_mount_has_a_rule_of_its_own(open_site, issuer, middleware, is_r
     assert challenge_of(denied).scopes == ("mcp", "notes", *of_entry)
     metadata = (await site.ask("GET", path=METADATA)).json
     assert "notes" in metadata["scopes_supported"]
+
+
+@pytest.mark.requirement("AUTH-11", "TRAP-127")
+async def test_a_token_is_not_passed_on_to_other_servers(nursery):
+    seen = []
+
+    async def note(request):
+        seen.append(dict(request.headers))
+        return "upstream"
+
+    inner, outer = Server("inner", auth=note), Server("outer", auth=StaticTokens({"secret": "ann"}))
+
+    @inner.tool
+    async def who(ctx: Context) -> str:
+        return ctx.auth.subject
+
+    def served(server):
+        return nursery.start(lambda task_status: server.serve_http(port=0, task_status=task_status))
+
+    upstream = await served(inner)
+    outer.mount(upstream, prefix="far")
+
+    @outer.tool
+    async def fetch(ctx: Context) -> str:
+        response = await ctx.http.get(upstream)
+        return str(response.status_code)
+
+    async with Client(await served(outer), token="secret") as client:
+        assert text_of(await client.call_tool("far_who")) == "upstream"
+        await client.call_tool("fetch")
+    assert len(seen) >= 3
+    assert "secret" not in str(seen)
+    assert not [each for each in seen if "authorization" in each]
+    nursery.cancel_scope.cancel()
 
 
 async def test_a_subscription_needs_the_rule_of_a_mount(open_site, issuer):
