@@ -4,8 +4,7 @@ from mcp_trio._replay.live_replay import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server
 from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio._testing.faults import Fault, Faults, FaultyChannel, channel_pair
-from mcp_trio._testing.logins import allow_access
-from mcp_trio._testing.peers import WirePeer
+from mcp_trio._testing.peers import WirePeer, allow_access
 from mcp_trio._testing.simulation import (
     SimulatedRequest,
     SimulatedSession,

@@ -14,7 +14,6 @@ https://www.rfc-editor.org/rfc/rfc9700 (security)
 
 import base64
 import binascii
-import hashlib
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -50,6 +49,7 @@ from mcp_trio._auth.oauth_clients import (
     registered_client,
 )
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
+from mcp_trio._protocol.security import digest_text
 
 T = TypeVar("T")
 
@@ -866,8 +866,6 @@ def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:
 
 def _proves(verifier: str, challenge: str) -> bool:
     """Return whether a verifier belongs to a challenge (RFC 7636, section 4.6)."""
-    digest = hashlib.sha256(verifier.encode()).digest()
-    computed = base64.urlsafe_b64encode(digest).rstrip(b"=")
-    return _VERIFIER.fullmatch(verifier) is not None and hmac.compare_digest(
-        computed, challenge.encode()
-    )
+    computed = digest_text(verifier.encode())
+    is_formed = _VERIFIER.fullmatch(verifier) is not None
+    return is_formed and hmac.compare_digest(computed.encode(), challenge.encode())

@@ -36,17 +36,15 @@ from mcp_trio._auth.authorization_endpoints import (
 )
 from mcp_trio._auth.authorization_storage import AuthorizationStorage, SqliteStorage
 from mcp_trio._auth.challenges import checked_scopes
-from mcp_trio._auth.client_documents import ClientDocuments
 from mcp_trio._auth.consent_page import HttpResponse, error_page
 from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
-from mcp_trio._auth.oauth_clients import OAuthClient
+from mcp_trio._auth.oauth_clients import ClientDocuments, OAuthClient
 from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims
-from mcp_trio._jsonrpc.auth_info import AuthInfo
+from mcp_trio._jsonrpc.messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
-from mcp_trio._protocol.rate_limits import Rate, TokenBuckets
 from mcp_trio._protocol.security import LOOPBACK
-from mcp_trio._protocol.shares import network_of
+from mcp_trio._protocol.shares import Rate, TokenBuckets, network_of
 
 if TYPE_CHECKING:
     import httpx2

@@ -21,7 +21,6 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization
 """
 
 import base64
-import hashlib
 import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +48,7 @@ from mcp_trio._auth.urls import (
     is_resource_of,
     origin_of,
 )
+from mcp_trio._protocol.security import digest_text
 from mcp_trio.errors import AuthorizationError
 
 # Settings, actions and events ---------------------------------------------------------------------
@@ -943,13 +943,12 @@ class ClientFlow:
         assert self._client is not None
         endpoint = self._check_url(server.authorization_endpoint, "the authorization_endpoint")
         check_authorization_url(endpoint)
-        digest = hashlib.sha256(self.verifier.encode()).digest()
         query = {
             "response_type": "code",
             "client_id": self._client.client_id,
             "redirect_uri": self._redirect_uri,
             "state": self.state,
-            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge": digest_text(self.verifier.encode()),
             "code_challenge_method": S256,
             "resource": self._resource,
         }

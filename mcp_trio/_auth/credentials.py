@@ -7,7 +7,7 @@ import inspect
 import os
 import webbrowser
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
@@ -41,32 +41,6 @@ PrivateKey: TypeAlias = str | bytes | Mapping[str, Any]
 
 _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  no secret
 _ASSERTION_SECONDS: Final = 300
-
-
-class Credentials(Protocol):
-    """Settings with which `http_auth` gets tokens."""
-
-    extension: ClassVar[str | None]
-    """The extension of the protocol that a client announces with these credentials."""
-
-    @property
-    def store(self) -> TokenStore:
-        """The store in which tokens are kept."""
-        ...
-
-    def flow_settings(self) -> FlowSettings:
-        """Return the settings of the flow."""
-        ...
-
-    async def assertion(self, action: MakeAssertion, *, now: float, token_id: str) -> str:
-        """Return a token that this side makes or holds.
-
-        Args:
-            action: The token that is needed.
-            now: The time, in seconds since 1970.
-            token_id: A random id for a token that is made.
-        """
-        ...
 
 
 def _checked_scopes(scopes: Collection[str] | None) -> tuple[str, ...] | None:
@@ -242,10 +216,6 @@ class OAuth:
             trusted_hosts=frozenset(self.trusted_hosts),
         )
 
-    async def assertion(self, action: MakeAssertion, *, now: float, token_id: str) -> str:
-        """Not needed for this grant."""
-        raise NotImplementedError
-
 
 def _needs_one(**given: object) -> None:
     if sum(value is not None for value in given.values()) != 1:
@@ -295,18 +265,6 @@ class ClientCredentials:
                 auth_method="private_key_jwt" if self.secret is None else None,
             ),
             trusted_hosts=frozenset(self.trusted_hosts),
-        )
-
-    async def assertion(self, action: MakeAssertion, *, now: float, token_id: str) -> str:
-        """Return the assertion with which the client authenticates."""
-        assert self.private_key is not None
-        return signed_client_assertion(
-            client_id=self.client_id,
-            audience=action.audience,
-            key=self.private_key,
-            algorithm=self.algorithm,
-            now=now,
-            token_id=token_id,
         )
 
 
@@ -366,16 +324,6 @@ class EnterpriseManaged:
             ),
         )
 
-    async def assertion(
-        self,
-        action: MakeAssertion,  # noqa: ARG002  only one token is asked for
-        *,
-        now: float,  # noqa: ARG002
-        token_id: str,  # noqa: ARG002
-    ) -> str:
-        """Return the ID token."""
-        return await _read_source(self.id_token)
-
 
 @attrs.frozen(kw_only=True)
 class WorkloadIdentity:
@@ -410,16 +358,6 @@ class WorkloadIdentity:
             ),
             trusted_hosts=frozenset(self.trusted_hosts),
         )
-
-    async def assertion(
-        self,
-        action: MakeAssertion,  # noqa: ARG002  only one token is asked for
-        *,
-        now: float,  # noqa: ARG002
-        token_id: str,  # noqa: ARG002
-    ) -> str:
-        """Return the JWT."""
-        return await _read_source(self.token)
 
 
 @attrs.frozen(kw_only=True)
@@ -462,15 +400,47 @@ class TokenExchange:
             trusted_hosts=frozenset(self.trusted_hosts),
         )
 
-    async def assertion(
-        self,
-        action: MakeAssertion,  # noqa: ARG002  only one token is asked for
-        *,
-        now: float,  # noqa: ARG002
-        token_id: str,  # noqa: ARG002
-    ) -> str:
-        """Return the token to exchange."""
-        return await _read_source(self.token)
+
+Credentials: TypeAlias = (
+    OAuth | ClientCredentials | EnterpriseManaged | WorkloadIdentity | TokenExchange
+)
+"""Settings with which `http_auth` gets tokens.
+
+`extension` is the extension of the protocol that a client announces with them.
+"""
+
+
+async def assertion_of(
+    credentials: Credentials, action: MakeAssertion, *, now: float, token_id: str
+) -> str:
+    """Return a token that this side makes or holds.
+
+    Args:
+        credentials: The settings of the client.
+        action: The token that is needed.
+        now: The time, in seconds since 1970.
+        token_id: A random id for a token that is made.
+
+    Raises:
+        AuthorizationError: The token cannot be read, or the key cannot sign.
+    """
+    match credentials:
+        case ClientCredentials():
+            assert credentials.private_key is not None
+            return signed_client_assertion(
+                client_id=credentials.client_id,
+                audience=action.audience,
+                key=credentials.private_key,
+                algorithm=credentials.algorithm,
+                now=now,
+                token_id=token_id,
+            )
+        case EnterpriseManaged():
+            return await _read_source(credentials.id_token)
+        case WorkloadIdentity() | TokenExchange():
+            return await _read_source(credentials.token)
+        case OAuth():
+            raise AssertionError("a login needs no assertion")
 
 
 @attrs.frozen

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from mcp_trio._auth.verification import ALGORITHMS, check_algorithms, jws_registry
+from mcp_trio._protocol.security import digest_text
 
 if TYPE_CHECKING:
     from joserfc.jws import JWSRegistry
@@ -102,14 +103,13 @@ class DPoP:
             raise InvalidProofError("the proof is not signed by the key that it has") from error
         if not hmac.compare_digest(key.thumbprint(), thumbprint):
             raise InvalidProofError("the token is bound to another key")
-        digest = hashlib.sha256(token.encode("ascii")).digest()
         issued_at, proof_id = claims.get("iat"), claims.get("jti")
         now = self.now()
         if claims.get("htm") != method:
             raise InvalidProofError("the proof is for another method")
         if not isinstance(claims.get("htu"), str) or _normal(claims["htu"]) != _normal(url):
             raise InvalidProofError("the proof is for another URL")
-        if claims.get("ath") != _base64(digest):
+        if claims.get("ath") != digest_text(token.encode("ascii")):
             raise InvalidProofError("the proof is for another token")
         if not isinstance(issued_at, int | float) or not abs(now - issued_at) <= self.seconds_max:
             raise InvalidProofError("the proof is too old, or from the future")
@@ -137,7 +137,8 @@ class DPoP:
     def nonce(self) -> str:
         """Return a nonce, which is valid for `seconds_max`."""
         made_at = int(self.now()).to_bytes(_TIME_BYTES, "big")
-        return _base64(made_at + self._mac(made_at))
+        nonce = made_at + self._mac(made_at)
+        return base64.urlsafe_b64encode(nonce).decode().rstrip("=")
 
     def _is_nonce(self, nonce: Any) -> bool:
         try:
@@ -150,10 +151,6 @@ class DPoP:
 
     def _mac(self, data: bytes) -> bytes:
         return hmac.digest(self.nonce_key, data, "sha256")[:_MAC_BYTES]
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def _normal(url: str) -> tuple[str, str, int | None, str]:

@@ -121,7 +121,7 @@ class Fetcher:
     async def _send(
         self, client: "httpx2.AsyncClient", method: str, url: str, request: dict[str, Any]
     ) -> Fetched:
-        import httpx2
+        from mcp_trio._transports.http_client_requests import bounded_body
 
         headers = {"Accept": JSON, "Accept-Encoding": "identity", **request.pop("headers", {})}
         async with client.stream(
@@ -132,28 +132,14 @@ class Fetcher:
             timeout=self.seconds_max,
             **request,
         ) as response:
-            body = bytearray()
-            if response.is_stream_consumed:  # by its transport
-                body += response.content
-            else:
-                try:
-                    async for piece in response.aiter_raw():
-                        if len(body) <= self.bytes_max:
-                            body += piece
-                            if len(body) > self.bytes_max:
-                                # The loop goes on until the closed stream ends by itself: Python
-                                # warns of an async generator that is left earlier.
-                                await response.aclose()
-                except httpx2.TransportError:
-                    if len(body) <= self.bytes_max:
-                        raise
-            if len(body) > self.bytes_max:
+            body = await bounded_body(response, self.bytes_max, is_raw=True)
+            if body is None:
                 text = f"the body has more than {self.bytes_max} bytes"
                 raise FetchError(url, text, response.status_code)
             return Fetched(
                 response.status_code,
                 {name.lower(): value for name, value in response.headers.items()},
-                bytes(body),
+                body,
             )
 
 

@@ -6,8 +6,6 @@ a system task, because a cancelled request must not lose a token that was just i
 has then invalidated the refresh token that was used for it.
 """
 
-import base64
-import hashlib
 import logging
 import secrets
 import time
@@ -53,7 +51,7 @@ from mcp_trio._auth.client_flow import (
     StoreClient,
     TokenSet,
 )
-from mcp_trio._auth.credentials import Bearer, Credentials, OAuth
+from mcp_trio._auth.credentials import Bearer, Credentials, OAuth, assertion_of
 from mcp_trio._auth.redirect_listener import RedirectListener
 from mcp_trio._auth.token_store import (
     Release,
@@ -73,9 +71,10 @@ from mcp_trio._auth.urls import (
     origin_of,
     without_user,
 )
+from mcp_trio._protocol.security import digest_text
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.http_client_requests import (
-    body_pieces,
+    bounded_body,
     default_ssl_context,
     parsed_url,
 )
@@ -297,8 +296,7 @@ class ProofKey:
         if nonce is not None:
             claims["nonce"] = nonce
         if access_token is not None:
-            digest = hashlib.sha256(access_token.encode()).digest()
-            claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+            claims["ath"] = digest_text(access_token.encode())
         return jwt.encode(header, claims, self._key)
 
 
@@ -674,8 +672,8 @@ class _Driver:
             case Authorize():
                 return Redirected(await self._authorize(action))
             case MakeAssertion():
-                token = await self.credentials.assertion(
-                    action, now=self.wall_clock(), token_id=self.random_text()
+                token = await assertion_of(
+                    self.credentials, action, now=self.wall_clock(), token_id=self.random_text()
                 )
                 return AssertionMade(token)
             case Finish():
@@ -733,19 +731,17 @@ class _Driver:
                     f"{request.url} answered with Content-Encoding {encoding!r}, although the"
                     " request has Accept-Encoding: identity"
                 )
-            body, bytes_max = bytearray(), self.limits.document_bytes_max
-            async with body_pieces(response) as pieces:
-                async for piece in pieces:
-                    body += piece
-                    if len(body) > bytes_max:
-                        raise self._error(
-                            f"{request.url} answered with more than"
-                            f" limits.authorization.document_bytes_max ({bytes_max}) bytes"
-                        )
+            bytes_max = self.limits.document_bytes_max
+            body = await bounded_body(response, bytes_max)
+            if body is None:
+                raise self._error(
+                    f"{request.url} answered with more than"
+                    f" limits.authorization.document_bytes_max ({bytes_max}) bytes"
+                )
         finally:
             await response.aclose()
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return HttpResponse(status=response.status_code, headers=headers, body=bytes(body))
+        return HttpResponse(status=response.status_code, headers=headers, body=body)
 
     async def _check_address(self, url: str) -> None:
         """Check that the name in a URL does not lead closer to this computer than the server.

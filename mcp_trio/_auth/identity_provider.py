@@ -9,8 +9,6 @@ https://openid.net/specs/openid-connect-core-1_0.html#CodeFlowAuth
 https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization/security-considerations
 """
 
-import base64
-import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +26,7 @@ from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
 from mcp_trio._auth.metadata import AuthorizationServerMetadata
 from mcp_trio._auth.oauth_clients import digest_of
 from mcp_trio._protocol.http_headers import HttpRequest
+from mcp_trio._protocol.security import digest_text
 
 if TYPE_CHECKING:
     import httpx2
@@ -164,7 +163,6 @@ class IdentityProvider:
             now=now,
             expires_at=now + _LOGIN_SECONDS,
         )
-        digest = hashlib.sha256(verifier.encode()).digest()
         parameters = {
             "response_type": "code",
             "client_id": self.client_id,
@@ -172,7 +170,7 @@ class IdentityProvider:
             "scope": " ".join(self.scopes),
             "state": state,
             "nonce": nonce,
-            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge": digest_text(verifier.encode()),
             "code_challenge_method": "S256",
         }
         endpoint = metadata.authorization_endpoint or ""

@@ -27,9 +27,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from mcp_trio import types
-from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
+    AuthInfo,
     Batch,
     DecodedMessage,
     Decoder,

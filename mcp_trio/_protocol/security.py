@@ -1,4 +1,6 @@
-"""The host and origin check of web transports, against DNS rebinding and cross-site requests.
+"""Security of web transports: the host and origin check, and the form of digests.
+
+The check is against DNS rebinding and cross-site requests.
 
 A page in a browser can send requests to the user's machine, but it can hide neither its own origin
 (`Origin`) nor the name under which it found the server (`Host`). Programs other than browsers send
@@ -7,6 +9,8 @@ no `Origin`, and pass.
 https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#security-warning
 """
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from ipaddress import ip_address
@@ -37,6 +41,14 @@ _SHOWN_CHARS_MAX: Final = 100
 _EXPOSED: Final = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce"
 _METHODS: Final = "GET, POST, DELETE"
 _PREFLIGHT_SECONDS: Final = "600"
+
+
+def digest_text(data: bytes) -> str:
+    """Return the SHA-256 digest in Base64URL without padding.
+
+    PKCE (RFC 7636), DPoP (RFC 9449) and thumbprints of certificates (RFC 8705) have this form.
+    """
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def is_loopback(host: str) -> bool:

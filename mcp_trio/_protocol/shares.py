@@ -1,4 +1,4 @@
-"""Fair shares: how much of a limited resource each client may take, and the queue for it.
+"""Fair shares: how much of a limited resource each client may take, and how often it may ask.
 
 A *place* is one unit of the resource, such as a running handler, a connection or a byte of a queue.
 A client is known by its principal if it is authenticated, and otherwise by its address, so all
@@ -13,6 +13,7 @@ shares in the end, and one share stays free for the next client.
 
 import functools
 import ipaddress
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -236,3 +237,53 @@ class Queue(Generic[Item]):
         if not turns:
             del self._turns[number]
             self._numbers &= ~(1 << number)
+
+
+# Rates --------------------------------------------------------------------------------------------
+
+_KEYS_MAX: Final = 10_000
+
+# Sums of intervals may miss the exact value.
+_ROUNDING_SECONDS: Final = 1e-6
+
+
+@attrs.frozen
+class Rate:
+    """A rate: requests per minute in the long run, and requests that may come at once."""
+
+    per_minute: float = attrs.field(validator=attrs.validators.gt(0))
+    burst: int = attrs.field(validator=attrs.validators.ge(1))
+
+
+@attrs.define(eq=False, repr=False)
+class TokenBuckets:
+    """Token buckets by key.
+
+    Full buckets are forgotten. If there are too many, those that were not used for longest are
+    forgotten as well. Each bucket is stored as the time at which it is full.
+    """
+
+    _full_at: OrderedDict[Hashable, float] = attrs.field(
+        factory=OrderedDict[Hashable, float], init=False
+    )
+
+    def take(self, key: Hashable, rate: Rate, now: float) -> float:
+        """Take a token from a bucket; return the seconds until there is one, or 0.
+
+        Args:
+            key: The key of the bucket.
+            rate: The rate at which the bucket is filled.
+            now: The time of a monotonic clock, in seconds.
+        """
+        interval = 60 / rate.per_minute
+        full_at = max(self._full_at.get(key, now), now) + interval
+        missing = full_at - now - rate.burst * interval
+        if missing > _ROUNDING_SECONDS:
+            return missing
+        self._full_at[key] = full_at
+        self._full_at.move_to_end(key)
+        while self._full_at and (
+            len(self._full_at) > _KEYS_MAX or next(iter(self._full_at.values())) <= now
+        ):
+            self._full_at.popitem(last=False)
+        return 0.0

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from mcp_trio._jsonrpc.auth_info import AuthInfo
+from mcp_trio._jsonrpc.messages import AuthInfo
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.suggestions import missing_attribute
 from mcp_trio._session.handlers import Handling, InputResponse

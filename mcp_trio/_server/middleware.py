@@ -16,7 +16,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.rate_limits import Rate, TokenBuckets
+from mcp_trio._protocol.shares import Rate, TokenBuckets
 from mcp_trio._server.context import Context
 from mcp_trio._server.introspection import name_of
 from mcp_trio.errors import SERVER_BUSY, RequestError, ToolError

@@ -1,7 +1,9 @@
-"""A scripted peer that sends exactly the messages of a test, over any channel."""
+"""Scripted peers: one that sends exactly the messages of a test, and a user who allows access."""
 
+import re
 from collections import deque
 from collections.abc import Mapping
+from html import unescape
 from typing import Any, Final
 
 import attrs
@@ -16,6 +18,9 @@ from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import METHOD_NOT_FOUND
 
 HANDSHAKE_ID: Final = "handshake"
+
+# The form of the consent page of an `AuthorizationServer`.
+_FORM: Final = re.compile(r'<form method="post" action="([^"]*)"><input[^>]* value="([^"]*)">')
 
 
 @attrs.define(eq=False)
@@ -203,3 +208,33 @@ def _encode(message: bytes | Mapping[str, Any]) -> bytes:
 def _decode(data: bytes | Oversized) -> dict[str, Any]:
     assert isinstance(data, bytes), f"a message over the size limit arrived: {data}"
     return msgspec.json.decode(data, type=dict[str, Any])
+
+
+async def allow_access(url: str) -> str:
+    """Allow the access of a client on the consent page, and return where the user is sent.
+
+        async with Client(url, auth=OAuth(on_authorize=allow_access, store=MemoryTokenStore())): ...
+
+    Args:
+        url: The URL of the authorization request, at a server with `DevelopmentLogin`.
+
+    Returns:
+        The URL to which the server redirects, which is not opened.
+
+    Raises:
+        ValueError: There is no consent page, or the server does not redirect.
+    """
+    import httpx2
+
+    async with httpx2.AsyncClient() as browser:
+        page = await browser.get(url)
+        found = _FORM.search(page.text)
+        if found is None:
+            raise ValueError(f"no consent page, but status {page.status_code}: {page.text}")
+        action, request_id = map(unescape, found.groups())
+        form = {"request": request_id, "decision": "allow"}
+        decided = await browser.post(action, data=form)
+        if "location" not in decided.headers:
+            raise ValueError(f"no redirect, but status {decided.status_code}: {decided.text}")
+        location: str = decided.headers["location"]
+        return location

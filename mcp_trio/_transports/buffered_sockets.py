@@ -5,9 +5,7 @@ a plain connection has none: it reads bytes that have arrived, and writes bytes 
 accepts at once.
 """
 
-import base64
 import contextlib
-import hashlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Generator
@@ -17,6 +15,7 @@ from typing import Final
 import attrs
 import trio
 
+from mcp_trio._protocol.security import digest_text
 from mcp_trio._transports.concurrency import FairSemaphore, IdleConnection
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio.limits import Limits
@@ -326,8 +325,7 @@ class TlsSocket(BufferedSocket):
             self._secured = secured  # a failed connection lingers without it
             certificate: bytes | None = secured.getpeercert(binary_form=True)
             if certificate is not None:
-                digest = hashlib.sha256(certificate).digest()
-                self.client_certificate = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+                self.client_certificate = digest_text(certificate)
             return True
         self.is_broken = True  # nothing can be sent that the client could decrypt
         return False

@@ -388,6 +388,25 @@ async def body_pieces(
                 pass
 
 
+async def bounded_body(
+    response: httpx2.Response, bytes_max: int, *, is_raw: bool = False
+) -> bytes | None:
+    """Return the body, decoded or raw; None if it has more than `bytes_max` bytes.
+
+    Decoding has no limit, as in `body_pieces`.
+    """
+    if response.is_stream_consumed:  # by its transport
+        return response.content if len(response.content) <= bytes_max else None
+    body = bytearray()
+    async with body_pieces(response, is_raw=is_raw) as pieces:
+        async for piece in pieces:
+            body += piece
+            if len(body) > bytes_max:
+                await response.aclose()  # so that nothing more arrives
+                return None
+    return bytes(body)
+
+
 def content_encoding(response: httpx2.Response) -> str:
     """Return the `Content-Encoding` of a body, in lower case; empty if the body has none."""
     value: str = response.headers.get("content-encoding", "")

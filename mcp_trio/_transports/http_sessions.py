@@ -20,9 +20,9 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import has_line_end
 from mcp_trio._jsonrpc.messages import (
+    AuthInfo,
     Batch,
     DecodedMessage,
     Message,

@@ -12,7 +12,7 @@ from mcp_trio._auth.authorization_server import AuthorizationServer, Development
 from mcp_trio._auth.authorization_storage import SqliteStorage
 from mcp_trio._auth.consent_page import HttpResponse
 from mcp_trio._auth.oauth_clients import trusted_client
-from mcp_trio._protocol.rate_limits import Rate
+from mcp_trio._protocol.shares import Rate
 from mcp_trio.auth import InvalidTokenError
 from tests.auth.authorizing import (
     CALLBACK,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from mcp_trio import ConnectionLost
-from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.lines import join_lines
 from mcp_trio._jsonrpc.messages import (
+    AuthInfo,
     Batch,
     DecodedMessage,
     Decoder,

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from mcp_trio._jsonrpc.auth_info import AuthInfo
-from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._jsonrpc.messages import AuthInfo, Decoder
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import (
     STATUS_OF_ERROR,

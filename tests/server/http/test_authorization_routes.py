@@ -59,7 +59,14 @@ async def test_other_tokens_are_rejected_and_a_revoked_one_at_once(nursery):
     assert authorization.issuer == url.removesuffix("/mcp")
 
     async def token(endpoints, resource, now):
-        grant = Grant(subject="ada", client_id="c", scopes=[], resource=resource, has_refresh=False)
+        grant = Grant(
+            subject="ada",
+            client_id="c",
+            scopes=[],
+            resource=resource,
+            has_refresh=False,
+            ends_at=now + 3600,
+        )
         await endpoints._add("grant", grant, now=now, seconds=900)
         granted = OAuthClient(client_id="c"), "grant", (grant, [])
         return json.loads((await endpoints._with_tokens(*granted, now)).body)["access_token"]

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from mcp_trio import Limits
-from mcp_trio._jsonrpc.auth_info import AuthInfo
 from mcp_trio._jsonrpc.messages import (
+    AuthInfo,
     Batch,
     DecodedMessage,
     Decoder,

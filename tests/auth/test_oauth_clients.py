@@ -13,8 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from mcp_trio._auth.client_documents import ClientDocuments
-from mcp_trio._auth.oauth_clients import InvalidClientError, is_document_url
+from mcp_trio._auth.oauth_clients import ClientDocuments, InvalidClientError, is_document_url
 from tests.auth.authorizing import CALLBACK, CHALLENGE, Site
 
 URL = "https://app.example/oauth/client.json"
