@@ -195,9 +195,9 @@ class Handling(msgspec.Struct, eq=False):
         if self._scope is not None:
             self._scope.cancel()
 
-    async def progress(
+    def progress(
         self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """Report progress, if the peer asked for it and the progress has grown.
 
         Each call checks for cancellation, and every 64th is a full checkpoint. If this is
@@ -206,8 +206,8 @@ class Handling(msgspec.Struct, eq=False):
         Raises:
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
-        connection = self.session.connection
-        await self._send(lambda: connection.progress(self.request, progress, total, message))
+        report = self.session.connection.progress
+        return self._send(functools.partial(report, self.request, progress, total, message))
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification that belongs to this request.

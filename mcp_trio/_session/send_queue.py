@@ -11,7 +11,7 @@ answers cannot make the queue grow. Our own requests and notifications wait for 
 caller's task and never pause the reader.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -124,7 +124,7 @@ class SendQueue:
 
     # Waiting.
 
-    async def ready(self, lane: Lane | None, *, checkpoint: bool = True) -> None:
+    def ready(self, lane: Lane | None, *, checkpoint: bool = True) -> Awaitable[None]:
         """Wait until there is room for a request or notification; check for cancellation.
 
         Without `checkpoint`, other tasks run only if there is no room. After a loss this returns at
@@ -132,8 +132,10 @@ class SendQueue:
         the lane's outcome.
         """
         if lane is None:
-            await self._room(checkpoint=checkpoint)
-            return
+            return self._room(checkpoint=checkpoint)
+        return self._turn_and_room(lane, checkpoint=checkpoint)
+
+    async def _turn_and_room(self, lane: Lane, *, checkpoint: bool) -> None:
         try:
             if self.sequencer.replays:
                 await self.sequencer.turn(lane)
