@@ -206,8 +206,9 @@ class Handling(msgspec.Struct, eq=False):
         Raises:
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
-        report = self.session.connection.progress
-        return self._send(functools.partial(report, self.request, progress, total, message))
+        connection = self.session.connection
+        # While this waits, a retry may replace the request.
+        return self._send(lambda: connection.progress(self.request, progress, total, message))
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification that belongs to this request.
