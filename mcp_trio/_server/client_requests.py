@@ -63,8 +63,8 @@ from mcp_trio._server.type_adapters import (
     convert,
     json_schema,
     line,
-    name_of,
     text_in,
+    type_name,
 )
 from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.effects import randomness
@@ -191,7 +191,7 @@ def _form_of_hint(kind: Any) -> Form:
     if is_model:
         pairs = [*_fields_of_model(kind)]
     else:
-        field_of = functools.partial(_FormField, owner=name_of(kind))
+        field_of = functools.partial(_FormField, owner=type_name(kind))
         pairs = [(it, field_of(name=it.wire_name, hint=it.hint)) for it in fields_of(kind)]
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -240,7 +240,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
-    owner = name_of(kind)
+    owner = type_name(kind)
     try:
         schema = _flat(json_schema(TypeReader().readable(kind)))
     except Exception as error:  # pydantic raises `RuntimeError` for a type without a JSON form
@@ -366,7 +366,7 @@ class _FormField:
             return {**schema, "type": "string", **self._choice_schema(choices, "oneOf")}
         kind = self.json_schema.get("type")
         if kind not in _LIMITS:
-            raise self._rejection(f"a form is flat and cannot have a {name_of(self.core)}")
+            raise self._rejection(f"a form is flat and cannot have a {type_name(self.core)}")
         schema |= {"type": kind, **_subset(self.json_schema, _LIMITS[kind])}
         # Forms have no exclusive limits, but those of an integer have inclusive equivalents.
         if kind == "integer" and "exclusiveMinimum" in self.json_schema:

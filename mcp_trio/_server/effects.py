@@ -19,7 +19,6 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.records import encode_body
-from mcp_trio._server.base_context import BaseContext
 from mcp_trio._server.introspection import (
     called_function,
     name_of,
@@ -177,6 +176,13 @@ def active_context() -> CurrentContext | None:
 
 # Calls as effects -------------------------------------------------------------------------------
 
+
+class Opaque:
+    """A base class of values that are never recorded: as arguments they are `OPAQUE`."""
+
+    __slots__ = ()
+
+
 # The recorded form of an argument that has no JSON form.
 OPAQUE: Final = "<opaque>"
 _OPAQUE: Final = encode_body(OPAQUE)
@@ -306,7 +312,7 @@ def _encoded(value: Any, served: "ServedSession", levels: int = _WALKED_LEVELS) 
         and kind not in _PLAIN
         and (value is lifespan or any(value is it for it in _attributes(lifespan)))
     )
-    if isinstance(value, BaseContext) or is_of_lifespan:
+    if isinstance(value, Opaque) or is_of_lifespan:
         return _OPAQUE
     try:
         if levels and (kind is list or kind is tuple) and not _are_plain(value):
@@ -456,7 +462,7 @@ class _Results:
         try:
             return self._decode(body)
         except Exception as error:  # The same.
-            self._reject(f"is not what it is annotated with, {self.hint}", error)
+            self._reject(f"does not have the annotated type, {self.hint}", error)
 
     def _reject(self, why: str, cause: Exception | None = None) -> NoReturn:
         reason = "" if cause is None else f": {cause}"

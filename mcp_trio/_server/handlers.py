@@ -810,7 +810,7 @@ class ServedSession:
         if found is not None:
             return await self._complete_in_mount(found[0], handling, params)
         if not (registry.completions or registry.reaches_remotes):
-            raise RequestError(METHOD_NOT_FOUND, "method not found: nothing is completed here")
+            raise RequestError(METHOD_NOT_FOUND, "method not found: this server has no completions")
         if entry is None or not self.is_visible(entry):
             raise self._unknown(*target)
         if argument.name not in entry.arguments:
@@ -1018,7 +1018,7 @@ def _converted(registered: Registered, convert: Callable[[*Values], T], *values:
     try:
         return convert(*values)
     except TypeError as error:
-        error.add_note(f"in what {registered.name!r} returned")
+        error.add_note(f"in the value that {registered.name!r} returned")
         raise
 
 

@@ -306,7 +306,7 @@ class McpEndpoint:
                 raise RejectedError(Rejection(status=400, text=str(error))) from None
             if stream.is_ended and not stream.has_messages:
                 # After an empty stream, the TypeScript SDK would reconnect for ever.
-                text = f"the stream of event {event_id!r} has ended: nothing comes behind it"
+                text = f"the stream of event {event_id!r} has ended: no event follows it"
                 headers = [("Allow", "POST, DELETE")]
                 raise RejectedError(Rejection(status=405, text=text, headers=headers))
         else:

@@ -28,9 +28,9 @@ from mcp_trio._server.openapi_requests import (
     JSON,
     MULTIPART,
     STYLES,
-    Argument,
     Call,
     Location,
+    RequestArgument,
     RequestTemplate,
 )
 from mcp_trio._server.openapi_schemas import (
@@ -334,7 +334,7 @@ class _OperationReader:
     objects_max: int
     properties: dict[str, Any] = attrs.field(factory=dict[str, Any], init=False)
     required: list[str] = attrs.field(factory=list[str], init=False)
-    arguments: list[Argument] = attrs.field(factory=list[Argument], init=False)
+    arguments: list[RequestArgument] = attrs.field(factory=list[RequestArgument], init=False)
     notes: list[str] = attrs.field(factory=list[str], init=False)
     media_type: str | None = attrs.field(default=None, init=False)
     needs_body: bool = attrs.field(default=False, init=False)
@@ -431,7 +431,7 @@ class _OperationReader:
         if is_required:
             self.required.append(name)
         self.arguments.append(
-            Argument(name=name, location=location, wire_name=wire_name, **details)
+            RequestArgument(name=name, location=location, wire_name=wire_name, **details)
         )
 
     def _add_body(self, body: _RequestBody) -> None:
@@ -699,7 +699,7 @@ def _error_result(text: str) -> CallToolResult:
 
 def _resource_uri(
     reading: _OperationReader, method: str, path: str
-) -> tuple[str, dict[str, Argument]]:
+) -> tuple[str, dict[str, RequestArgument]]:
     """Return the URI, or URI template, of an operation, and the arguments by variable.
 
     Raises:
@@ -707,7 +707,7 @@ def _resource_uri(
     """
     if method != "GET":
         raise Unsupported("a resource is read by GET")
-    arguments: dict[str, Argument] = {}
+    arguments: dict[str, RequestArgument] = {}
     in_query: list[str] = []
     for argument in reading.arguments:
         kind = reading.properties[argument.name].get("type")
@@ -735,7 +735,7 @@ def _resource_handler(
     sender: _Sender,
     template: RequestTemplate,
     uri: UriTemplate,
-    arguments: Mapping[str, Argument],
+    arguments: Mapping[str, RequestArgument],
     required: Sequence[str],
     *,
     wants_json: bool,
@@ -801,7 +801,7 @@ class OperationRegistration:
             ValueError: A name in `rename` is invalid or given twice, or no operation has its id.
         """
         if len(set(self.rename.values())) < len(self.rename):
-            raise ValueError("rename= has a name twice")
+            raise ValueError("rename= gives one name to several operations")
         self._names.update(dict.fromkeys(self.rename.values()))
         entries: list[OpenApiEntry] = []
         limits = self.server.limits.messages

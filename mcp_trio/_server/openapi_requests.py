@@ -50,7 +50,7 @@ _VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
 
 
 @attrs.frozen(kw_only=True)
-class Argument:
+class RequestArgument:
     """An argument of a tool, and its place in the request.
 
     Attributes:
@@ -105,7 +105,7 @@ class RequestTemplate:
 
     method: str
     path: str
-    arguments: Sequence[Argument]
+    arguments: Sequence[RequestArgument]
     media_type: str | None = None
     needs_body: bool = False
 
@@ -117,7 +117,7 @@ class RequestTemplate:
         """
         # Only JSON has a null; elsewhere the parameter is left out.
         with_null = ("member", "body") if self.media_type not in (FORM, MULTIPART) else ()
-        at: dict[Location, list[tuple[Argument, Any]]] = {}
+        at: dict[Location, list[tuple[RequestArgument, Any]]] = {}
         for argument in self.arguments:
             value: Any = values.get(argument.name)
             if value is not None or (argument.name in values and argument.location in with_null):
@@ -141,7 +141,7 @@ class RequestTemplate:
             return _multipart(call, members)
         if self.media_type == FORM:
             arguments = members or [
-                (Argument(name=name, location="member", wire_name=name), it)
+                (RequestArgument(name=name, location="member", wire_name=name), it)
                 for name, it in value.items()
             ]
             fields = (field for argument, it in arguments for field in _fields(argument, it))
@@ -153,7 +153,7 @@ class RequestTemplate:
         headers["Content-Type"] = self.media_type
         return attrs.evolve(call, headers=headers, content=content)
 
-    def _path(self, values: Sequence[tuple[Argument, Any]]) -> str:
+    def _path(self, values: Sequence[tuple[RequestArgument, Any]]) -> str:
         texts = {argument.wire_name: _path_text(argument, value) for argument, value in values}
         path = _VARIABLE.sub(lambda found: texts.get(found[1], ""), self.path)
         # A client would remove such a segment together with the one before it, which leads to the
@@ -163,7 +163,7 @@ class RequestTemplate:
         return path
 
 
-def _path_text(argument: Argument, value: Any) -> str:
+def _path_text(argument: RequestArgument, value: Any) -> str:
     name, first = quote(argument.wire_name, safe=""), ""
     if argument.style == "matrix":
         first = f";{name}="
@@ -194,7 +194,7 @@ def _path_text(argument: Argument, value: Any) -> str:
     return first + separator.join(texts)
 
 
-def _fields(argument: Argument, value: Any) -> list[str]:
+def _fields(argument: RequestArgument, value: Any) -> list[str]:
     """Return the fields of a query, a form or a cookie: `name=value`, both encoded."""
     safe = _RESERVED.replace("&", "").replace("#", "") if argument.keeps_reserved else ""
     name = quote(argument.wire_name, safe="")
@@ -229,7 +229,7 @@ def _deep(path: str, value: Any) -> Iterator[tuple[str, str]]:
         yield path, _text(value)
 
 
-def _header(argument: Argument, value: Any) -> str:
+def _header(argument: RequestArgument, value: Any) -> str:
     if argument.is_json or not (is_array(value) or is_object(value)):
         text = _text(value, is_json=argument.is_json)
     elif is_object(value):
@@ -244,7 +244,7 @@ def _header(argument: Argument, value: Any) -> str:
     return text
 
 
-def _multipart(call: Call, members: Sequence[tuple[Argument, Any]]) -> Call:
+def _multipart(call: Call, members: Sequence[tuple[RequestArgument, Any]]) -> Call:
     files: list[tuple[str, tuple[None, bytes, str | None]]] = []
     for argument, value in members:
         for item in value if is_array(value) else [value]:

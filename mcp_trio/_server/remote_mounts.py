@@ -144,7 +144,7 @@ class Failure(msgspec.Struct, frozen=True):
         return RequestError(self.code, self.message, self.data)
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class ClientAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a `Question`, or an error."""
 
     result: msgspec.Raw | None = None
@@ -523,7 +523,7 @@ async def _report(handling: Handling, served: "ServedSession", event: Event) -> 
 
 async def _asked(
     handling: Handling, served: "ServedSession", question: Question, call: "RemoteCall"
-) -> Answer:
+) -> ClientAnswer:
     """Return the answer of the session's client to a question of the mounted server."""
     try:
         params = msgspec.json.decode(question.params)
@@ -533,10 +533,10 @@ async def _asked(
         asked = msgspec.structs.replace(ask.asked(), on_progress=report)
         (result,) = await ask_all(handling, [asked])
     except RequestError as error:
-        return Answer(failure=Failure(error.code, error.message, error.data))
+        return ClientAnswer(failure=Failure(error.code, error.message, error.data))
     except MCPError as error:
-        return Answer(failure=Failure(INTERNAL_ERROR, str(error)))
-    return Answer(result=msgspec.Raw(msgspec.json.encode(result)))
+        return ClientAnswer(failure=Failure(INTERNAL_ERROR, str(error)))
+    return ClientAnswer(result=msgspec.Raw(msgspec.json.encode(result)))
 
 
 # The part that only effects use -----------------------------------------------------------------
@@ -551,7 +551,7 @@ class RemoteCall:
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
     _taken: Wakeup = attrs.field(factory=Wakeup, init=False)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
-    _answers: dict[int, Answer] = attrs.field(factory=dict[int, Answer], init=False)
+    _answers: dict[int, ClientAnswer] = attrs.field(factory=dict[int, ClientAnswer], init=False)
     # The progress of the client that is asked, for the mounted server; the oldest is dropped.
     _progress: deque[tuple[int, types.ProgressParams]] = attrs.field(
         factory=partial(deque[Any], maxlen=_EVENTS_QUEUED_MAX), init=False
@@ -622,7 +622,7 @@ class RemoteCall:
         assert answer.result is not None
         return METHODS[method].decode_result(answer.result)
 
-    async def _answer_to(self, number: int, report: ReportProgress | None) -> Answer:
+    async def _answer_to(self, number: int, report: ReportProgress | None) -> ClientAnswer:
         while True:
             if self.has_ended:
                 raise RequestError(INTERNAL_ERROR, "the request of the client has ended")
@@ -636,7 +636,7 @@ class RemoteCall:
             else:
                 await self._taken.wait()
 
-    async def answer(self, number: int, answer: Answer) -> Event:
+    async def answer(self, number: int, answer: ClientAnswer) -> Event:
         """Pass on the answer to a question."""
         self._answers[number] = answer
         self._taken.wake()

@@ -185,7 +185,7 @@ class UnionReading(msgspec.Struct, frozen=True, eq=False):
                 errors.append(error)
         if self.likeliest(value) is not None:
             raise errors[0]
-        raise ValueError(f"Expected `{' | '.join(name_of(hint) for hint, _ in self.members)}`")
+        raise ValueError(f"Expected `{' | '.join(type_name(hint) for hint, _ in self.members)}`")
 
     def _in_turn(self, value: Any) -> list[tuple[Any, Any]]:
         if isinstance(value, str):
@@ -200,7 +200,7 @@ class UnionReading(msgspec.Struct, frozen=True, eq=False):
         return {"anyOf": [*inner]}
 
 
-def name_of(hint: Any) -> str:
+def type_name(hint: Any) -> str:
     """Return the name of a type in errors."""
     if isinstance(hint, type) and not typing.get_args(hint):
         return "null" if hint is type(None) else hint.__name__
@@ -239,7 +239,7 @@ class ClassReading(SingleReading):
         if doc is not None and doc.startswith(f"{origin.__name__}("):
             doc = None  # A dataclass without a docstring has its signature in that place.
         return msgspec.defstruct(
-            name_of(self.kind),
+            type_name(self.kind),
             rows,
             module=origin.__module__,
             namespace={"__qualname__": origin.__qualname__, "__doc__": doc},
@@ -363,7 +363,7 @@ def _limited(hint: Any, limits: Sequence[Any]) -> Any:
             checks.append(_check(hint, limit))
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
     make = functools.partial(_checked, checks)
-    return stand_in(name_of(strip_metadata(hint)), DerivedReading(hint, make)) if checks else hint
+    return stand_in(type_name(strip_metadata(hint)), DerivedReading(hint, make)) if checks else hint
 
 
 def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
@@ -386,7 +386,7 @@ def _checked(checks: Iterable[Callable[[Any], None]], value: Any) -> Any:
 def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
     import annotated_types as at
 
-    name = name_of(strip_metadata(hint))
+    name = type_name(strip_metadata(hint))
     if isinstance(limit, at.Predicate):
         called = getattr(limit.func, "__name__", "<lambda>")
         text = f"another `{name}`" if called == "<lambda>" else f"`{name}` that `{called}` accepts"
@@ -526,7 +526,7 @@ def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tup
     else:
         text = str(error) if isinstance(error, ValueError) else ""
         if not text or _CATTRS_JARGON.match(text):
-            text = f"Expected `{name_of(hint)}`"
+            text = f"Expected `{type_name(hint)}`"
         yield path, text
 
 
@@ -906,14 +906,14 @@ class TypeReader:
         """
         custom = self._custom(hint)
         if custom is not None:
-            return stand_in(name_of(hint), custom)
+            return stand_in(type_name(hint), custom)
         if hint is object:
             return Any
         if has_fields(hint):
             if not any(map(self._is_foreign, reachable([hint]))):
                 return hint
             if hint not in self._built:
-                self._built[hint] = stand_in(name_of(hint), ClassReading(hint, self.readable))
+                self._built[hint] = stand_in(type_name(hint), ClassReading(hint, self.readable))
             return self._built[hint]
         if typing.get_origin(hint) is Annotated:
             return constrained(self.readable(hint.__origin__), hint.__metadata__)
@@ -932,8 +932,8 @@ class TypeReader:
         if _is_union_accepted(found):
             return found
         if hint in reachable(members):
-            raise TypeError(f"{name_of(hint)} is recursive: make its members structs with a tag")
-        return stand_in(name_of(hint), UnionReading([*zip(members, inner, strict=True)]))
+            raise TypeError(f"{type_name(hint)} is recursive: make its members structs with a tag")
+        return stand_in(type_name(hint), UnionReading([*zip(members, inner, strict=True)]))
 
     def may_change(self, value: Any) -> bool:
         """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""

@@ -864,9 +864,9 @@ def test_an_effect_returns_the_annotated_type(hint, value, result):
         (dict[str, object] | None, {"it": (1, 2)}, "would lose something"),
         (list, [math.nan], "would lose something"),
         (Known, {"name": "Ada", "masts": 3}, "would lose something"),
-        (float, math.nan, "is not what it is annotated with"),
-        (type(None), 3, "is not what it is annotated with"),
-        (str, 3, "is not what it is annotated with"),
+        (float, math.nan, "does not have the annotated type"),
+        (type(None), 3, "does not have the annotated type"),
+        (str, 3, "does not have the annotated type"),
         (str, "\ud800", "has no JSON form"),
         (None, object(), "has no JSON form"),
         (None, fractions.Fraction(1, 2), "has no JSON form"),
@@ -893,7 +893,7 @@ def test_an_annotation_that_cannot_be_read_is_rejected_with_the_functions_name(h
 
 
 def test_a_recorded_result_of_another_type_is_rejected():
-    with pytest.raises(TypeError, match="is not what it is annotated with"):
+    with pytest.raises(TypeError, match="does not have the annotated type"):
         codec(int).decoded(b'"three"')
 
 

@@ -100,7 +100,7 @@ async def test_a_return_value_that_is_no_object_is_an_internal_error(server, ser
 
     asker = await serve(server)
     assert (await asker.error("acme/odd"))["message"] == "internal error"
-    assert "in what 'acme/odd' returned" in caplog.text
+    assert "in the value that 'acme/odd' returned" in caplog.text
 
 
 async def test_a_handler_may_raise_a_request_error(server, serve):

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Limits, ResourceNotFound, Server
-from mcp_trio._server.openapi_requests import Argument, RequestTemplate
+from mcp_trio._server.openapi_requests import RequestArgument, RequestTemplate
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import MessageLimits
 from tests.server.conftest import played_again
@@ -372,7 +372,7 @@ STYLES = [
 def test_values_are_written_as_in_the_table_of_the_specification(
     location, style, is_exploded, value, text
 ):
-    argument = Argument(
+    argument = RequestArgument(
         name="a", location=location, wire_name="color", style=style, is_exploded=is_exploded
     )
     path = "/x/{color}" if location == "path" else "/x"
@@ -387,7 +387,7 @@ def test_values_are_written_as_in_the_table_of_the_specification(
 
 
 def test_reserved_characters_of_a_query_may_be_kept():
-    argument = Argument(name="a", location="query", wire_name="a", keeps_reserved=True)
+    argument = RequestArgument(name="a", location="query", wire_name="a", keeps_reserved=True)
     template = RequestTemplate(method="GET", path="/x", arguments=[argument])
     assert template.call({"a": "b/c?d:e&f#g"}).url == "/x?a=b/c?d:e%26f%23g"
     assert template.call({"a": None}).url == "/x"  # only JSON has a null
@@ -798,7 +798,7 @@ def test_operations_are_included_excluded_and_renamed():
     ("rename", "text"),
     [
         ({"ships/gone": "x"}, "ids that no operation has: ships/gone"),
-        ({"ships/get": "x", "ships/add": "x"}, "has a name twice"),
+        ({"ships/get": "x", "ships/add": "x"}, "gives one name to several operations"),
         ({"ships/get": "a b"}, "'a b' is not a valid name for a tool"),
     ],
 )

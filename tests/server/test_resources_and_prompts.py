@@ -626,7 +626,7 @@ async def test_a_value_that_is_no_list_of_strings_is_an_internal_error(
     asker = await serve(server_of(values))
     error = await asker.error("completion/complete", of_prompt("port"))
     assert error == {"code": -32603, "message": "internal error"}
-    assert "in what 'port of sail' returned" in caplog.text
+    assert "in the value that 'port of sail' returned" in caplog.text
 
 
 @pytest.mark.requirement("COMP-09")

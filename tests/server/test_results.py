@@ -361,7 +361,7 @@ async def test_the_log_names_the_handler_whose_value_cannot_be_sent(serve, caplo
         assert failure_text(answer["result"]) == "internal error in odd"
     else:
         assert answer["error"]["message"] == "internal error"
-    assert "in what 'odd' returned" in caplog.text
+    assert "in the value that 'odd' returned" in caplog.text
 
 
 # Structured output of tools, and the output schemas that describe it.
@@ -725,7 +725,7 @@ async def test_a_result_that_does_not_match_its_schema_is_never_sent(
     asker = await serve(server, protocol_version=protocol_version)
     assert await asker.failure("it") == "internal error in it"
     assert why in caplog.text
-    assert "in what 'it' returned" in caplog.text
+    assert "in the value that 'it' returned" in caplog.text
 
 
 # Complete results.
