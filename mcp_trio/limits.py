@@ -116,7 +116,7 @@ class RequestLimits(_Options):
 
     all_clients_factor: int = attrs.field(default=4, validator=attrs.validators.ge(2))
     """All clients that share one session, by stateless requests over HTTP, may together use this
-    multiple of each limit that counts for one client. A client takes a place only while it has
+    multiple of each limit that counts for one client. A client gets one more only while it has
     fewer than are free."""
 
     first_request_seconds: float = 60.0
@@ -223,7 +223,7 @@ class HttpLimits(_Options):
 
     all_clients_factor: int = attrs.field(default=2, validator=attrs.validators.ge(2))
     """All clients together may have this multiple of `connections_max`, `handshakes_max`,
-    `bodies_bytes_max` and `sessions_max`. A client takes a place only while it has fewer than are
+    `bodies_bytes_max` and `sessions_max`. A client gets one more only while it has fewer than are
     free."""
 
     handshakes_max: int = 256

@@ -272,7 +272,7 @@ class BufferedSocketStream(trio.abc.HalfCloseableStream):
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class TlsSocket(BufferedSocket):
-    """A `BufferedSocket` with TLS, by Trio's `SSLStream`; `shake_hands` comes first.
+    """A `BufferedSocket` with TLS, by Trio's `SSLStream`; `do_handshake` comes first.
 
     A plain `BufferedSocket` below the `SSLStream` has the time limit of writes, and closes.
 
@@ -292,15 +292,15 @@ class TlsSocket(BufferedSocket):
     def __attrs_post_init__(self) -> None:
         self._plain = BufferedSocket(socket=self.socket, limits=self.limits)
 
-    async def shake_hands(self, handshakes: FairSemaphore) -> bool:
+    async def do_handshake(self, handshakes: FairSemaphore) -> bool:
         """Do the TLS handshake; return False if the client fails or takes too long.
 
         The handshake may take `limits.http.headers_seconds`. After a failed one, `linger` and
         `close` end the connection. OpenSSL takes about 50 KiB for a connection, so it gets none
-        before the client has sent a byte, and before there is a place.
+        before the client has sent a byte, and its turn has come.
 
         Args:
-            handshakes: The places of the handshakes that the clients of the listener may do.
+            handshakes: Limits the handshakes of each client, and of all clients of the listener.
         """
         client = self.socket.client
         with (

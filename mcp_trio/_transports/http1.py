@@ -39,14 +39,14 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         request: The request as the application sees it.
         body_bytes: The length of the body; None for a chunked body.
-        takes_chunks: Whether the client understands a chunked response.
+        accepts_chunks: Whether the client accepts a chunked response.
         is_last: Whether the connection closes after the response.
         awaits_continue: Whether the client sends the body only after `100 Continue`.
     """
 
     request: HttpRequest
     body_bytes: int | None
-    takes_chunks: bool
+    accepts_chunks: bool
     is_last: bool
     awaits_continue: bool
 
@@ -125,7 +125,7 @@ def parse_request(
     return ParsedRequest(
         request=without.request.with_header("content-length", length[1].decode("ascii")),
         body_bytes=int(length[1]),
-        takes_chunks=without.takes_chunks,
+        accepts_chunks=without.accepts_chunks,
         is_last=without.is_last,
         awaits_continue=without.awaits_continue,
     )
@@ -177,24 +177,24 @@ def _parse_request(
         client=client,
         certificate=certificate,
     )
-    is_new = parsed.http_version == b"1.1"
+    is_http_1_1 = parsed.http_version == b"1.1"
     # h11 has checked that a length is one number, and that the only coding is `chunked`.
     body_bytes: int | None = None
     if "transfer-encoding" not in request.headers:
         body_bytes = int(request.headers.get("content-length", "0"))
     elif "content-length" in request.headers:
         raise Rejected(400, "the request has both Content-Length and Transfer-Encoding")
-    elif not is_new:
+    elif not is_http_1_1:
         raise Rejected(400, "an HTTP/1.0 request cannot have Transfer-Encoding")
-    expected = request.header("expect") if is_new else None
+    expected = request.header("expect") if is_http_1_1 else None
     if expected is not None and expected.lower() != "100-continue":
         raise Rejected(417, "the only Expect value that this server supports is 100-continue")
     connection = (request.header("connection") or "").lower().split(",")
     return ParsedRequest(
         request=request,
         body_bytes=body_bytes,
-        takes_chunks=is_new,
-        is_last=not is_new or "close" in [each.strip(" \t") for each in connection],
+        accepts_chunks=is_http_1_1,
+        is_last=not is_http_1_1 or "close" in [each.strip(" \t") for each in connection],
         awaits_continue=expected is not None,
     )
 
@@ -232,14 +232,14 @@ def encoded_response_headers(
         ValueError: The status is not a final one, a header has characters that would start another
             header, or a header belongs to the host.
     """
-    written = _written(status, tuple(headers))
+    first = _encoded_response_headers(status, tuple(headers))
     end = b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n"
-    return written + framing + b"date: " + date_at(int(time.time())) + end
+    return first + framing + b"date: " + date_at(int(time.time())) + end
 
 
 # Most responses have the same status and headers as an earlier one, except for the length.
 @functools.lru_cache(maxsize=256)
-def _written(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
+def _encoded_response_headers(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
     if status not in _STATUSES:
         raise ValueError(f"{status} is not a final HTTP status (200 to 599)")
     fields = encoded(headers)

@@ -295,7 +295,7 @@ class HttpChannel:
     reports_losses: ClassVar[bool] = True
 
     _link: Link = attrs.field(alias="link")
-    _condition: ReportedState = attrs.field(alias="condition")
+    _reported_state: ReportedState = attrs.field(alias="reported_state")
     _random_source: RandomSource = attrs.field(alias="random_source")
     _has_own_client: bool = attrs.field(alias="has_own_client")
     _tries_http_sse_first: bool = attrs.field(alias="tries_http_sse_first")
@@ -342,12 +342,12 @@ class HttpChannel:
     @property
     def state(self) -> State:
         """The state of the connection: "connecting", "open", "retrying" or "closed"."""
-        return self._condition.state
+        return self._reported_state.state
 
     @property
     def reason(self) -> str:
         """Why the state is "retrying" or "closed"."""
-        return self._condition.reason
+        return self._reported_state.reason
 
     @property
     def uses_http_sse(self) -> bool:
@@ -458,7 +458,7 @@ class HttpChannel:
                 if stream.is_oversized:
                     text += " after a message over limits.messages.bytes_max"
                 else:
-                    self._condition.become("retrying", stream.end_reason)
+                    self._reported_state.become("retrying", stream.end_reason)
                 limit = f" ({stream.exceeded_limit})" if stream.exceeded_limit else ""
                 raise OutcomeUnknown(f"{text} before the response arrived{limit}")
             await stream.resume()
@@ -468,7 +468,7 @@ class HttpChannel:
         headers = self._headers(message)
         async with self._link.post(message.data, headers, url=self._endpoint) as response:
             await self._link.check_success(response)
-            self._condition.become("open")
+            self._reported_state.become("open")
             request.is_accepted = True
             self._decisions.unpark_all()
             if message.method == INITIALIZE:
@@ -498,7 +498,7 @@ class HttpChannel:
             link=self._link,
             on_message=partial(self._take, request=request),
             random_source=self._random_source,
-            condition=self._condition,
+            reported_state=self._reported_state,
             resume_seconds=math.inf if request is None else limits.http.resume_seconds,
         )
 
@@ -520,7 +520,7 @@ class HttpChannel:
             return LocalProtocolError(str(error))
         loss = self._link.loss_from(error)
         if isinstance(error, httpx2.RequestError):
-            self._condition.become("retrying", str(loss))
+            self._reported_state.become("retrying", str(loss))
         return loss
 
     def _fail(self, request: _PendingRequest, loss: ConnectionLost | LocalProtocolError) -> None:
@@ -673,7 +673,7 @@ class HttpChannel:
                     message.data, headers, url=self._endpoint, on_progress=on_progress
                 ) as response:
                     await self._link.check_success(response)
-                    self._condition.become("open")
+                    self._reported_state.become("open")
                     # The connection can be used again only after the body.
                     await self._link.body_prefix(response)
         except SessionNotFound:
@@ -757,14 +757,14 @@ class HttpChannel:
             kind = ConnectionLost if request.is_session_unknown else OutcomeUnknown
             self._fail(request, kind(reason))
         self._inbox.end()
-        self._condition.become("closed", reason)
+        self._reported_state.become("closed", reason)
         self._nursery.cancel_scope.cancel()
 
     # The channel's task
 
     async def start(self) -> None:
         """Start the task that all requests run in; nothing is sent."""
-        self._condition.begin()
+        self._reported_state.begin()
         trio.lowlevel.spawn_system_task(self._run, context=copy_context())
         with trio.CancelScope(shield=True):  # a cancelled caller could not close the channel
             await self._started.wait()
@@ -847,7 +847,7 @@ async def open_http_channel(
     client = client_for(parsed) if http is None else cast("httpx2.AsyncClient", http)
     channel = HttpChannel(
         link=Link(http=client, url=parsed, headers=headers or {}, limits=limits, auth=auth),
-        condition=ReportedState(on_state),
+        reported_state=ReportedState(on_state),
         random_source=random_source,
         has_own_client=http is None,
         tries_http_sse_first=tries_http_sse_first,

@@ -459,7 +459,7 @@ class EventStream:
         link: The requests to the server.
         on_message: Called with each message.
         random_source: Spreads the pauses between connections.
-        condition: The state of the channel.
+        reported_state: The state of the channel.
         resume_seconds: How long connections may fail in a row until the stream is given up.
         was_accepted: Whether the server has accepted at least one GET request.
         last_event_id: The id of the last event, after which the stream is resumed.
@@ -472,7 +472,7 @@ class EventStream:
     link: Link
     on_message: OnMessage
     random_source: RandomSource
-    condition: ReportedState
+    reported_state: ReportedState
     resume_seconds: float = math.inf
     was_accepted: bool = attrs.field(default=False, init=False)
     last_event_id: str | None = attrs.field(default=None, init=False)
@@ -534,7 +534,7 @@ class EventStream:
         The pause is at least as long as the server asked for, and longer after failures. The last
         connection is tried when the stream would be given up.
         """
-        self.condition.become("retrying", self.end_reason)
+        self.reported_state.become("retrying", self.end_reason)
         asked_seconds = None if self._retry_ms is None else self._retry_ms / 1000
         if asked_seconds is not None and not self.failures:
             pause = max(asked_seconds, _PAUSE_SECONDS_MIN)
@@ -561,7 +561,7 @@ class EventStream:
                 check_event_stream(response)
                 self.was_accepted = True
                 self.was_tried.set()
-                self.condition.become("open")
+                self.reported_state.become("open")
                 await self.read(response)
         except httpx2.RequestError as error:
             self.end_reason = str(error) or type(error).__name__

@@ -146,7 +146,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         """Receive until the body is complete; `data` are its bytes so far."""
         unfinished = UnfinishedBody(self.bodies, network_of(self.request.client))
 
-        def is_over() -> bool:
+        def is_finished() -> bool:
             if is_complete():
                 return True
             unfinished.count(len(data))
@@ -156,7 +156,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             await self.socket.write(CONTINUE)
         seconds = self.socket.limits.http.body_seconds
         try:
-            is_there = await self.socket.receive_until(is_over, seconds=seconds)
+            is_complete_in_time = await self.socket.receive_until(is_finished, seconds=seconds)
         except trio.BrokenResourceError as error:  # a half-closed client can read the response
             raise Rejected(400, "the body ended too early") from error
         except TooManyBodiesError:
@@ -164,7 +164,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             raise
         finally:
             unfinished.release()
-        if not is_there:
+        if not is_complete_in_time:
             raise Rejected(
                 408, f"the body stalled for {seconds:g} seconds (limits.http.body_seconds)"
             )
@@ -190,7 +190,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of a response whose length is unknown."""
         is_sent = has_body(status)
-        has_chunks = is_sent and self.parsed.takes_chunks
+        has_chunks = is_sent and self.parsed.accepts_chunks
         encoded = self._begin(status, headers, _CHUNKED if has_chunks else b"")
         self._has_chunks = has_chunks
         self._has_body = is_sent and self.request.method != "HEAD"
@@ -261,7 +261,7 @@ class NativeConnection:
             Between requests the connection then waits by `wait_idle`.
         idle_since: The time of the last check of `host` when the wait for the next request began;
             infinite while a request is served.
-        is_over: Whether the connection was idle too long, and takes no more requests.
+        is_expired: Whether the connection was idle too long, and takes no more requests.
     """
 
     socket: BufferedSocket
@@ -270,13 +270,13 @@ class NativeConnection:
     certificate: str | None = attrs.field(default=None, init=False)
     may_lead: bool = False
     idle_since: float = attrs.field(default=_BUSY, init=False)
-    is_over: bool = attrs.field(default=False, init=False)
+    is_expired: bool = attrs.field(default=False, init=False)
     _last_raw: bytes = attrs.field(default=b"", init=False)
     _last_parsed: ParsedRequest | None = attrs.field(default=None, init=False)
 
     def end(self) -> None:
         """Close the connection at its next wait for a request."""
-        self.is_over = True
+        self.is_expired = True
         self.socket.end()
 
     async def serve(self) -> None:
@@ -294,7 +294,7 @@ class NativeConnection:
                     self.idle_since = self.host.last_check
                     has_started = await self.socket.receive(may_lead=self.may_lead)
                     self.idle_since = _BUSY
-                    if self.is_over or not has_started:
+                    if self.is_expired or not has_started:
                         break
                 bytes_max = self.socket.limits.http.headers_bytes_max
                 length = headers_length(received, 0, bytes_max=bytes_max)
@@ -465,14 +465,14 @@ class NativeHost:
     bodies: Shares = attrs.field(init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
-    _places: Shares = attrs.field(init=False)
+    _shares: Shares = attrs.field(init=False)
     _handshakes: FairSemaphore = attrs.field(init=False)
     # The connections beyond the limit that are being answered with 503. They cost memory, too: at
     # `limits.http.connections_max` of them, further ones are closed without a response.
     _rejecting: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = http_shares("connections_max", self.limits)
+        self._shares = http_shares("connections_max", self.limits)
         self._handshakes = FairSemaphore(http_shares("handshakes_max", self.limits))
         self.bodies = shares_of_bodies(self.limits)
 
@@ -491,16 +491,16 @@ class NativeHost:
             buffered = TlsSocket(socket=socket, limits=self.limits, context=self.tls)
         connection = NativeConnection(socket=buffered, host=self, client=client, may_lead=may_lead)
         network = network_of(client)
-        exceeded = self._places.exceeded(network)
+        exceeded = self._shares.exceeded(network)
         try:
             if exceeded is not None:
                 if self.tls is None:  # answering over TLS would cost a handshake
                     await self._reject(buffered, f"there are too many connections{exceeded}")
                 return
-            self._places.take(network)
+            self._shares.take(network)
             self._connections.add(connection)
             if isinstance(buffered, TlsSocket):
-                if not await buffered.shake_hands(self._handshakes):
+                if not await buffered.do_handshake(self._handshakes):
                     await buffered.linger()
                     return
                 connection.certificate = buffered.client_certificate
@@ -509,12 +509,12 @@ class NativeHost:
             pass  # the client has disconnected, which is a normal end of a connection
         finally:
             if exceeded is None:
-                self._places.give_back(network)
+                self._shares.give_back(network)
             self._connections.discard(connection)
             socket.close()
 
     async def _reject(self, socket: BufferedSocket, text: str) -> None:
-        if self._rejecting >= self._places.client_max:
+        if self._rejecting >= self._shares.client_max:
             return
         self._rejecting += 1
         try:

@@ -90,14 +90,14 @@ class _Host:
     Attributes:
         app: The application.
         listeners: The sockets.
-        places: The number of calls at the same time, in all and for each client's network.
+        calls_max: Limits the calls at the same time, in all and of each client's network.
         is_stopping: An event that is set by `stop`.
         log: The log of rejected requests.
     """
 
     app: Application
     listeners: Sequence[trio.SocketListener]
-    places: Shares
+    calls_max: Shares
     is_stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
@@ -141,7 +141,7 @@ class _Host:
             return
         client = scope.get("client")
         network = network_of(client[0] if client else None)
-        exceeded = self.places.exceeded(network)
+        exceeded = self.calls_max.exceeded(network)
         if exceeded is not None:  # hypercorn does not limit its connections
             reason = f"there are too many requests{exceeded}"
             self.log.report("too many", f"a request was rejected: {reason}")
@@ -149,7 +149,7 @@ class _Host:
             return
         with trio.CancelScope() as call:
             self._calls.add(call)
-            self.places.take(network)
+            self.calls_max.take(network)
             if self.is_stopping.is_set():
                 call.cancel()
             try:
@@ -160,7 +160,7 @@ class _Host:
                 logger.exception("the application failed")
             finally:
                 self._calls.discard(call)
-                self.places.give_back(network)
+                self.calls_max.give_back(network)
 
 
 async def _reject(scope: Scope, receive: Receive, send: Send, reason: str) -> None:

@@ -51,29 +51,29 @@ def locked_path(path: str) -> Generator[None]:
     Raises:
         OSError: The lock cannot be created, or another process holds it for too long (`EBUSY`).
     """
-    beside = Path(path).with_name(f".{Path(path).name}.lock")
+    flock_path = Path(path).with_name(f".{Path(path).name}.lock")
     for _ in range(_TRIES):
-        descriptor = os.open(beside, _FLAGS, 0o600)
+        descriptor = os.open(flock_path, _FLAGS, 0o600)
         try:
-            if _has_locked(descriptor, beside):
+            if _has_locked(descriptor, flock_path):
                 try:
                     yield
                 finally:
                     with contextlib.suppress(OSError):  # it is another user's, or already removed
-                        beside.unlink()
+                        flock_path.unlink()
                 return
         finally:
             os.close(descriptor)  # this unlocks it
         time.sleep(_PAUSE_SECONDS)
-    raise OSError(errno.EBUSY, "another process holds this lock", os.fspath(beside))
+    raise OSError(errno.EBUSY, "another process holds this lock", os.fspath(flock_path))
 
 
-def _has_locked(descriptor: int, beside: Path) -> bool:
+def _has_locked(descriptor: int, flock_path: Path) -> bool:
     """Return whether the file at the path is the one that this process has locked."""
     if not try_lock(descriptor):
         return False
     try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(beside))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(flock_path))
     except FileNotFoundError:
         return False
 

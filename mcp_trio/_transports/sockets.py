@@ -71,8 +71,8 @@ class SocketChannel(LineChannel):
     peer: PeerCredentials
     auth: AuthInfo | None = None
     is_first_byte_checked: bool = True
-    _is_leaving: bool = attrs.field(default=False, init=False)
-    _left: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _is_closing: bool = attrs.field(default=False, init=False)
+    _closed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def receive(self) -> Sequence[bytes | Oversized]:
         """Return the messages that have arrived, with their sender if it is known."""
@@ -103,14 +103,14 @@ class SocketChannel(LineChannel):
         A socket that is closed with unread data in it would discard what was sent.
         """
         with trio.CancelScope(shield=True):
-            if self._is_leaving:
-                await self._left.wait()
+            if self._is_closing:
+                await self._closed.wait()
             else:
-                self._is_leaving = True
-                await self._leave()
+                self._is_closing = True
+                await self._finish_closing()
         await trio.lowlevel.checkpoint()
 
-    async def _leave(self) -> None:
+    async def _finish_closing(self) -> None:
         self.mark_closed()
         self.socket.interrupt()
         self.socket.shut_writing()
@@ -123,7 +123,7 @@ class SocketChannel(LineChannel):
                     pass
         finally:
             self.socket.close()
-            self._left.set()
+            self._closed.set()
 
 
 def _channel(
@@ -331,27 +331,27 @@ class SocketHost:
     authorize: Authorize | None
     handle: Handle
     limits: Limits
-    _places: Shares = attrs.field(init=False)
+    _shares: Shares = attrs.field(init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._places = http_shares("connections_max", self.limits)
+        self._shares = http_shares("connections_max", self.limits)
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a new connection until it ends, and close it."""
         network = network_of(client_of(stream))
-        exceeded = self._places.exceeded(network)
+        exceeded = self._shares.exceeded(network)
         if exceeded is not None:
             self.log.report("too many", f"connection rejected: too many connections{exceeded}")
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
         channel.is_first_byte_checked = False
-        self._places.take(network)
+        self._shares.take(network)
         try:
             await self._serve(channel)
         finally:
-            self._places.give_back(network)
+            self._shares.give_back(network)
 
     async def _serve(self, channel: SocketChannel) -> None:
         try:

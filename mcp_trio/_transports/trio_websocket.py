@@ -260,7 +260,8 @@ class WatchedStream(trio.abc.Stream):
 # The violations of the protocol that trio-websocket detects.
 _DETECTED_VIOLATIONS: Final = frozenset({CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_PAYLOAD})
 
-# The private method of trio-websocket's connection that gets each message; see the module.
+# The private method of trio-websocket's connection that gets each message; the module's docstring
+# says why it is replaced.
 _HANDLER: Final = "_handle_message_event"
 
 
@@ -276,8 +277,8 @@ class _Messages:
     inbox: ReceivedQueue
     client: str | None
     ending: SocketEnded | None = attrs.field(default=None, init=False)
-    has_flood: bool = attrs.field(default=False, init=False)
-    _held: bytearray = attrs.field(factory=bytearray, init=False)
+    has_too_many_fragments: bool = attrs.field(default=False, init=False)
+    _incomplete: bytearray = attrs.field(factory=bytearray, init=False)
     _fragments: int = attrs.field(default=0, init=False)
     _parts: int = attrs.field(default=0, init=False)
     _is_skipping: bool = attrs.field(default=False, init=False)
@@ -291,15 +292,15 @@ class _Messages:
         if self._fragments >= self.fragments_max:
             reason = f"limits.websocket.fragments_max={self.fragments_max}"
             self._end(SocketEnded(CloseCode.MESSAGE_TOO_BIG, reason, is_ours=True))
-            self.has_flood = True
+            self.has_too_many_fragments = True
             await trio.sleep_forever()  # `close` cancels the reader, which parses no more of it
         if not self._is_skipping:
-            self._held += event.data.encode()
-            if event.message_finished or len(self._held) > self.message_bytes_max:
-                frame = bounded(bytes(self._held), message_bytes_max=self.message_bytes_max)
-                self._is_skipping = isinstance(frame, Oversized)
-                self._held = bytearray()
-                self.inbox.put(frame)
+            self._incomplete += event.data.encode()
+            if event.message_finished or len(self._incomplete) > self.message_bytes_max:
+                message = bounded(bytes(self._incomplete), message_bytes_max=self.message_bytes_max)
+                self._is_skipping = isinstance(message, Oversized)
+                self._incomplete = bytearray()
+                self.inbox.put(message)
         if event.message_finished:
             self._is_skipping = False
         self._parts += 1
@@ -369,7 +370,7 @@ _TWO_BYTES_MAX: Final = 0xFFFF
 _TWO_BYTES, _EIGHT_BYTES = 126, 127
 
 
-def unmasked(text: str) -> bytes:
+def encode_unmasked(text: str) -> bytes:
     """Encode a server's text message as one frame, ten times as fast as wsproto (RFC 6455, 5.2)."""
     payload = text.encode()
     size = len(payload)
@@ -380,7 +381,7 @@ def unmasked(text: str) -> bytes:
     return struct.pack("!BBQ", _WHOLE_TEXT, _EIGHT_BYTES, size) + payload
 
 
-def masking() -> Callable[[str], bytes]:
+def masked_encoder() -> Callable[[str], bytes]:
     """Return a function that encodes a client's text messages, as masked frames."""
     encoder = Connection(ConnectionType.CLIENT)
     return lambda text: encoder.send(TextMessage(data=text))
@@ -396,13 +397,13 @@ class TrioSocket:
     _connection: WebSocketConnection
     _reader: _Reader
     _stream: WatchedStream = attrs.field(init=False)
-    _framed: Callable[[str], bytes] = attrs.field(init=False)
+    _encode: Callable[[str], bytes] = attrs.field(init=False)
     _pings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._stream = self._reader.stream
         self._stream.opened()
-        self._framed = masking() if self._connection.is_client else unmasked
+        self._encode = masked_encoder() if self._connection.is_client else encode_unmasked
 
     @property
     def bytes_sent(self) -> int:
@@ -435,7 +436,7 @@ class TrioSocket:
         frames: list[bytes] = []
         size = 0
         for text in texts:
-            frames.append(self._framed(text))
+            frames.append(self._encode(text))
             size += len(frames[-1])
             if size >= self._stream.chunk_bytes:
                 break
@@ -496,7 +497,7 @@ class TrioSocket:
         inbox = self._reader.messages.inbox
         inbox.end()
         inbox.close()
-        is_read = self._reader.error is None and not self._reader.messages.has_flood
+        is_read = self._reader.error is None and not self._reader.messages.has_too_many_fragments
         if self._connection.closed is None and is_read:
             close = partial(self._connection.aclose, code, close_reason(reason) or None)
             await self._stream.run_while_open(close)

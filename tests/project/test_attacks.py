@@ -24,7 +24,7 @@ from http_attacks import Attack, Ending
 from measurements import AttackResult, Cost, Resources
 
 from mcp_trio import Client, Server
-from mcp_trio._transports.trio_websocket import unmasked
+from mcp_trio._transports.trio_websocket import encode_unmasked
 from mcp_trio.limits import RequestLimits, WebSocketLimits
 
 pytestmark = pytest.mark.slow
@@ -518,7 +518,7 @@ def test_a_server_is_troubled_and_does_well(capsys):
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
 def test_complete_frames_are_distinguished(size):
-    data = unmasked("x" * size) + unmasked("next")
+    data = encode_unmasked("x" * size) + encode_unmasked("next")
     whole, rest = socket_wires.frames_in(data[:-1])
     assert [each.payload for each in whole] == [b"x" * size]
     [last], rest = socket_wires.frames_in(rest + data[-1:])

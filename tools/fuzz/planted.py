@@ -107,7 +107,7 @@ PLANTED: Final[Sequence[Planted]] = (
         "http",
         _HTTP,
         '    elif "content-length" in request.headers:\n',
-        '    elif "content-length" in request.headers and not is_new:\n',
+        '    elif "content-length" in request.headers and not is_http_1_1:\n',
     ),
     Planted(
         "headers",
@@ -130,7 +130,7 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "websocket",
         _WEBSOCKET,
-        "                self._held = bytearray()\n",
+        "                self._incomplete = bytearray()\n",
         "",
     ),
     Planted(

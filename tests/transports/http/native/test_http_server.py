@@ -739,7 +739,7 @@ def test_the_length_of_the_body_is_known(lines, body_bytes):
 
 def test_an_old_client_has_no_chunks_and_one_request():
     old = read(b"Expect: 100-continue\r\n", request_line=b"POST / HTTP/1.0", host=b"")
-    assert (old.is_last, old.takes_chunks, old.awaits_continue) == (True, False, False)
+    assert (old.is_last, old.accepts_chunks, old.awaits_continue) == (True, False, False)
     assert rejected(b"Transfer-Encoding: chunked\r\n", request_line=b"POST / HTTP/1.0") == 400
 
 
