@@ -236,11 +236,23 @@ class Terminal:
 
     def wait_for(self, text):
         """Read until the text is shown; returns all that was shown since the last text."""
-        while text not in self._shown:
-            assert select.select([self._ours], [], [], 20)[0], f"no {text!r} in {self._shown!r}"
-            self._shown += self._decode(os.read(self._ours, 65536))
+        assert self._is_shown(text, 20), f"no {text!r} in {self._shown!r}"
         before, _, self._shown = self._shown.partition(text)
         return before + text
+
+    def complete(self, text):
+        """Type Tab until the text is shown: on a busy machine a completion may come too late."""
+        self.type("\t")
+        while not self._is_shown(text, 4):
+            self.type("\t")
+        self.wait_for(text)
+
+    def _is_shown(self, text, seconds):
+        while text not in self._shown:
+            if not select.select([self._ours], [], [], seconds)[0]:
+                return False
+            self._shown += self._decode(os.read(self._ours, 65536))
+        return True
 
 
 async def _serve(serve, urls):

@@ -245,7 +245,9 @@ def test_a_terminal_completes_cancels_asks_and_keeps_the_history(terminal, tmp_p
     terminal.type("for\tci\tOslo\n")
     assert "forecast city=Oslo" in terminal.wait_for("sun in Oslo")
     terminal.wait_for("> ")
-    terminal.type("/prompt plan city=Berg\t\n")
+    terminal.type("/prompt plan city=Berg")
+    terminal.complete("en ")
+    terminal.type("\n")
     terminal.wait_for("Plan Bergen")
     terminal.wait_for("> ")
 

@@ -1,13 +1,17 @@
-"""The project file, the changelog, tracked text, and the page about the recording format."""
+"""The project file, the changelog, tracked text, Python versions, and pages with their pictures."""
 
 import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pictures
 import pytest
+from pythons import VERSIONS
 
 import mcp_trio
 from mcp_trio._journal.records import KINDS, OpenBody, Record
@@ -147,3 +151,47 @@ def test_the_digests_of_a_golden_recording_are_computed_as_the_page_describes(pa
         else:
             assert number == 0 or (number % 64 and kind != "end")
         covered.update(line)
+
+
+# The Python versions that `tools/pythons.py` tests.
+
+PREFIX = "Programming Language :: Python :: 3."
+
+
+def test_each_version_of_the_classifiers_is_tested():
+    project = PROJECT["project"]
+    minors = sorted(
+        int(line.removeprefix(PREFIX)) for line in project["classifiers"] if line.startswith(PREFIX)
+    )
+    oldest = project["requires-python"].removeprefix(">=")
+    assert [f"3.{minor}" for minor in minors] == [oldest, *VERSIONS]
+
+
+@pytest.mark.parametrize(("options", "status"), [([], 1), (["--may-miss"], 0)])
+def test_a_version_that_cannot_be_installed_is_named(tmp_path, options, status):
+    done = subprocess.run(
+        [
+            *(sys.executable, HOME / "tools" / "pythons.py", "--folder", tmp_path),
+            *(*options, "--versions", "3.99", "--", "tests"),
+        ],
+        env={"PATH": str(tmp_path), "PYENV_ROOT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (status, "")
+    assert done.stdout.startswith(
+        f"NOT TESTED on Python 3.99: no python3.99 on PATH or in {tmp_path}; "
+    )
+
+
+# The pictures of the documentation.
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture_is_as_it_is_drawn_now(name, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    drawn = pictures.PICTURES[name]()
+    assert (pictures.FOLDER / name).read_text(encoding="utf-8") == drawn
+    assert len(drawn) < 60_000
+    assert "url(http" not in drawn  # no font is fetched from elsewhere

@@ -204,49 +204,51 @@ def none(ctx):
     """The thread just ends."""
 
 
-def calculate(ctx, calculated):
-    calculated.wait(5)
+class Work:
+    """The events of a thread: it has begun, it may end, and it has ended."""
+
+    def __init__(self):
+        self.begun, self.may_end, self.ended = (threading.Event() for _ in range(3))
+
+    def calculate(self) -> None:
+        self.begun.set()
+        self.may_end.wait(5)
 
 
-def calculate_as_effect(ctx, calculated):
-    def calculate_outside() -> None:
-        calculated.wait(5)
-
-    ctx.effect(calculate_outside)
+def calculate(ctx, work):
+    work.calculate()
 
 
-@pytest.fixture
-def abandoned_at_work(recorded):
-    """Record a handler that is cancelled while its thread calculates; `calculated` is what it is at."""
-
-    def make(handler, calculated):
-        async def client(peer, _session):
-            await peer.handshake(capabilities={"sampling": {}})
-            await peer.send_request("tools/call", {"name": "run", "arguments": {"number": 1}}, id=1)
-            await peer.receive()
-            await real_seconds(0.02)
-            await peer.cancel(1)
-            await trio.sleep(1)
-            calculated.set()
-            await real_seconds(0.05)
-
-        return recorded(handler, client)
-
-    return make
+def calculate_as_effect(ctx, work):
+    ctx.effect(work.calculate)
 
 
 @pytest.mark.parametrize("use", [use_clock, use_effect, use_patch, say, none])
 @pytest.mark.parametrize("after", [calculate, calculate_as_effect])
-def test_a_thread_makes_no_call_after_the_end_of_its_request(world, abandoned_at_work, use, after):
-    calculated, went_on = threading.Event(), []
+def test_a_thread_makes_no_call_after_the_end_of_its_request(world, recorded, use, after):
+    work, went_on = Work(), []
 
     def working(ctx, number):
-        ctx.info("works")
-        after(ctx, calculated)
-        use(ctx)
-        went_on.append(use)
+        try:
+            ctx.info("works")
+            after(ctx, work)
+            use(ctx)
+            went_on.append(use)
+        finally:
+            work.ended.set()
 
-    path = abandoned_at_work(working, calculated)
+    async def client(peer, _session):
+        """Cancel the request while its thread calculates, and wait for the thread."""
+        await peer.handshake(capabilities={"sampling": {}})
+        await peer.send_request("tools/call", {"name": "run", "arguments": {"number": 1}}, id=1)
+        await peer.receive()
+        assert await trio.to_thread.run_sync(work.begun.wait, 10)
+        await peer.cancel(1)
+        await trio.sleep(1)
+        work.may_end.set()
+        assert await trio.to_thread.run_sync(work.ended.wait, 10)
+
+    path = recorded(working, client)
     recorded_steps = list(went_on)
     went_on.clear()
     heard = world.replayed(path, make_server(working))

@@ -26,11 +26,11 @@ from load import (
     Start,
     checked_id,
     cpu_seconds_of,
-    free_port,
     hello,
     rss_mib_of,
 )
-from socket_wires import connected, tcp_socket
+from server_processes import connected, free_port
+from socket_wires import tcp_socket
 
 _SESSION_ID: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"

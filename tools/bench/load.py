@@ -5,8 +5,8 @@ server's CPU time, with all threads and the kernel's share, without this process
 """
 
 import os
-import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 import attrs
 import msgspec
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `server_processes`
 
 Name = TypeVar("Name")
 
@@ -291,13 +293,6 @@ def rss_mib_of(process: int) -> float:
     """Return the resident memory of a process."""
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-
-def free_port() -> int:
-    """Return a port that is not in use."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def rotated(names: Sequence[Name], by: int) -> Sequence[Name]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-from load import Pipes, ServerUnderLoad, Wire, free_port, rotated
+from load import Pipes, ServerUnderLoad, Wire, rotated
 from measuring import (
     Effort,
     Measurements,
@@ -28,8 +28,9 @@ from measuring import (
     print_ratios,
     turns,
 )
+from server_processes import connected, free_port
 from servers import HERE, PYTHON_1_PEER, TYPESCRIPT_PEER, BenchFolder, python_1_peer, versions
-from socket_wires import LineWire, WebSocketWire, connected, tcp_socket, unix_socket
+from socket_wires import LineWire, WebSocketWire, tcp_socket, unix_socket
 
 IN_FLIGHT: Final = (1, 16, 64)
 COUNTED_SECONDS: Final = 0.25

@@ -7,16 +7,12 @@ checked.
 import socket
 import struct
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import attrs
 from load import CHUNK_BYTES, CLOSE_SECONDS
-
-START_SECONDS: Final = 30.0
-START_PAUSE_SECONDS: Final = 0.01
 
 FIN: Final = 0x80
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
@@ -27,19 +23,6 @@ _MASK: Final = bytes(4)
 _LENGTH_BITS: Final = 0x7F
 _SHORT_MAX: Final = 125
 _TWO_BYTES, _EIGHT_BYTES = 126, 127
-
-
-def connected(
-    connect: Callable[[], socket.socket], process: subprocess.Popen[bytes]
-) -> socket.socket:
-    """Connect to a server process that starts to listen soon."""
-    end = time.perf_counter() + START_SECONDS
-    while process.poll() is None and time.perf_counter() < end:
-        try:
-            return connect()
-        except (ConnectionRefusedError, FileNotFoundError):
-            time.sleep(START_PAUSE_SECONDS)
-    raise RuntimeError(f"the server does not listen: {process.args!r}")
 
 
 def unix_socket(path: Path) -> socket.socket:

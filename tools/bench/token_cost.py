@@ -9,17 +9,19 @@ import argparse
 import http.client
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from joserfc import jwk, jwt
-from load import cpu_seconds_of, free_port
+from load import called, cpu_seconds_of
 from measuring import print_table
+from server_processes import connected, free_port, stop
 
 from mcp_trio import Server
 from mcp_trio.auth import JWTVerifier, ResourceServer, StaticTokens
@@ -29,22 +31,7 @@ ISSUER: Final = "https://issuer.example"
 RESOURCE: Final = "https://server.example/mcp"
 KEYS: Final = "BENCH_KEYS"
 VARIANTS: Final = ("no token", "fixed token", "one token", "a token for each call, ES256")
-BODY: Final = json.dumps(
-    {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {
-            "name": "add",
-            "arguments": {"a": 1, "b": 2},
-            "_meta": {
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": {},
-                "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
-            },
-        },
-    }
-)
+BODY: Final = called("add", {"a": 1, "b": 2})
 HEADERS: Final = {
     "Accept": "application/json, text/event-stream",
     "Content-Type": "application/json",
@@ -78,18 +65,11 @@ def served(variant: str, key: jwk.ECKey) -> Iterator[tuple[int, http.client.HTTP
     command = [sys.executable, __file__, "--serve", variant, "--port", str(port)]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        for _ in range(200):
-            try:
-                connection.connect()
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.05)
-        yield process.pid, connection
-        connection.close()
+        connected(lambda: socket.create_connection(("127.0.0.1", port)), process).close()
+        with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+            yield process.pid, connection
     finally:
-        process.kill()
-        process.wait()
+        stop(process)
 
 
 def tokens(variant: str, key: jwk.ECKey, round_: int) -> list[str]:

@@ -5,7 +5,7 @@ browser; here a program allows the access, and follows the redirect to the suite
 """
 
 import re
-import socket
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,10 @@ import trio
 from mcp_trio import Server
 from mcp_trio.auth import AuthorizationServer, DevelopmentLogin, trusted_client
 from mcp_trio.testing import allow_access
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import free_port
 
 SCENARIOS: Final = ("authorization-server-metadata-endpoint", "authorization-code-grant")
 CLIENT_ID: Final = "conformance"
@@ -41,7 +45,7 @@ async def run_suite(command: Sequence[str], folder: Path) -> str:
             url = await nursery.start(partial(server.serve_http, port=0))
             issuer = url.removesuffix("/mcp")
             target = ["--url", issuer, "--resource", url, "--client-id", CLIENT_ID]
-            options = ["--port", f"{_free_port()}", "-o", f"{folder}"]
+            options = ["--port", f"{free_port()}", "-o", f"{folder}"]
             run = partial(trio.run_process, stdout=-1, check=False)
             process = await nursery.start(run, [*command, "authorization", *target, *options])
             async for piece in process.stdout:
@@ -56,9 +60,3 @@ async def act_as_user(url: str) -> None:
     """Allow the access on the consent page, and follow the redirect to the suite."""
     async with httpx2.AsyncClient() as browser:
         await browser.get(await allow_access(url))
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])

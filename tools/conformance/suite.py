@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -40,7 +39,7 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "interop"))
 
 from install import ensure  # noqa: E402
-from interop_command import new_table, show  # noqa: E402
+from interop_command import ServerFailed, new_table, running_server, show  # noqa: E402
 from peers import NODE, NodeEnvironment  # noqa: E402
 
 SUITE: Final = NodeEnvironment(name="conformance", folder=HERE / "npm", node=NODE)
@@ -50,10 +49,6 @@ PROTOCOL_VERSIONS: Final = ("2025-11-25", "2026-07-28")
 LEGS: Final[Sequence[Leg]] = ("server", "client", "authorization")
 HOSTS: Final = ("native", "hypercorn")
 RUN_SECONDS: Final = 600.0
-START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 30.0
-POLL_SECONDS: Final = 0.05
-SERVING: Final = "serving "
 STOPPED: Final = 128 + signal.SIGTERM
 # They are ended by `client_run.py`, which begins to count when it is their turn.
 CLIENT_MILLISECONDS: Final = 590_000
@@ -85,25 +80,14 @@ def run_server(protocol_version: str, folder: Path, host: str) -> Column:
 def serving(host: str, log: Path) -> Iterator[str]:
     """Run our server while the block runs; raise `SuiteError` if it fails."""
     command = [sys.executable, str(HERE / "server.py"), "--port", "0", "--server", host]
-    with log.open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
-        try:
-            yield _url(process, log)
-        finally:
-            process.terminate()
-            status = process.wait(STOP_SECONDS)
+    try:
+        with running_server(command, log) as server:
+            yield f"{server.origin}/mcp"
+    except ServerFailed as error:
+        raise SuiteError(str(error)) from None
+    status = server.process.returncode
     if status != STOPPED:
         raise SuiteError(f"the server has ended with status {status}\n{log.read_text()}")
-
-
-def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Return the URL in the server's first line."""
-    give_up_at = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < give_up_at:
-        first, end, _ = log.read_text().partition("\n")
-        if end and first.startswith(SERVING):
-            return first.removeprefix(SERVING)
-        time.sleep(POLL_SECONDS)
-    raise SuiteError(f"no server: {log.read_text()}")
 
 
 def run_client(protocol_version: str, folder: Path, _host: str) -> Column:

@@ -14,11 +14,8 @@ import json
 import os
 import re
 import shlex
-import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -28,11 +25,12 @@ from typing import Any, Final
 
 import attrs
 
-sys.path += [str(Path(__file__).resolve().parents[1] / "interop")]
+sys.path += [str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "interop")]
 
 from install import ensure
 from interop_command import new_table, show
-from peers import NODE, NodeEnvironment
+from peers import NODE, NodeEnvironment, PythonEnvironment
+from server_processes import listening
 
 HERE: Final = Path(__file__).resolve().parent
 HOME: Final = HERE.parent.parent
@@ -54,7 +52,9 @@ FRAMEWORKS: Final[Mapping[str, Sequence[str]]] = {
     "agno": ("agno[mcp]==3.1.10", "mcp==2.3.0"),
     "crewai-tools": ("crewai-tools[mcp]==1.15.30", "mcp==1.30.0"),
 }
-CONTROL: Final = ("control", ("mcp==1.30.0", "websockets==17.4"))
+CONTROL: Final = "control"
+CONTROL_PACKAGES: Final = ("mcp==1.30.0", "websockets==17.4")
+TOURS: Final = str(HERE / "tours.py")
 NPM: Final = NodeEnvironment(name="hosts", folder=HERE / "node", node=NODE)
 NPM_FRAMEWORKS: Final = ("@ai-sdk/mcp", "@langchain/mcp-adapters")
 TRANSPORTS: Final = ("stdio", "http", "sse")
@@ -111,8 +111,6 @@ NAMES: Final = (*FRAMEWORKS, *NPM_FRAMEWORKS, *PACKAGES)
 
 AT_ONCE: Final = 6  # Tours wait most of the time.
 TOUR_SECONDS: Final = 300
-START_SECONDS: Final = 120  # A busy machine starts six servers slowly.
-EXIT_SECONDS: Final = 5
 
 # Members of schemas and results that carry no meaning for a host, or differ with each call; and
 # those of protocol version 2026-07-28, which the control does not speak.
@@ -145,53 +143,12 @@ EXPLAINED: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def python_of(environments: Path, name: str) -> str:
-    return str(environments / name / "bin" / "python")
-
-
-def install(environments: Path, name: str, packages: Sequence[str]) -> None:
-    """Make the environment of a framework, unless it holds these packages already."""
-    folder = environments / name
-    stamp = folder / "installed"
-    wanted = "\n".join([sys.version, *packages])
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
-        return
-    uv = shutil.which("uv")
-    if uv is None:
-        sys.exit("uv is not installed, which makes the environments")
-    subprocess.run([uv, "venv", "-q", "--clear", "-p", sys.executable, str(folder)], check=True)
-    pip = [uv, "pip", "install", "-q", "-p", python_of(environments, name)]
-    subprocess.run([*pip, *packages], check=True)
-    stamp.write_text(wanted, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def listening(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
-    """Run the command for a free port, and yield the port as soon as it is open."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    null = subprocess.DEVNULL
-    process = subprocess.Popen(command(port), stdin=null, stdout=null, stderr=null)
-    try:
-        _wait_for(port)
-        yield port
-    finally:
-        process.terminate()
-        try:
-            process.wait(EXIT_SECONDS)
-        except subprocess.TimeoutExpired:  # The SDK's server waits for its open streams.
-            process.kill()
-            process.wait()
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"no server listens at port {port} after {START_SECONDS} s")
+def framework(environments: Path, name: str) -> PythonEnvironment:
+    """Return the environment of a framework or of the control, installed unless it is already."""
+    packages = FRAMEWORKS.get(name, CONTROL_PACKAGES)
+    environment = PythonEnvironment(name=name, packages=packages, base=environments)
+    ensure(environment)
+    return environment
 
 
 @contextlib.contextmanager
@@ -240,7 +197,7 @@ def tour(way: Way, server: Sequence[str], variables: Mapping[str, str]) -> dict[
                 check=False,
                 env={**os.environ, **variables},
             )
-    except (TimeoutError, subprocess.TimeoutExpired) as error:
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
         return {"tour": {"raises": type(error).__name__, "text": str(error)}}
     lines = done.stdout.decode().strip().splitlines()
     try:
@@ -295,15 +252,14 @@ def ways(environments: Path, names: Sequence[str], transports: Sequence[str]) ->
     """Yield the chosen ways; install each host before its first one."""
     for name in names:
         if name in FRAMEWORKS:
-            install(environments, name, FRAMEWORKS[name])
-            command = [python_of(environments, name), str(HERE / "tours.py"), name]
+            command = [*framework(environments, name).start(TOURS), name]
         else:
             ensure(NPM)
             command = [*NPM.start("tours.mjs"), name]
         for transport in TRANSPORTS if name not in PACKAGES else ():
             if transport in transports:
                 yield Way(name, transport, [*command, transport], partial(direct, transport))
-        command = [python_of(environments, CONTROL[0]), str(HERE / "tours.py"), "sdk"]
+        command = [*framework(environments, CONTROL).start(TOURS), "sdk"]
         for gateway in GATEWAYS:
             if gateway.package == name and gateway.client in transports:
                 over = f"{gateway.client} to {gateway.server}"
@@ -319,8 +275,7 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print explained differences, too")
     options = parser.parse_args()
     environments: Path = options.environments
-    install(environments, *CONTROL)
-    control = [python_of(environments, CONTROL[0]), str(HERE / "server_sdk.py")]
+    control = framework(environments, CONTROL).start(str(HERE / "server_sdk.py"))
     ours = [sys.executable, str(HERE / "server_ours.py")]
     variables = {
         "CREWAI_DISABLE_TELEMETRY": "true",

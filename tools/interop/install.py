@@ -41,7 +41,7 @@ AT_ONCE: Final = 3
 def install_python(environment: PythonEnvironment) -> None:
     """Make a virtual environment, with uv where it is installed, or else with pip."""
     venv.create(environment.folder, clear=True, symlinks=True)
-    python = str(environment.folder / "bin" / "python")
+    python = environment.python
     if uv := shutil.which("uv"):
         install = [uv, "pip", "install", "--python", python, "--compile-bytecode"]
     else:

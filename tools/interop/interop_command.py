@@ -20,6 +20,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import stop
+
 Outcome = TypeVar("Outcome")
 
 # Wide enough for every column, also when the output is no terminal.
@@ -135,7 +139,9 @@ def running_server(command: Command, log: Path) -> Generator[RunningServer]:
     try:
         yield RunningServer(process, _address_of(process, log))
     finally:
-        _stop(process, log)
+        if not stop(process, STOP_SECONDS):
+            tail = last_lines(log.read_bytes())
+            raise ServerFailed(f"the server did not stop within {STOP_SECONDS:g} s: {tail}")
 
 
 @contextmanager
@@ -161,17 +167,6 @@ def _address_of(process: "subprocess.Popen[bytes]", log: Path) -> str:
             return found[1]
         time.sleep(POLL_SECONDS)
     raise ServerFailed(f"the server did not start: {last_lines(log.read_bytes())}")
-
-
-def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        tail = last_lines(log.read_bytes())
-        raise ServerFailed(f"the server did not stop within {STOP_SECONDS:g} s: {tail}") from None
 
 
 def last_lines(text: str | bytes) -> str:

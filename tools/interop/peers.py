@@ -42,15 +42,21 @@ class MissingPeer(Exception):  # noqa: N818  what is wrong, in a word
 
 @attrs.frozen(kw_only=True)
 class PythonEnvironment:
-    """A virtual environment with a dependency group; `has_us`: also with this project."""
+    """A virtual environment with packages, or a dependency group; `has_us`: also this project."""
 
     name: str
-    group: str
+    group: str = ""
+    packages: Sequence[str] = ()
     has_us: bool = False
+    base: Path = ENVIRONMENTS
 
     @property
     def folder(self) -> Path:
-        return ENVIRONMENTS / self.name
+        return self.base / self.name
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
 
     @property
     def stamp(self) -> Path:
@@ -63,7 +69,7 @@ class PythonEnvironment:
 
     def requirements(self) -> list[str]:
         groups: Mapping[str, list[str]] = _project()["dependency-groups"]
-        return groups[self.group]
+        return [*self.packages] if self.packages else groups[self.group]
 
     def ours(self) -> list[str]:
         """Return this project's own requirements, if it is installed, too."""
@@ -76,8 +82,7 @@ class PythonEnvironment:
 
     def start(self, program: str) -> Command:
         """Return the command that runs a script or a module."""
-        python = str(self.folder / "bin" / "python")
-        return [python, program] if program.endswith(".py") else [python, "-m", program]
+        return [self.python, *([] if program.endswith(".py") else ["-m"]), program]
 
 
 @attrs.frozen(kw_only=True)

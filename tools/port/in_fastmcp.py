@@ -31,10 +31,13 @@ from fastmcp.server.middleware import Middleware
 from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.tool_transform import ArgTransform
 from fastmcp.utilities.types import Audio, Image
-from http_script import serving
 from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import listening
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "greeter_fastmcp.py"
@@ -866,7 +869,8 @@ async def run_stdio() -> Facts:
 
 
 async def run_http() -> Facts:
-    with serving(SCRIPT) as url:
+    with listening(lambda port: [sys.executable, str(SCRIPT), "http", str(port)]) as port:
+        url = f"http://127.0.0.1:{port}/mcp"
         async with Client(url) as client:
             return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
 

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 import httpx2
 import msgspec
 import trio
-from http_script import serving
 from pydantic import BaseModel, Field
 
 from mcp_trio import (
@@ -42,6 +41,10 @@ from mcp_trio.types import (
     ResourceUpdatedParams,
     TextContent,
 )
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import listening
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "greeter_mcp_trio.py"
@@ -861,7 +864,8 @@ async def run_stdio() -> Facts:
 
 
 async def run_http() -> Facts:
-    with serving(SCRIPT) as url:
+    with listening(lambda port: [sys.executable, str(SCRIPT), "http", str(port)]) as port:
+        url = f"http://127.0.0.1:{port}/mcp"
         async with Client(url) as client:
             return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
 

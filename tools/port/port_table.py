@@ -145,10 +145,9 @@ def problems(row: Row, theirs: Outcome, ours: Outcome | None) -> list[str]:
 
 def python_with_fastmcp() -> str:
     """Make the environment of FastMCP, unless it exists, and return its interpreter."""
-    from run_hosts import ENVIRONMENTS, FRAMEWORKS, install, python_of
+    from run_hosts import ENVIRONMENTS, framework
 
-    install(ENVIRONMENTS, "fastmcp", FRAMEWORKS["fastmcp"])
-    return python_of(ENVIRONMENTS, "fastmcp")
+    return framework(ENVIRONMENTS, "fastmcp").python
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ import trio
 
 from mcp_trio import Client, RequestError
 
-sys.path += [str(Path(__file__).resolve().parents[1] / name) for name in ("hosts", "interop")]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 
 from server_rows import ANSWERS, SERVERS, PortedServer, Step
 
@@ -145,12 +145,14 @@ def list_problems(server: PortedServer, theirs: Outcome, ours: Outcome) -> list[
 
 def install_original(environments: Path, server: PortedServer) -> tuple[str, Path]:
     """Install a server; return the interpreter, and the folder of its Python package."""
-    from run_hosts import install, python_of
+    from install import ensure
+    from peers import PythonEnvironment
 
-    install(environments, server.name, server.packages)
-    base = str(environments / server.name)
-    libraries = Path(sysconfig.get_path("purelib", "venv", {"base": base}))
-    return python_of(environments, server.name), libraries / server.folder
+    environment = PythonEnvironment(name=server.name, packages=server.packages, base=environments)
+    ensure(environment)
+    base = {"base": str(environment.folder)}
+    libraries = Path(sysconfig.get_path("purelib", "venv", base))
+    return environment.python, libraries / server.folder
 
 
 def make_port(package: Path, patch: Path, folder: Path) -> None:
