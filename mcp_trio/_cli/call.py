@@ -577,9 +577,16 @@ def call_command(
     given = parse_arguments(arguments)
 
     async def call(client: "Client") -> "tuple[CallToolResult, str]":
+        from mcp_trio._client.connect import starts_command
+        from mcp_trio._client.results import is_unexplained
+
         result = await call_tool(client, tool, given, progress_on_any_stderr=progress)
-        # Some servers report an unknown tool in a result. With --json, this has to be the last one.
-        is_unknown = result.is_error and not as_json and tool in content_text(result.content)
+        if not result.is_error or as_json:  # With --json, no other result may follow this one.
+            return result, ""
+        if is_unexplained(result) and starts_command(client.target) and not chosen["stderr"]:
+            return result, "; --stderr shows what the server logged"
+        # Some servers report an unknown tool in a result.
+        is_unknown = tool in content_text(result.content)
         return result, await _suggestion(tool, client.list_tools) if is_unknown else ""
 
     (result, hint), raw_results = in_session(

@@ -69,9 +69,15 @@ STATUSES: Final[Mapping[type[MCPError], int]] = {
 }
 INTERRUPTED_STATUS: Final = 130
 
+# What to write in place of options that users try, where a command does not have them.
+_OTHER_OPTIONS: Final[Mapping[str, str]] = {
+    "--record": "the server records: ... -- mcp-trio run server.py --record FILE",
+    "--token": "write --header 'Authorization: Bearer ${TOKEN}'",
+}
+
 EPILOG: Final = """\b
 TARGET is file.py[:object] or package.module[:object]: a Server, or a function that makes one;
-without an object, the only Server in the module.
+without an object, the only Server in the module that is not mounted into another one.
 SERVER is a URL, a TARGET, or a name from the mcpServers file that --config names.
 Leave SERVER out to start the server with a command: ... -- COMMAND...
 
@@ -164,6 +170,8 @@ def _with_suggestion(error: click.NoSuchOption) -> click.UsageError:
     parameters = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
     options = [name for each in parameters for name in (*each.opts, *each.secondary_opts)]
     hint = did_you_mean(error.option_name, [name for name in options if name.startswith("-")])
+    if advice := _OTHER_OPTIONS.get(error.option_name):
+        hint = f"; {advice}"
     return click.UsageError(f"No such option {error.option_name!r}{hint}", error.ctx)
 
 

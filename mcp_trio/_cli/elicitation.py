@@ -55,7 +55,7 @@ def accept_defaults(params: ElicitParams) -> ElicitResult:
     content = with_defaults({}, params.requested_schema)
     errors = form_errors(content, params.requested_schema)
     if errors:
-        return _declined(params, "; ".join(errors))
+        return _declined(params, f"--yes needs a default value for each field: {'; '.join(errors)}")
     return ElicitResult(action="accept", content=content)
 
 

@@ -132,7 +132,8 @@ def with_header_hint(error: ConnectionLost) -> ConnectionLost:
     """Return the error; if the server asks for authentication, its text names `--header`."""
     if error.http_status != _UNAUTHORIZED:
         return error
-    return ConnectionLost(f"{error.reason} (--header)", http_status=error.http_status)
+    hint = "send a token with --header 'Authorization: Bearer ${TOKEN}'"
+    return ConnectionLost(f"{error.reason}; {hint}", http_status=error.http_status)
 
 
 def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Mapping[str, str]:
@@ -543,7 +544,7 @@ def make_record_options(
 
     # A folder gets a file when a session starts. Errors are reported now rather than then.
     if path.endswith("/") and not Path(path).is_dir():
-        raise click.UsageError(f"cannot record to {path}: the folder does not exist")
+        raise click.UsageError(f"cannot record to {path}: make the folder first: mkdir {path}")
     if Path(path).is_dir() and not os.access(path, os.W_OK | os.X_OK):
         raise click.UsageError(f"cannot record to {path}: a file cannot be created there")
     mib, minutes, key = (

@@ -62,10 +62,10 @@ Roots: TypeAlias = RootList | Callable[[], RootList | Awaitable[RootList]]
 class ReportProgress(Protocol):
     """The second argument of a `sampling` callback: reports its progress to the server."""
 
-    async def __call__(
+    def __call__(
         self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
-        """Report progress, which has to grow; a cancellation check.
+    ) -> Awaitable[None]:
+        """Report progress, which has to grow; to be awaited, which checks for cancellation.
 
         Nothing is sent if the server has not asked for progress.
         """

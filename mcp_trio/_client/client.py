@@ -57,6 +57,7 @@ from mcp_trio._client.connect import (
     open_target,
     shake_hands,
     spawn_in_system_task,
+    starts_command,
     supports_legacy,
     supports_stateless,
     url_of,
@@ -73,6 +74,7 @@ from mcp_trio._client.results import (
     error_text,
     get_prompt_params,
     is_resource_not_found,
+    is_unexplained,
     read_pages,
 )
 from mcp_trio._client.subscriptions import (
@@ -721,7 +723,10 @@ class Client:
             result = await self.request("tools/call", params, **options)
         raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
         if result.is_error and (raises or result_type is not None):
-            raise ToolError(error_text(name, result), result)
+            failure = ToolError(error_text(name, result), result)
+            if is_unexplained(result) and self.stderr is None and starts_command(self.target):
+                failure.add_note('its log has the reason: Client(…, stderr="inherit") shows it')
+            raise failure
         self._output_schemas.check(name, result)
         return result if result_type is None else decode_as(name, result, result_type)
 

@@ -130,6 +130,15 @@ def is_resource_not_found(error: RequestError) -> bool:
     return error.code == RESOURCE_NOT_FOUND
 
 
+def is_unexplained(result: CallToolResult) -> bool:
+    """Return whether a failed tool sent the text that a server has for unexpected exceptions."""
+    match result.content:
+        case [types.TextContent(text=text)]:
+            return text.startswith("internal error in ")
+        case _:
+            return False
+
+
 def error_text(name: str, result: CallToolResult) -> str:
     """Return the texts of a failed tool call's result, for the message of `ToolError`."""
     texts = [part.text for part in result.content if isinstance(part, types.TextContent)]

@@ -782,3 +782,23 @@ class Lost(msgspec.Struct, frozen=True):
 
     id: int | str
     error: ConnectionLost | LocalProtocolError
+
+
+class _ErrorText(msgspec.Struct, gc=False):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct, gc=False):
+    error: _ErrorText
+
+
+_error_body = msgspec.json.Decoder(_ErrorBody)
+
+
+def text_of_body(body: bytes) -> str:
+    """Return the message of the JSON-RPC error in an HTTP body, or else the body, on one line."""
+    try:
+        text = _error_body.decode(body).error.message
+    except msgspec.DecodeError:
+        text = body.decode(errors="replace")
+    return " ".join(text.split())

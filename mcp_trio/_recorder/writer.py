@@ -653,12 +653,18 @@ def check_no_recording_exists(record: RecordTarget | None) -> None:
     earlier: before a process is started, or a connection made.
 
     Raises:
-        RecordingError: The file is not empty, and `RecordOptions.overwrite` is not set.
+        RecordingError: The file is not empty, and `RecordOptions.overwrite` is not set; or the
+            path looks like a folder, and there is none.
     """
     if record is None or isinstance(record, SharedRecording):
         return
     options = options_of(record)
     path = Path(options.path)
+    if not path.suffix and not path.exists() and path.parent.is_dir():
+        raise RecordingError(
+            f"cannot record to {path}: there is no such folder; make it, or name a file such as"
+            f" {path}.mcprec.jsonl"
+        )
     if not options.overwrite and path.is_file() and path.stat().st_size:
         raise RecordingError(f"cannot record to {path}: {EXISTS}")
 
@@ -799,6 +805,7 @@ def open_recorder(
     clock, begin_ns, clock_ns = _clock()
     # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
+    check_no_recording_exists(record)
     path = _target(options, name, started)
     open_sink = partial(_sink, path, options, limits)
     make_recorder = partial(Recorder, open_sink()) if make is None else make(path, open_sink)

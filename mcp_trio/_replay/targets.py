@@ -14,6 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from mcp_trio._server.server import IMPORTED_TARGET, Server
+from mcp_trio._server.sessions import sessions_of
 from mcp_trio.errors import MCPError
 
 # Like multiprocessing, which imports a main module a second time under such a name: code under
@@ -42,8 +43,9 @@ def import_server(target: str) -> Server:
     """Import the server that `file.py[:object]` or `package.module[:object]` names.
 
     The object is a `Server`, or a function without parameters that makes one. Without an object,
-    the module's only `Server` is used. Modules next to the file can be imported, as in a script;
-    for a module name, the working directory is searched.
+    the module's only `Server` is used that is not mounted into another of its servers. Modules next
+    to the file can be imported, as in a script; for a module name, the working directory is
+    searched.
 
     Raises:
         TargetError: There is no such file, module or server, or importing or making it raises.
@@ -66,6 +68,10 @@ def import_server(target: str) -> Server:
         kind = type(found).__name__
         raise TargetError(f"{target} is not a Server but an object of type {kind}; {choices}")
     distinct = list({id(server): server for server in servers.values()}.values())
+    mounted = {
+        id(mount.inner.server) for each in distinct for mount in sessions_of(each).registry.mounts
+    }
+    distinct = [each for each in distinct if id(each) not in mounted]
     if not distinct:
         raise TargetError(f"{target} defines no Server at its top level")
     if len(distinct) > 1:

@@ -10,7 +10,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 ROOT: Final = "ctx.lifespan"
 
-_PATH: Final = re.compile(rf"<{re.escape(ROOT)}(\.\w+)*>")
+_PATH: Final = re.compile(rf'<{re.escape(ROOT)}(\.\w+|\["[^"]*"\])*>')
 
-# The special methods that raise: all uses of an object but passing it on, reading its attributes,
-# and `repr`.
+# The special methods that raise: all uses of an object but passing it on, reading its attributes
+# and the items of a dict, and `repr`.
 _REJECTED: Final = (
     *("__await__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__call__"),
     *("__iter__", "__next__", "__aiter__", "__anext__", "__reversed__", "__len__"),
-    *("__contains__", "__getitem__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"),
+    *("__contains__", "__setitem__", "__delitem__", "__setattr__", "__delattr__"),
     *("__bool__", "__int__", "__float__", "__index__", "__bytes__", "__str__", "__format__"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__fspath__"),
     *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"),
@@ -70,7 +70,7 @@ def _ignore(_path: str, _advice: str) -> None:
 
 
 class ReplayLifespan:
-    """A stand-in for the lifespan's value or an attribute of it, which may be passed to effects.
+    """A stand-in for the lifespan's value or a part of it, which may be passed to effects.
 
     Any other use calls `on_use` with the path of the stand-in, such as `ctx.lifespan.db`, and the
     advice what to write instead, and then raises `BlockedInReplay`.
@@ -91,6 +91,12 @@ class ReplayLifespan:
             raise AttributeError(name)
         return ReplayLifespan(f"{self._path}.{name}", on_use=self._on_use)
 
+    def __getitem__(self, key: object) -> "ReplayLifespan":
+        """Return a stand-in for an item of a dict; other keys are rejected."""
+        if not isinstance(key, str) or '"' in key:
+            reject(self)
+        return ReplayLifespan(f'{self._path}["{key}"]', on_use=self._on_use)
+
     def __repr__(self) -> str:
         """Return a text with the path."""
         return f"<{self._path}, which a replay does not have>"
@@ -103,8 +109,7 @@ def reject(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
         BlockedInReplay: Always.
     """
     path: str = object.__getattribute__(stand_in, "_path")
-    name = path.rpartition(".")[2]
-    effect = name if path != ROOT else "use"
+    effect = "use" if path == ROOT else re.findall(r"\w+", path)[-1]
     advice = (
         f"`@effect async def {effect}(lifespan, ...)` that uses it, and pass it ctx.lifespan; or"
         " replay(lifespan=...) with a lifespan that may be entered"
@@ -310,7 +315,7 @@ def _encoded(value: Any, served: "ServedSession", levels: int = _WALKED_LEVELS) 
     is_of_lifespan = (
         lifespan is not None
         and kind not in _PLAIN
-        and (value is lifespan or any(value is it for it in _attributes(lifespan)))
+        and (value is lifespan or any(value is it for it in _parts(lifespan)))
     )
     if isinstance(value, Opaque) or is_of_lifespan:
         return _OPAQUE
@@ -339,7 +344,11 @@ def _are_plain(values: Iterable[object]) -> bool:
     return _PLAIN.issuperset(map(type, values))
 
 
-def _attributes(owner: object) -> Iterator[Any]:
+def _parts(owner: object) -> Iterable[Any]:
+    """Return the items of a dict, or the attributes of another object."""
+    if isinstance(owner, dict):
+        values: Iterable[Any] = owner.values()
+        return values
     slots = (name for kind in type(owner).__mro__ for name in getattr(kind, "__slots__", ()))
     return (getattr(owner, name, None) for name in (*getattr(owner, "__dict__", ()), *slots))
 

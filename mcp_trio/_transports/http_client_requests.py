@@ -12,6 +12,7 @@ import httpx2
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._jsonrpc.messages import text_of_body
 from mcp_trio._jsonrpc.sse import Event, EventParser
 from mcp_trio._protocol.http_headers import (
     EVENT_STREAM,
@@ -177,7 +178,7 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
         parts = [f"{link.name} answered HTTP {self.status} {self.phrase}".rstrip()]
         if self.location is not None:
             parts.append(f"it redirects to {self.location}: connect to that URL if you trust it")
-        text = " ".join(self.body.decode(errors="replace").split())
+        text = text_of_body(self.body)
         if text:
             parts.append(text[: link.limits.messages.error_text_chars_max])
         kind = OutcomeUnknown if self.status >= SERVER_ERROR else ConnectionLost

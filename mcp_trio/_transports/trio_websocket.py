@@ -54,6 +54,7 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
+from mcp_trio._jsonrpc.messages import text_of_body
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, encoded
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.shares import Shares, network_of
@@ -734,7 +735,7 @@ async def _opened_by_client(
                         f"{name} disconnected during the handshake, or is not a WebSocket server"
                     )
                 status, body = reader.error.status_code, reader.error.body or b""
-                text = " ".join(body.decode(errors="replace").split())
+                text = text_of_body(body)
                 detail = f": {text[: limits.messages.error_text_chars_max]}" if text else ""
                 raise ConnectionLost(f"{name} answered HTTP {status}{detail}", http_status=status)
             timeout.deadline = math.inf

@@ -668,7 +668,35 @@ def test_a_401_is_reported_in_one_line_that_names_the_header_option(invoke, guar
     assert (shown.exit_code, shown.stdout) == (1, "")
     assert shown.stderr.count("\n") == 1
     assert "answered HTTP 401 Unauthorized" in shown.stderr
-    assert "(--header)" in shown.stderr
+    assert "401 Unauthorized: the request has no access token" in shown.stderr
+    assert "send a token with --header 'Authorization: Bearer ${TOKEN}'" in shown.stderr
+
+
+def test_a_token_option_is_answered_with_the_header_to_write(invoke, guarded):
+    shown = invoke("call", guarded, "echo", "--token", "open sesame")
+    assert shown.exit_code == 2
+    assert "'--token'; write --header 'Authorization: Bearer ${TOKEN}'" in shown.stderr
+
+
+FAILING = """
+from mcp_trio import Server
+server = Server("failing")
+@server.tool
+async def fail() -> None:
+    raise KeyError("reason")
+if __name__ == "__main__":
+    server.run()
+"""
+
+
+def test_a_failure_without_a_text_names_the_option_that_shows_the_log(mcp_trio, tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING)
+    command = ["--", sys.executable, tmp_path / "failing.py"]
+    hint = "internal error in fail; --stderr shows what the server logged"
+    assert hint in mcp_trio("call", "fail", *command).stderr
+    shown = mcp_trio("call", "fail", "--stderr", *command).stderr
+    assert "KeyError: 'reason'" in shown
+    assert hint not in shown
 
 
 def test_headers_of_the_command_line_override_those_of_a_configuration(invoke, guarded, tmp_path):

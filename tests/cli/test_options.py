@@ -113,6 +113,16 @@ def test_several_servers_in_a_module_are_listed_in_the_error():
     )
 
 
+def test_a_mounted_server_need_not_be_left_out(folder):
+    (folder / "hub.py").write_text(
+        "from mcp_trio import Server\n"
+        "inner, outer = Server('inner'), Server('outer')\n"
+        "outer.mount(inner, prefix='inner')\n"
+    )
+    assert load_server("hub.py").name == "outer"
+    assert load_server("hub.py:inner").name == "inner"
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_module_without_a_server_is_rejected():
     assert rejection("first") == "first defines no Server at its top level"
@@ -368,8 +378,8 @@ def mcp_trio(*arguments):
 
 
 def test_a_path_alone_gives_default_options():
-    options = make_record_options("x", NOTHING)
-    assert options.path == "x"
+    options = make_record_options("x.jsonl", NOTHING)
+    assert options.path == "x.jsonl"
     assert options.redaction is options.segment_bytes_max is options.sync_seconds is None
     assert not options.strict
 
@@ -377,13 +387,13 @@ def test_a_path_alone_gives_default_options():
 def test_each_option_sets_its_recorder_option(key):
     choices = NOTHING | {"segment_mib": 1.5, "segment_minutes": 2.0, "sync_seconds": 3.0}
     choices |= {"compress": True, "redaction_key": str(key)}
-    options = make_record_options("x", choices, strict=True)
+    options = make_record_options("x.jsonl", choices, strict=True)
     assert options.compress
     assert options.segment_bytes_max == 1_572_864
     assert (options.segment_seconds_max, options.sync_seconds) == (120, 3)
     assert options.redaction.key == b"sixteen bytes or more"
     assert options.strict
-    assert make_record_options("x", NOTHING | {"redact": True}).redaction.key is None
+    assert make_record_options("x.jsonl", NOTHING | {"redact": True}).redaction.key is None
 
 
 @pytest.mark.slow
@@ -470,7 +480,7 @@ def test_an_unusable_folder_is_rejected_before_anything_starts(
 ):
     done = invoke(*arguments, f"{tmp_path}/new/")
     assert done.exit_code == 2
-    assert "the folder does not exist" in " ".join(done.stderr.split())
+    assert "make the folder first: mkdir" in " ".join(done.stderr.split())
     monkeypatch.setattr("os.access", lambda *_: False)
     done = invoke(*arguments, tmp_path)
     assert done.exit_code == 2

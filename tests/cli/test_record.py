@@ -58,7 +58,7 @@ def test_a_session_is_recorded_and_the_servers_status_and_stderr_are_passed_on(
 @pytest.mark.slow
 def test_a_server_killed_by_a_signal_becomes_an_exit_status(tmp_path):
     code = "import os; os.kill(os.getpid(), 9)"
-    done = record_in_process("-o", tmp_path / "x", "--", sys.executable, "-c", code)
+    done = record_in_process("-o", tmp_path / "x.jsonl", "--", sys.executable, "-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (137, "", "")
 
 
@@ -119,7 +119,7 @@ def test_a_command_and_an_output_are_required(invoke, tmp_path):
 
 @pytest.mark.slow
 def test_the_commands_own_options_are_passed_on(tmp_path):
-    done = record_in_process("-o", tmp_path / "x", "--", "echo", "-o", "--", "--help")
+    done = record_in_process("-o", tmp_path / "x.jsonl", "--", "echo", "-o", "--", "--help")
     assert done.stdout == "-o -- --help\n"
 
 

@@ -604,7 +604,7 @@ def test_headers_are_sent_to_http_and_websocket_urls_only(invoke, serve, unused_
     guarded = serve(weather, way="websocket", token="sesame")
     shown = invoke("replay", WEATHER_RECORDING, guarded)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
-    assert shown.stderr.endswith("(--header)\n")
+    assert shown.stderr.endswith("--header 'Authorization: Bearer ${TOKEN}'\n")
     header = ("--header", "Authorization: Bearer sesame")
     assert invoke("replay", WEATHER_RECORDING, guarded, *header).exit_code == 0
     shown = invoke("replay", WEATHER_RECORDING, unused_url["tcp"], *header)
@@ -705,7 +705,7 @@ def test_a_url_that_cannot_be_used_is_reported_in_one_line(
     guarded = serve(weather)
     shown = invoke(name, WEATHER_RECORDING, guarded, *options)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
-    assert shown.stderr.endswith("(--header)\n")
+    assert shown.stderr.endswith("--header 'Authorization: Bearer ${TOKEN}'\n")
     assert invoke(name, WEATHER_RECORDING, guarded, *options, "--header", "X-Key: k").exit_code == 0
 
 

@@ -321,7 +321,7 @@ COMMANDS = {
         [],
     ),
     "mock": (["mock", WEATHER, *ON_ANY_PORT], []),
-    "record": (["record", "--listen", "127.0.0.1:0", "-o", "all"], ["--", "true"]),
+    "record": (["record", "--listen", "127.0.0.1:0", "-o", "all.jsonl"], ["--", "true"]),
     "bridge": (["bridge", "http://127.0.0.1:0"], ["--", "true"]),
 }
 ALLOWED = ("--allow-origin", PAGE)

@@ -15,7 +15,7 @@ import trio.testing
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, RequestTimeout, Server
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
-from mcp_trio.errors import OutcomeUnknown, RemoteProtocolError
+from mcp_trio.errors import OutcomeUnknown, RemoteProtocolError, ToolError
 from mcp_trio.limits import HttpLimits, RequestLimits, ShutdownLimits
 from mcp_trio.recording import SharedRecording
 from mcp_trio.testing import WirePeer
@@ -112,6 +112,30 @@ async def test_l11_the_error_of_a_server_that_exits_at_once_has_its_stderr():
     assert caught.value.stderr_tail == "no licence"
     assert running_tasks() == tasks
     assert open_descriptors() == descriptors
+
+
+FAILING = """
+from mcp_trio import Server
+server = Server("failing")
+@server.tool
+async def fail() -> None:
+    raise KeyError("reason")
+server.run()
+"""
+
+
+@pytest.mark.slow
+async def test_a_failure_without_a_text_names_the_option_that_shows_the_log():
+    lines = []
+    for stderr, notes in (
+        (None, ['its log has the reason: Client(…, stderr="inherit") shows it']),
+        (lines.append, []),
+    ):
+        async with Client([sys.executable, "-c", FAILING], stderr=stderr) as client:
+            with pytest.raises(ToolError, match="internal error in fail") as caught:
+                await client.call_tool("fail")
+        assert getattr(caught.value, "__notes__", []) == notes
+    assert "KeyError: 'reason'" in lines[0]
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ SMALL = st.builds(
 def test_any_bytes_in_any_chunks_pass_unchanged_and_the_recording_gives_them_back(
     tmp_path_factory, recorded, open_proxy, chunks, limits
 ):
-    path = tmp_path_factory.mktemp("any") / "x"
+    path = tmp_path_factory.mktemp("any") / "x.jsonl"
 
     async def main():
         async with open_proxy(["cat"], path, limits=limits) as host:

@@ -127,7 +127,7 @@ async def test_a_compressed_file_is_written_by_its_name(tmp_path):
 
 async def test_a_session_has_an_id_of_its_own(tmp_path):
     bodies = []
-    for name in ("a", "b"):
+    for name in ("a.jsonl", "b.jsonl"):
         open_recorder(tmp_path / name, **FACTS).close({})
         bodies.append(decode_body(first_record(tmp_path / name), OpenBody))
     assert bodies[0].session != bodies[1].session
@@ -167,9 +167,11 @@ def test_a_recording_names_the_kind_and_the_time_of_its_clock(tmp_path, make_clo
 
 
 async def test_random_values_of_a_session_are_no_difference(tmp_path):
-    for name in ("a", "b"):
+    for name in ("a.jsonl", "b.jsonl"):
         open_recorder(tmp_path / name, **FACTS).close({})
-    a, b = (list(read_recording(open_recording(tmp_path / name))) for name in ("a", "b"))
+    a, b = (
+        list(read_recording(open_recording(tmp_path / name))) for name in ("a.jsonl", "b.jsonl")
+    )
     assert a[0].body != b[0].body
     assert diff(a, b) == []
 

@@ -712,10 +712,20 @@ def test_a_shared_recording_without_a_session_makes_no_file(tmp_path):
 
 
 def test_every_target_has_options():
-    options = RecordOptions("x", strict=True)
+    options = RecordOptions("x.jsonl", strict=True)
     assert options_of(options) is options
     assert options_of(SharedRecording(options)) is options
     assert options_of("x") == RecordOptions("x")
+
+
+def test_a_name_without_a_suffix_is_a_folder_that_has_to_exist(tmp_path):
+    for path in (tmp_path / "new", RecordOptions(tmp_path / "new")):
+        with pytest.raises(
+            RecordingError, match=r"no such folder; make it, or name a file such as"
+        ):
+            SharedRecording(path)
+    (tmp_path / "new").touch()
+    SharedRecording(tmp_path / "new")
 
 
 # Whole sessions, recorded in every way at once.
@@ -901,14 +911,14 @@ async def test_concurrent_sessions_in_other_files_are_counted(tmp_path):
     server = make_server()
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: server.serve(theirs, record=tmp_path / "long"))
+        nursery.start_soon(lambda: server.serve(theirs, record=tmp_path / "long.jsonl"))
         async with Client(ours):
-            await talk(server, tmp_path / "one")
+            await talk(server, tmp_path / "one.jsonl")
             await talk(server, None)
-    await talk(server, tmp_path / "alone")
-    assert last_counts(tmp_path / "long")["sessions beside"] == 2
-    assert last_counts(tmp_path / "one")["sessions beside"] == 1
-    assert "sessions beside" not in last_counts(tmp_path / "alone")
+    await talk(server, tmp_path / "alone.jsonl")
+    assert last_counts(tmp_path / "long.jsonl")["sessions beside"] == 2
+    assert last_counts(tmp_path / "one.jsonl")["sessions beside"] == 1
+    assert "sessions beside" not in last_counts(tmp_path / "alone.jsonl")
 
 
 async def test_sessions_in_the_same_recording_are_not_counted(tmp_path):
@@ -944,7 +954,7 @@ async def test_a_strict_recording_rejects_calls_that_cannot_be_replayed(tmp_path
 async def test_without_strict_nothing_is_rejected(tmp_path):
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: make_server().serve(theirs, record=tmp_path / "x"))
+        nursery.start_soon(lambda: make_server().serve(theirs, record=tmp_path / "x.jsonl"))
         async with Client(ours) as client:
             assert (await client.call_tool("process")).content
 

@@ -433,6 +433,29 @@ async def first_of(books: list[str]) -> list[str]:
     return books[:1]
 
 
+@asynccontextmanager
+async def open_shelf_in_a_dict(_server):
+    with closing(sqlite3.connect(":memory:")) as db:
+        yield {"db": db, "titles": ["Emma"], "count": 1}
+
+
+@effect
+async def titles_of(db: sqlite3.Connection, titles: list[str], count: int) -> list[str]:
+    return [row[0] for row in db.execute("SELECT ?", titles[:count])]
+
+
+async def through_items(ctx):
+    shelf = ctx.lifespan
+    return await titles_of(shelf["db"], shelf["titles"], shelf["count"])
+
+
+def test_the_items_of_a_lifespan_that_is_a_dict_can_be_passed_to_effects(world, tmp_path):
+    server = make_server(through_items, lifespan=open_shelf_in_a_dict)
+    path = world.record(server, tmp_path / "a.mcprec.jsonl", call)
+    assert '{"db":"<opaque>","titles":"<opaque>","count":1}' in path.read_text()
+    assert replay(path, make_server(through_items, lifespan=None)).is_complete
+
+
 @pytest.fixture
 def shelved(world, tmp_path):
     def make(handler):

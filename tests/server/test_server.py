@@ -394,7 +394,7 @@ def drop_item(it):
         *(operator.call, copy.deepcopy, entered_at_once, assign, drop, assign_item, drop_item),
         *(run(entered), run(awaited)),
         lambda it: it(1, name=2),
-        lambda it: it["name"],
+        lambda it: it[0],
         lambda it: f"{it}",
         lambda it: "name" in it,
         lambda it: it == 1,
@@ -420,7 +420,13 @@ def test_the_lifespan_itself_has_no_name_for_an_effect():
 
 def test_a_stand_in_has_a_repr():
     assert repr(ReplayLifespan().db.pool) == "<ctx.lifespan.db.pool, which a replay does not have>"
+    assert repr(ReplayLifespan()["db"]) == '<ctx.lifespan["db"], which a replay does not have>'
     assert not hasattr(ReplayLifespan(), "__wrapped__")
+
+
+def test_an_item_of_the_lifespan_is_rejected_by_its_name():
+    with pytest.raises(BlockedInReplay, match=r'ctx\.lifespan\["db"\] was used .*def db\('):
+        len(ReplayLifespan()["db"])
 
 
 # In a replay.
@@ -754,7 +760,7 @@ async def test_a_client_is_asked_only_for_declared_capabilities(serve, autojump_
 # Count the sessions of one server that are open at the same time.
 
 
-FILES = [None, "a folder", SharedRecording("one"), SharedRecording("other")]
+FILES = [None, "a folder", SharedRecording("one.jsonl"), SharedRecording("other.jsonl")]
 
 
 def test_a_single_session_counts_no_others():

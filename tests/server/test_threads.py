@@ -1,10 +1,11 @@
+import sqlite3
 import threading
 
 import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Limits, Server, ThreadContext
+from mcp_trio import Client, Context, Limits, Server, ThreadContext
 from mcp_trio._server.threads import ClientThreads
 from mcp_trio.errors import RequestAbandoned
 from mcp_trio.limits import RequestLimits
@@ -286,3 +287,17 @@ async def test_a_request_that_is_cancelled_as_it_gets_a_thread_gives_it_back(
     assert not to_cancel
     with trio.fail_after(5):
         assert await asker.call("free") == "free"
+
+
+async def test_an_error_of_sqlite_in_a_thread_says_what_to_write(caplog):
+    server = Server("desk")
+    database = sqlite3.connect(":memory:")
+
+    @server.tool
+    def count() -> int:
+        return database.execute("SELECT 1").fetchone()[0]
+
+    async with Client(server, raise_tool_errors=False) as client:
+        await client.call_tool("count")
+    database.close()
+    assert "; open it with check_same_thread=False, or use it in `async def`" in caplog.text
