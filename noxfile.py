@@ -134,6 +134,12 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def steps(session: nox.Session) -> None:
+    """Take the first steps in a clean environment, from `pip install` to a replay in pytest."""
+    session.run("python", "tools/first_steps.py")
+
+
+@nox.session(default=False)
 def mutations(session: nox.Session) -> None:
     """Turn rules off, one at a time, and check that their tests fail; 20 random ids by default."""
     install(session, "test")

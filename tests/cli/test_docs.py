@@ -59,7 +59,7 @@ def run(command, folder, *, status=0):
     assert done.returncode == status, (command, done.stdout, done.stderr)
 
 
-@pytest.mark.timeout(600)  # sixty processes, one after the other
+@pytest.mark.timeout(600)  # some sixty processes, one after the other
 def test_every_example_runs_in_order(tmp_path):
     runners = {"python": run_python, "console": run_console}
     shown = [(language, block) for language, block in BLOCKS if language in runners]
