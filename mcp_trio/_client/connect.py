@@ -209,9 +209,11 @@ async def open_target(
         return Connected(client_end, "the server object", Served(target, server_end))
     if all(hasattr(target, name) for name in ("send", "receive", "aclose")):
         return Connected(cast("Channel", target), "the server")
+    is_config = isinstance(target, Mapping)
+    hint = "; a configuration is for ClientGroup.from_config" if is_config else ""
     raise TypeError(
         "a client connects to a URL, a script, a command (a list: the program and its arguments),"
-        f" a ServerConfig, a server object or a channel, not {target!r}"
+        f" a ServerConfig, a server object or a channel, not {target!r}{hint}"
     )
 
 

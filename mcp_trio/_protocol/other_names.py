@@ -20,6 +20,13 @@ _LOG: Final = {
     "logger_name": "write `logger=`",
     "extra": 'log one value: `ctx.info({"text": …, "extra": …})`',
 }
+_SELECTION: Final = {
+    "components": "write `kinds=`",
+    "keys": 'write the names first: `server.disable("name", …)`',
+    "match_all": "leave it out: entries with at least one of the tags are meant",
+    "names": 'write the names first: `server.disable("name", …)`',
+    "version": _VERSIONED,
+}
 _SKILLS: Final = "skills are not implemented; read their resources with `read_resource`"
 
 CONTEXT: Final[Mapping[str, str]] = {
@@ -59,6 +66,14 @@ CONTEXT: Final[Mapping[str, str]] = {
     "transport": "handlers are the same for all transports",
 }
 """Attributes and methods of a handler's context."""
+
+THREAD_CONTEXT: Final[Mapping[str, str]] = {
+    **CONTEXT,
+    "http": "a `def` handler has none: write `async def`",
+    "timeout": "a `def` handler has none: write `async def`, or `@server.tool(timeout=…)`",
+    "to_thread": "a `def` handler runs in a thread: call the function, marked with `@effect`",
+}
+"""Attributes and methods of the context of a `def` handler; the last are those of `Context`."""
 
 CONTEXT_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "elicit": {
@@ -211,6 +226,8 @@ SERVER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "task": _TASKS,
         "version": _VERSIONED,
     },
+    "enable": _SELECTION,
+    "disable": _SELECTION,
     "mount": {
         "as_proxy": "leave it out: a mounted `Server` has its own lifespan and middleware",
         "namespace": "write `prefix=`",
@@ -328,6 +345,7 @@ PACKAGE: Final[Mapping[str, str]] = {
 
 ATTRIBUTES: Final[Mapping[str, Mapping[str, str]]] = {
     "Context": CONTEXT,
+    "ThreadContext": THREAD_CONTEXT,
     "Server": SERVER,
     "Client": CLIENT,
 }

@@ -36,7 +36,7 @@ def missing_attribute(kind: str, owner: object, name: str) -> AttributeError:
         return AttributeError(text)
     from mcp_trio._protocol.other_names import ATTRIBUTES
 
-    advice = ATTRIBUTES[kind].get(name)
+    advice = ATTRIBUTES.get(kind, {}).get(name)
     known = (each for each in dir(type(owner)) if not each.startswith("_"))
     hint = f"; {advice}" if advice else did_you_mean(name, known)
     # With the object, Python would add a suggestion of its own.

@@ -109,6 +109,26 @@ def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
             )
 
 
+def reject_uncallable(function: Any, what: str, *names: str) -> None:
+    """Check that a function can be called with so many arguments by position.
+
+    Args:
+        function: The function, or any other callable.
+        what: What it is, for the error, such as "the middleware".
+        names: A name for each argument, for the error.
+
+    Raises:
+        TypeError: It takes another number of arguments.
+    """
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError:
+        example = f"`async def {name_of(function)}({', '.join(names)})`"
+        raise TypeError(f"{what} {name_of(function)!r} has to be {example}") from None
+    except ValueError:  # It has no signature, as some callables in C.
+        pass
+
+
 class DeclaredParameter(NamedTuple):
     """A parameter of a handler; annotation and default are `inspect.Parameter.empty` if absent."""
 

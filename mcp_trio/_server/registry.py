@@ -26,6 +26,7 @@ from mcp_trio._journal.records import LISTED_KINDS
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import check_keys
 from mcp_trio._protocol.methods import METHODS, Method, Role, SessionTrigger, custom_method
+from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.access import AccessRule, Selection, Unregistered, Visibility, joined_rule
@@ -816,8 +817,9 @@ class Registry:
         missing = sorted(selection.names.difference(entry.key for entry in entries))
         if missing:
             what = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
-            hint = "; those of servers behind a client can be chosen by kinds= only"
-            hint *= self.reaches_remotes
+            hint = did_you_mean(missing[0], (entry.key for entry in entries))
+            if self.reaches_remotes:
+                hint += "; those of servers behind a client can be chosen by kinds= only"
             raise LookupError(f"no {what} {missing[0]!r} is registered{hint}")
         unregistered = map(Unregistered, selection.kinds) if self.reaches_remotes else ()
         seen: list[RegisteredEntry | Unregistered] = [*entries, *unregistered]
@@ -870,7 +872,9 @@ class Registry:
         if len(found) != 1:
             what = " or ".join(kind.removesuffix("s") for kind in kinds)
             many = "no" if not found else "more than one"
-            raise LookupError(f"{many} {what} is registered for {target!r}")
+            names = [] if found else [name for kind in kinds for name in self._tables[kind]]
+            hint = did_you_mean(str(target), names)
+            raise LookupError(f"{many} {what} is registered for {target!r}{hint}")
         return found[0]
 
     def entry(self, target: Target) -> RegisteredPrompt | RegisteredResource | None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial
-from inspect import isasyncgenfunction
+from inspect import isasyncgenfunction, isgeneratorfunction
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 
@@ -23,7 +23,7 @@ from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.access import Access, access_rule, selection_of
 from mcp_trio._server.context import Context, ThreadContext
-from mcp_trio._server.introspection import is_async, name_of
+from mcp_trio._server.introspection import is_async, name_of, reject_uncallable
 from mcp_trio._server.registry import (
     CAPABILITIES,
     LIST_CAPABILITIES,
@@ -158,7 +158,9 @@ def _checked_tags(tags: Collection[str]) -> frozenset[str]:
     return frozenset(tags)
 
 
-@checks_options("Server", "__init__", "tool", "resource", "prompt", "mount", "route")
+@checks_options(
+    *("Server", "__init__", "tool", "resource", "prompt", "mount", "route", "enable", "disable")
+)
 @attrs.define(eq=False)
 class Server:
     """A server: a named set of tools, resources, prompts and other methods.
@@ -206,7 +208,8 @@ class Server:
         openapi_report: The outcome of each operation, of a server from `from_openapi`.
 
     Raises:
-        TypeError: `lifespan` is an async generator without `contextlib.asynccontextmanager`.
+        TypeError: `lifespan` is no async context manager, or takes no server; or an option is
+            unknown.
         ValueError: `errors` or `cache_scope` is unknown, `offers` contains another name, a method
             cannot be handled, a protocol version is unknown, or `list_ttl_seconds` is negative.
     """
@@ -252,6 +255,12 @@ class Server:
             raise ValueError(f"unknown offers {unknown}: choose from {', '.join(CAPABILITIES)}")
         for identifier in (self.capabilities and self.capabilities.extensions) or ():
             check_extension(identifier)
+        if self.lifespan is not None:
+            if isgeneratorfunction(getattr(self.lifespan, "__wrapped__", None)):
+                raise TypeError(
+                    "a lifespan is asynchronous: write @asynccontextmanager above `async def`"
+                )
+            reject_uncallable(self.lifespan, "the lifespan", "server")
         hints = CacheHints(self.list_ttl_seconds, self.cache_scope)
         self._registry = Registry(self.limits, self.list_changed, hints, frozenset(self.offers))
         self._sessions = ServerSessions(self, self._registry, self._change_notifier)
@@ -901,10 +910,14 @@ class Server:
         replayed. `mcp_trio.middleware` has some.
 
         Raises:
-            TypeError: The function is not `async def`.
+            TypeError: The function is not `async def`, or does not take two arguments.
         """
-        if not is_async(function):
-            raise TypeError(f"the middleware {name_of(function)!r} has to be `async def`")
+        if not (callable(function) and is_async(function)):
+            name = name_of(function) if callable(function) else type(function).__name__
+            raise TypeError(
+                f"the middleware {name!r} has to be a function: `async def log(request, call_next)`"
+            )
+        reject_uncallable(function, "the middleware", "request", "call_next")
         self._sessions.middleware.append(function)
         return function
 
@@ -1088,7 +1101,7 @@ class Server:
                 `stores` carries it to the others.
 
         Raises:
-            RuntimeError: A command or a fixture imports the module that calls this.
+            RuntimeError: A command or a fixture imports the module that calls this, or Trio runs.
             TypeError: An option is unknown.
             ValueError: The transport is unknown, or options contradict each other.
             SystemExit: After SIGINT or SIGTERM, with status 128 plus the number of the signal.
@@ -1097,6 +1110,11 @@ class Server:
             raise RuntimeError(
                 f"server.run() is called while {IMPORTED_TARGET.get()} is imported: put it under"
                 ' `if __name__ == "__main__":`'
+            )
+        if trio.lowlevel.in_trio_run():
+            raise RuntimeError(
+                "server.run() starts Trio, which runs already: write"
+                " `await server.serve_stdio()`, or serve_http() and others"
             )
         transport = _OTHER_NAMES.get(transport, transport)
         if transport == "sse":

@@ -113,9 +113,15 @@ class ToolTransform:
         tool, base, changes = self.base.name, self.base.signature, self.changes
         given = base.given if isinstance(base, GivenSchema) else None
         known = [*base.parameters] if given is None else [*given.get("properties", {})]
-        for name in changes:
+        for name, change in changes.items():
             if name not in known:
-                raise ValueError(f"{tool!r} has no argument {name!r}{did_you_mean(name, known)}")
+                hint = did_you_mean(name, known) or f"; it has: {', '.join(known) or 'none'}"
+                raise ValueError(f"{tool!r} has no argument {name!r}{hint}")
+            if not isinstance(change, Argument | Fixed):
+                raise TypeError(
+                    f"the change of {name!r} has to be an Argument or Fixed of mcp_trio.tools, such"
+                    f" as Argument({change!r}), not {change!r}"
+                )
         self.names = names = {
             name: getattr(changes.get(name), "name", None) or name
             for name in known

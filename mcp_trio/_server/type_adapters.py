@@ -416,8 +416,8 @@ def no_json_form(kind: Any) -> TypeError:
     if kind in (types.CoroutineType, types.AsyncGeneratorType):
         return TypeError(f"a {kind.__name__} has no JSON form: `await` may be missing before it")
     return TypeError(
-        f"the type {kind!r} has no JSON form: a cattrs Converter with hooks for it, "
-        "Server(converter=...), would give it one"
+        f"the type {kind!r} has no JSON form: make it an attrs class or a dataclass, or give the"
+        " server a cattrs Converter with hooks for it, Server(converter=...)"
     )
 
 

@@ -143,7 +143,7 @@ async def test_a_middleware_without_a_result_is_named(server, caplog):
 
 
 def test_a_middleware_that_is_not_async_is_rejected(server):
-    with pytest.raises(TypeError, match="'plain' has to be `async def`"):
+    with pytest.raises(TypeError, match="'plain' has to be a function: `async def"):
 
         @server.middleware
         def plain(request, call_next):
