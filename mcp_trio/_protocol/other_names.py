@@ -47,6 +47,7 @@ CONTEXT: Final[Mapping[str, str]] = {
     "mcp_server": "write `ctx.server`",
     "notify_progress": "write `await ctx.report_progress(…)`",
     "origin_request_id": _TASKS,
+    "progress": "write `await ctx.report_progress(…)`",
     "request_context": "the context itself has its members, such as `ctx.request_id`",
     "reset_visibility": "write `await ctx.enable(…)` or `await ctx.disable(…)`",
     "send_notification": (
