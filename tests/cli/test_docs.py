@@ -114,9 +114,9 @@ def test_the_tools_that_the_documentation_names_exist():
 
 def test_the_limits_that_the_documentation_names_exist():
     from mcp_trio.limits import DEFAULT_LIMITS
-    from mcp_trio.recording import RecordOptions
+    from mcp_trio.recording import RecordOptions, RecordPolicy
 
-    known = {field.name for field in attrs.fields(RecordOptions)}
+    known = {field.name for kind in (RecordOptions, RecordPolicy) for field in attrs.fields(kind)}
     named = set(re.findall(r"`(\w+_(?:max|seconds|ms|bytes))\b", README))
     # These are options of servers and calls.
     assert named - known == {"ttl_seconds", "list_ttl_seconds", "total_seconds"}
