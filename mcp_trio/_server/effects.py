@@ -347,8 +347,7 @@ def _are_plain(values: Iterable[object]) -> bool:
 def _parts(owner: object) -> Iterable[Any]:
     """Return the items of a dict, or the attributes of another object."""
     if isinstance(owner, dict):
-        values: Iterable[Any] = owner.values()
-        return values
+        return cast("dict[str, Any]", owner).values()
     slots = (name for kind in type(owner).__mro__ for name in getattr(kind, "__slots__", ()))
     return (getattr(owner, name, None) for name in (*getattr(owner, "__dict__", ()), *slots))
 

@@ -912,8 +912,9 @@ class Server:
         Raises:
             TypeError: The function is not `async def`, or does not take two arguments.
         """
-        if not (callable(function) and is_async(function)):
-            name = name_of(function) if callable(function) else type(function).__name__
+        given: Any = function
+        if not (callable(given) and is_async(given)):
+            name = name_of(given) if callable(given) else type(given).__name__
             raise TypeError(
                 f"the middleware {name!r} has to be a function: `async def log(request, call_next)`"
             )
