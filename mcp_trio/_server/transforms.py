@@ -113,6 +113,7 @@ class ToolTransform:
         tool, base, changes = self.base.name, self.base.signature, self.changes
         given = base.given if isinstance(base, GivenSchema) else None
         known = [*base.parameters] if given is None else [*given.get("properties", {})]
+        change: Any
         for name, change in changes.items():
             if name not in known:
                 hint = did_you_mean(name, known) or f"; it has: {', '.join(known) or 'none'}"
