@@ -39,7 +39,6 @@ _TABLES: Final = """
 CREATE TABLE recordings (
     id INTEGER PRIMARY KEY,
     file TEXT NOT NULL UNIQUE,    -- relative to the folder
-    segments INTEGER NOT NULL,
     size INTEGER NOT NULL,        -- bytes, of all segments
     changed INTEGER NOT NULL,     -- nanoseconds, the newest segment
     is_open INTEGER NOT NULL,     -- a process still wrote it
@@ -366,7 +365,6 @@ class Catalogue:
         started = 0.0 if opening is None else _unix_time(opening.started)
         values = {
             "file": job.file,
-            "segments": len(job.files),
             "size": job.size,
             "changed": job.changed,
             "is_open": indexed.is_open,
@@ -512,14 +510,18 @@ class Catalogue:
             text = sql.format(f"recordings.problem = '' AND ({condition.sql})")
             return self._database.execute(text, condition.parameters).fetchall()
 
-    def in_order_of_removal(self) -> list[tuple[str, int, int, float]]:
-        """Return file, segments, bytes and beginning of each complete recording, for a retention.
+    def in_order_of_removal(self) -> list[tuple[str, int, float]]:
+        """Return file, bytes and beginning of each recording that a retention may remove.
+
+        These are the recordings directly in the folder that are no longer written. A file that
+        cannot be read as a recording is not among them, and one in an inner folder is not either.
 
         Recordings with an error, or with another reason to keep them than the rate, are last; among
         others the oldest are first.
         """
         sql = (
-            "SELECT file, segments, size, started FROM recordings WHERE NOT is_open ORDER BY"
+            "SELECT file, size, started FROM recordings WHERE NOT is_open AND problem = ''"
+            f" AND instr(file, '{os.sep}') = 0 ORDER BY"
             " errors > 0 OR EXISTS (SELECT 1 FROM tags WHERE recording = id AND tag != 'rate'),"
             " started, id"
         )

@@ -119,15 +119,18 @@ class Keeper:
         try:
             if try_lock(descriptor):
                 with Catalogue(self.folder) as catalogue:
-                    catalogue.index(arguments=self.policy_run.policy.index_arguments)
+                    # On a full disk the catalogue cannot be written. Removing has to go on then, by
+                    # what the catalogue knows already, and before anything new is written.
+                    arguments = self.policy_run.policy.index_arguments
+                    self.try_to(partial(catalogue.index, arguments=arguments))
+                    self._remove(catalogue)
                     if self.policy_run.policy.compress:
                         self._compress(catalogue)
-                    self._remove(catalogue)
         finally:
             os.close(descriptor)
 
     def _compress(self, catalogue: Catalogue) -> None:
-        for file, _, _, _ in catalogue.in_order_of_removal():
+        for file, _, _ in catalogue.in_order_of_removal():
             if self.is_ending:
                 return
             job = job_of(self.folder, self.folder / file)
@@ -155,9 +158,10 @@ class Keeper:
             oldest = self.now().timestamp() - policy.keep_days * _SECONDS_PER_DAY
         number, size = len(rows), catalogue.total_bytes()
         free = shutil.disk_usage(self.folder).free
-        for file, _, bytes_, started in rows:
+        removed: list[str] = []
+        for file, bytes_, started in rows:
             if self.is_ending:
-                return
+                break
             is_over = (
                 (policy.keep_count_max is not None and number > policy.keep_count_max)
                 or (policy.keep_bytes_max is not None and size > policy.keep_bytes_max)
@@ -169,10 +173,11 @@ class Keeper:
             for name in reversed(job.files if job is not None else ()):
                 with suppress(OSError):
                     (self.folder / name).unlink()
-            catalogue.remove([file])
+            removed.append(file)
             number, size, free = number - 1, size - bytes_, free + bytes_
             policy.status.removed += 1
             policy.status.removed_bytes += bytes_
+        self.try_to(partial(catalogue.remove, removed))
         free = shutil.disk_usage(self.folder).free
         is_full = policy.free_bytes_min is not None and free < policy.free_bytes_min
         if is_full:

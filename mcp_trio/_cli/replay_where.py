@@ -193,7 +193,7 @@ Exit status: 0 success; 2 FILE is not a recording, or a file exists.
 
 \b
 Examples:
-  mcp-trio test sessions/shop-20261128T101500Z-1-7.mcprec.jsonl shop:server
+  mcp-trio test recordings/shop-20261128T101500Z-1-7.mcprec.jsonl shop:server
   mcp-trio test trip.mcprec.jsonl server.py -o tests/test_taken_seat.py
 """,
 )

@@ -11,6 +11,7 @@ from mcp_trio._catalogue import keeper as module
 from mcp_trio._catalogue.catalogue import Catalogue
 from mcp_trio._catalogue.keeper import Keeper
 from mcp_trio._recorder.policy import PolicyRun
+from mcp_trio.errors import RecordingError
 from mcp_trio.recording import RecordPolicy, check, open_recording, replay_async
 from tests.catalogue.conftest import session, theatre
 
@@ -155,3 +156,27 @@ async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(tmp_path
         nursery.cancel_scope.cancel()
     await keeper.end()
     assert calls == ["tidy", "index_finished", "tidy", "index_finished"]
+
+
+def test_only_recordings_directly_in_the_folder_are_removed(folder):
+    (folder / "notes.mcprec.jsonl").write_text("no recording\n")
+    golden = folder / "golden"
+    golden.mkdir()
+    shutil.copy(folder / files(folder)[1], golden / "trip.mcprec.jsonl")
+    keeper_of(folder, keep_bytes_max=1).tidy()
+    assert files(folder) == ["notes.mcprec.jsonl"]
+    assert files(golden) == ["trip.mcprec.jsonl"]
+
+
+def test_recordings_are_removed_although_the_catalogue_cannot_be_written(folder, monkeypatch):
+    def full(*_args, **_options):
+        raise RecordingError("the disk is full")
+
+    with Catalogue(folder) as catalogue:
+        catalogue.index()
+    monkeypatch.setattr(Catalogue, "index", full)
+    monkeypatch.setattr(Catalogue, "remove", full)
+    keeper = keeper_of(folder, keep_count_max=1, compress=False)
+    keeper.tidy()
+    assert len(files(folder)) == 1
+    assert "the disk is full" in keeper.policy_run.policy.status.problem
