@@ -1,1 +1,1 @@
-"""Channels of whole messages: memory, and stdio from both ends."""
+"""Channels of complete messages, with the clients and listeners that open them."""

@@ -1,4 +1,6 @@
-"""WebSockets over trio-websocket; no other module imports that library.
+"""WebSockets over trio-websocket: a client, and the server's side of a handshake.
+
+No other module imports that library.
 
 trio-websocket does framing, masking and the handshakes. Some behaviour of version 0.12 does not fit
 a server that is exposed to hostile clients. So it gets three substitutes from this module: the

@@ -530,8 +530,8 @@ DIVERTED = """
 
     async def main():
         channel = open_stdio_channel(*fds)
-        while frames := await channel.receive():
-            await channel.send(frames)
+        while messages := await channel.receive():
+            await channel.send(messages)
         await channel.aclose()
 
     trio.run(main)
@@ -568,8 +568,8 @@ ECHO_OVER_STDIO = """
 
     async def main():
         channel = open_stdio_channel(*fds)
-        while frames := await channel.receive():
-            await channel.send(frames)
+        while messages := await channel.receive():
+            await channel.send(messages)
         await channel.aclose()
 
     trio.run(main)

@@ -132,7 +132,7 @@ class ScriptedExchange:
         return self.headers.get("content-type") == "text/event-stream"
 
     async def begun(self):
-        """Waits for the head of the answer."""
+        """Wait for the headers of the response."""
         async with self._in_time():
             while self.status is None:
                 await self._news.wait()

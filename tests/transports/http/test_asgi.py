@@ -487,17 +487,17 @@ class Scripted:
 
     sent: list = attrs.field(factory=list)
     host_check: trio.Event = attrs.field(factory=trio.Event)
-    tell: trio.MemorySendChannel = attrs.field(init=False)
-    told: trio.MemoryReceiveChannel = attrs.field(init=False)
+    events_in: trio.MemorySendChannel = attrs.field(init=False)
+    events_out: trio.MemoryReceiveChannel = attrs.field(init=False)
     is_shielded: bool = False
 
     def __attrs_post_init__(self):
-        self.tell, self.told = trio.open_memory_channel(100)
-        self.tell.send_nowait({"type": "websocket.connect"})
+        self.events_in, self.events_out = trio.open_memory_channel(100)
+        self.events_in.send_nowait({"type": "websocket.connect"})
         self.host_check.set()
 
-    def text(self, frame):
-        self.tell.send_nowait({"type": "websocket.receive", "text": frame.decode()})
+    def text(self, message):
+        self.events_in.send_nowait({"type": "websocket.receive", "text": message.decode()})
 
     async def send(self, message):
         self.sent.append(message)
@@ -506,7 +506,7 @@ class Scripted:
 
     async def run(self, upgraded, **more):
         app = AsgiHost(nobody, upgraded=upgraded, limits=LIMITS)
-        await app(scope_of_asgi_upgrade(**more), self.told.receive, self.send)
+        await app(scope_of_asgi_upgrade(**more), self.events_out.receive, self.send)
 
     @property
     def kinds(self):
@@ -540,7 +540,7 @@ async def test_messages_go_both_ways_and_the_close_is_reported(opened, autojump_
     assert await channel.receive() == [FRAME]
     await channel.send([FRAME, FRAME])
     assert [each.get("text") for each in server.sent[1:]] == [FRAME.decode()] * 2
-    server.tell.send_nowait({"type": "websocket.disconnect", "code": 1001})
+    server.events_in.send_nowait({"type": "websocket.disconnect", "code": 1001})
     assert await channel.receive() == []
     with pytest.raises(trio.BrokenResourceError):
         await channel.send([FRAME])
@@ -558,7 +558,7 @@ async def test_messages_go_both_ways_and_the_close_is_reported(opened, autojump_
 )
 async def test_abnormal_closes_are_lost_connections(opened, message, complaint, autojump_clock):
     server, channel, _raised = await opened()
-    server.tell.send_nowait(message)
+    server.events_in.send_nowait(message)
     with pytest.raises(OutcomeUnknown, match=complaint):
         await channel.receive()
     await channel.aclose()
@@ -566,7 +566,7 @@ async def test_abnormal_closes_are_lost_connections(opened, message, complaint, 
 
 async def test_an_error_of_receive_loses_the_connection(opened, autojump_clock):
     server, channel, _raised = await opened()
-    server.tell.close()
+    server.events_in.close()
     with pytest.raises(ConnectionLost, match="1006"):
         await channel.receive()
 
@@ -617,7 +617,7 @@ async def test_messages_are_sent_without_waiting_while_the_queue_is_empty(opened
     chunk = b"x" * LIMITS.messages.chunk_bytes
     assert channel.send_nowait([chunk, FRAME]) == 1
     assert not channel.is_unfinished
-    server.tell.send_nowait({"type": "websocket.disconnect"})
+    server.events_in.send_nowait({"type": "websocket.disconnect"})
     with pytest.raises(OutcomeUnknown):
         await channel.receive()
     with pytest.raises(OutcomeUnknown):
@@ -627,7 +627,7 @@ async def test_messages_are_sent_without_waiting_while_the_queue_is_empty(opened
 
 async def test_sending_to_a_disconnected_client_fails_at_once(opened, autojump_clock):
     server, channel, _raised = await opened()
-    server.tell.send_nowait({"type": "websocket.disconnect"})
+    server.events_in.send_nowait({"type": "websocket.disconnect"})
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(trio.BrokenResourceError):
         channel.send_nowait([FRAME])
@@ -685,8 +685,8 @@ async def test_a_rejection_is_an_answer_where_the_server_can_give_one():
 
 async def test_a_disconnected_client_is_neither_accepted_nor_rejected(caplog):
     server = Scripted()
-    server.told.receive_nowait()
-    server.tell.send_nowait({"type": "websocket.disconnect"})
+    server.events_out.receive_nowait()
+    server.events_in.send_nowait({"type": "websocket.disconnect"})
     await server.run(refusing)
     assert server.sent == []
     server = Scripted(host_check=trio.Event())
@@ -705,7 +705,7 @@ async def test_an_exception_of_the_application_is_logged(caplog):
 
 async def test_an_application_without_websockets_rejects_them():
     server = Scripted()
-    await AsgiHost(nobody)(scope_of_asgi_upgrade(), server.told.receive, server.send)
+    await AsgiHost(nobody)(scope_of_asgi_upgrade(), server.events_out.receive, server.send)
     assert server.kinds == ["close"]
 
 

@@ -39,7 +39,7 @@ def name(request):
 
 @attrs.frozen
 class Attacked:
-    """A host, and the paths that its application was asked for."""
+    """A host, and the paths of the requests that its application received."""
 
     connect: object
     paths: list
@@ -77,7 +77,7 @@ async def params_without_meta(client):
         return await client.rest()
 
 
-async def said(client, data):
+async def response_to(client, data):
     """Send until the server stops reading, and return the response up to its close."""
 
     async def put():
@@ -100,7 +100,7 @@ async def said(client, data):
 async def test_no_request_can_be_smuggled(attacked, name, request_bytes):
     host = await attacked()
     client = await host.connect()
-    received = await said(client, request_bytes)
+    received = await response_to(client, request_bytes)
     assert "/smuggled" not in host.paths
     assert name == "hypercorn" or statuses(received) == [400]
 
@@ -110,7 +110,7 @@ async def test_no_request_can_be_smuggled(attacked, name, request_bytes):
 async def test_the_native_listener_is_stricter(attacked, request_bytes):
     host = await attacked()
     client = await host.connect()
-    assert statuses(await said(client, request_bytes)) == [400]
+    assert statuses(await response_to(client, request_bytes)) == [400]
     assert "/smuggled" not in host.paths
 
 
@@ -127,11 +127,11 @@ async def test_random_bytes_and_broken_requests_end_in_a_rejection_or_a_close(at
 # Oversized requests
 
 
-@pytest.mark.parametrize("head", HUGE_HEADERS, ids=["target", "field", "fields"])
-async def test_huge_headers_are_not_read_to_their_end(attacked, head):
+@pytest.mark.parametrize("headers", HUGE_HEADERS, ids=["target", "field", "fields"])
+async def test_huge_headers_are_not_read_to_their_end(attacked, headers):
     host = await attacked()
     client = await host.connect()
-    assert statuses(await said(client, head)) in ([431], [400])
+    assert statuses(await response_to(client, headers)) in ([431], [400])
     assert host.paths == []
 
 
@@ -140,7 +140,7 @@ async def test_a_thousand_requests_at_once_are_answered_in_turn(attacked):
     client = await host.connect()
     last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 999 + last
-    assert statuses(await said(client, requests)) == [200] * 1000
+    assert statuses(await response_to(client, requests)) == [200] * 1000
 
 
 @pytest.mark.parametrize("name", ["native"], indirect=True)
@@ -271,7 +271,7 @@ async def test_a_rejected_client_leaves_no_tasks(attacked):
     tasks = trio.lowlevel.current_statistics().tasks_living
     for sent in BROKEN_HEADERS:
         client = await host.connect()
-        assert statuses(await said(client, sent)) == [400]
+        assert statuses(await response_to(client, sent)) == [400]
         await client.aclose()
     with trio.fail_after(SECONDS):
         while trio.lowlevel.current_statistics().tasks_living > tasks:
@@ -301,4 +301,4 @@ async def test_a_client_that_reads_while_it_floods_gets_its_rejection(attacked):
     host = await attacked()
     client = await host.connect()
     request = POST + b"Content-Length: bad\r\n\r\n" + b"x" * 3_000_000
-    assert statuses(await said(client, request)) == [400]
+    assert statuses(await response_to(client, request)) == [400]

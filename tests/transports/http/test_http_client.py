@@ -378,7 +378,7 @@ async def test_a_legacy_cancellation_is_sent_and_closes_the_stream():
 
 
 async def test_a_client_uses_a_legacy_server():
-    asked = {"jsonrpc": "2.0", "id": "q", "method": "roots/list"}
+    roots_request = {"jsonrpc": "2.0", "id": "q", "method": "roots/list"}
     answered = trio.Event()
 
     async def listen(_seen):
@@ -391,7 +391,7 @@ async def test_a_client_uses_a_legacy_server():
 
     async def add(seen):
         async def body():
-            yield event(asked)
+            yield event(roots_request)
             await answered.wait()
             yield event(answer_to(seen, content=[{"type": "text", "text": "3"}]))
 
@@ -824,9 +824,9 @@ async def test_all_queued_items_are_taken_at_once_and_in_order():
 
 async def test_taking_waits_for_an_item_and_loses_none_when_cancelled(autojump_clock):
     inbox = ReceivedQueue(1000)
-    with trio.move_on_after(1) as patience:
+    with trio.move_on_after(1) as timeout:
         await inbox.take()
-    assert patience.cancelled_caught
+    assert timeout.cancelled_caught
     inbox.put(b"one")
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -838,9 +838,9 @@ async def test_taking_waits_for_an_item_and_loses_none_when_cancelled(autojump_c
 async def test_a_producer_waits_for_room_until_items_are_taken(autojump_clock):
     inbox = ReceivedQueue(300)
     inbox.put(b"x" * 300)
-    with trio.move_on_after(1) as patience:
+    with trio.move_on_after(1) as timeout:
         await inbox.room()
-    assert patience.cancelled_caught
+    assert timeout.cancelled_caught
     await inbox.take()
 
     with trio.fail_after(1):
@@ -986,9 +986,9 @@ def test_a_tool_with_an_invalid_annotation_is_dropped_with_a_warning(caplog):
     tools = ToolHeaders()
 
     with caplog.at_level(logging.WARNING):
-        frame = tools.learn(page(("good", schema("A")), ("bad", schema("A", "object"))))
+        response = tools.learn(page(("good", schema("A")), ("bad", schema("A", "object"))))
 
-    result = json.loads(frame)["result"]
+    result = json.loads(response)["result"]
     assert [tool["name"] for tool in result["tools"]] == ["good"]
     assert result["x"] == 1
     assert "'bad'" in caplog.text
@@ -996,9 +996,9 @@ def test_a_tool_with_an_invalid_annotation_is_dropped_with_a_warning(caplog):
 
 
 def test_a_page_of_valid_tools_is_unchanged():
-    frame = page(("good", schema("A")), ("plain", {"type": "object"}))
+    response = page(("good", schema("A")), ("plain", {"type": "object"}))
 
-    assert ToolHeaders().learn(frame) is frame
+    assert ToolHeaders().learn(response) is response
 
 
 @pytest.mark.requirement("HDR-33", "HDR-34")
@@ -1031,7 +1031,7 @@ def test_the_tool_that_was_listed_longest_ago_is_forgotten_first():
 
 
 @pytest.mark.parametrize(
-    "frame",
+    "response",
     [
         b'{"jsonrpc":"2.0","id":1,"result":{}}',
         b'{"jsonrpc":"2.0","id":1,"result":{"tools":7}}',
@@ -1039,8 +1039,8 @@ def test_the_tool_that_was_listed_longest_ago_is_forgotten_first():
         b'{"jsonrpc":"2.0","id":1,"result":7}',
     ],
 )
-def test_a_response_that_is_not_a_page_of_tools_is_unchanged(frame):
-    assert ToolHeaders().learn(frame) is frame
+def test_a_response_that_is_not_a_page_of_tools_is_unchanged(response):
+    assert ToolHeaders().learn(response) is response
 
 
 # Bodies
@@ -1095,20 +1095,20 @@ FOLLOWING = [
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "becomes", "is_told"), FOLLOWING)
-def test_state_transitions_and_their_reports(before, after, becomes, is_told):
-    told = []
-    condition = ReportedState(lambda *news: told.append(news))
+@pytest.mark.parametrize(("before", "after", "becomes", "is_reported"), FOLLOWING)
+def test_state_transitions_and_their_reports(before, after, becomes, is_reported):
+    reported = []
+    condition = ReportedState(lambda *state: reported.append(state))
     condition.begin()
     for step in REACHED[before]:
         condition.become(*step)
-    assert told == [("connecting", ""), *REACHED[before]]
-    stood = (condition.state, condition.reason)
+    assert reported == [("connecting", ""), *REACHED[before]]
+    unchanged = (condition.state, condition.reason)
 
     condition.become(after, "news")
 
-    assert (condition.state, condition.reason) == ((after, "news") if becomes else stood)
-    assert told[1 + len(REACHED[before]) :] == ([(after, "news")] if is_told else [])
+    assert (condition.state, condition.reason) == ((after, "news") if becomes else unchanged)
+    assert reported[1 + len(REACHED[before]) :] == ([(after, "news")] if is_reported else [])
 
 
 def test_an_exception_of_on_state_is_logged(caplog):
@@ -1188,8 +1188,8 @@ async def test_a_network_error_fails_only_the_request_in_flight(fault, kind):
             raise faults.pop()
         return await succeed(seen)
 
-    told = lambda *news: states.append(news)  # noqa: E731
-    async with connected(Modern(answers={"tools/call": answer}), on_state=told) as (channel, _):
+    on_state = lambda *state: states.append(state)  # noqa: E731
+    async with connected(Modern(answers={"tools/call": answer}), on_state=on_state) as (channel, _):
         await channel.send([call_client_losses(1)])
         lost = await next_item(channel)
         assert channel.state == "retrying"
@@ -1313,20 +1313,20 @@ async def test_streams_are_read_no_faster_than_the_session_receives(autojump_clo
 
 async def test_a_cancelled_post_leaves_no_unfinished_generator(nursery):
     """Trio warns of an unfinished async generator, and warnings are errors in tests."""
-    begun = trio.Event()
+    started = trio.Event()
 
     async def never_read(stream):
-        begun.set()
+        started.set()
         await trio.sleep_forever()
 
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     nursery.start_soon(trio.serve_listeners, never_read, [listener])
     url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp"
     channel = await open_http_channel(url)
-    frame = b'{"jsonrpc":"2.0","method":"n","params":{"a":"%s"}}' % (b"x" * 16 * MIB)
+    message = b'{"jsonrpc":"2.0","method":"n","params":{"a":"%s"}}' % (b"x" * 16 * MIB)
     async with trio.open_nursery() as sending:
-        sending.start_soon(channel.send, [frame])
-        await begun.wait()
+        sending.start_soon(channel.send, [message])
+        await started.wait()
         await trio.testing.wait_all_tasks_blocked(0.05)  # as much as the system takes is gone
         sending.cancel_scope.cancel()
     gc.collect()

@@ -347,13 +347,13 @@ async def test_a_stream_that_ends_early_is_resumed_by_get_after_the_retry_time(
     pieces = [event(text="", event_id="a-1", retry=700)]
     async with connected(resumable(*pieces, listen=listen)) as (channel, script):
         await in_session(channel)
-        begun = trio.current_time()
+        started_at = trio.current_time()
         await channel.send([call(1)])
         assert (await next_item(channel))["id"] == 1
 
     assert script.of("GET")[1].headers["last-event-id"] == "a-1"
     assert script.of("GET")[1].headers["accept"] == "text/event-stream"
-    assert at[1] - begun == pytest.approx(0.7)
+    assert at[1] - started_at == pytest.approx(0.7)
 
 
 async def test_a_stream_is_resumed_after_its_last_event_as_long_as_events_come(autojump_clock):
@@ -411,8 +411,8 @@ async def test_a_stream_that_breaks_is_resumed_like_one_that_ends(autojump_clock
 
     states = []
     server = Legacy(answers={"tools/call": breaking}, listen=listen)
-    told = lambda *news: states.append(news)  # noqa: E731
-    async with connected(server, on_state=told) as (channel, _):
+    on_state = lambda *state: states.append(state)  # noqa: E731
+    async with connected(server, on_state=on_state) as (channel, _):
         await in_session(channel)
         await channel.send([call(1)])
         assert await next_item(channel) == NOTE
@@ -438,11 +438,11 @@ async def test_an_unreachable_server_is_tried_a_limited_number_of_times_with_gro
     limits = Limits(http=HttpLimits(reconnects_max=4, reconnect_seconds_max=10, resume_seconds=100))
     async with connected(resumable(*pieces, listen=listen), limits=limits) as (channel, _):
         await in_session(channel)
-        begun = trio.current_time()
+        started_at = trio.current_time()
         await channel.send([call(1)])
         lost = await next_item(channel, seconds=100)
 
-    pauses = [later - earlier for earlier, later in zip([begun, *at], at, strict=False)]
+    pauses = [later - earlier for earlier, later in zip([started_at, *at], at, strict=False)]
     assert pauses == pytest.approx([1.5, 2, 4, 8, 10])
     assert type(lost.error) is OutcomeUnknown
     assert "rejected" in str(lost.error)
@@ -464,12 +464,12 @@ async def test_a_call_to_an_unreachable_server_fails_within_resume_seconds(
         _,
     ):
         await in_session(channel)
-        begun = trio.current_time()
+        started_at = trio.current_time()
         await channel.send([call(1)])
         lost = await next_item(channel, seconds=100)
 
     first_pause = (retry_ms or 1000) / 1000
-    assert trio.current_time() - begun == pytest.approx(first_pause + seconds)
+    assert trio.current_time() - started_at == pytest.approx(first_pause + seconds)
     assert type(lost.error) is OutcomeUnknown
     assert "rejected before the response arrived (limits.http.resume_seconds=10)" in str(lost.error)
 
@@ -538,11 +538,11 @@ async def test_random_pauses_spread_reconnecting_clients(autojump_clock):
     server = resumable(*pieces, listen=listen)
     async with connected(server, random_source=lambda: 0.5) as (channel, _):
         await in_session(channel)
-        begun = trio.current_time()
+        started_at = trio.current_time()
         await channel.send([call(1)])
         lost = await next_item(channel)
 
-    assert at == [pytest.approx(begun + 0.75)]
+    assert at == [pytest.approx(started_at + 0.75)]
     assert "HTTP 405" in str(lost.error)
     assert type(lost.error) is OutcomeUnknown  # the call itself was accepted
 

@@ -116,10 +116,10 @@ async def test_a_certificate_may_be_in_one_file_with_its_key(opened, certificate
 
 
 async def test_requests_are_served_over_http2(opened, certificate):
-    heads = []
+    requests = []
 
     async def respond(exchange):
-        heads.append(exchange.request)
+        requests.append(exchange.request)
         await exchange.answer(200, [("X-A", "b")], await exchange.body(1_000_000))
 
     client = await Http2Client.connect(await opened(respond, tls=certificate), certificate)
@@ -127,10 +127,15 @@ async def test_requests_are_served_over_http2(opened, certificate):
     headers, body = await client.exchange("POST", "/a?b", [("x-c", "d")], sent)
     assert (headers[b":status"], headers[b"x-a"], body) == (b"200", b"b", sent)
     assert b"server" not in headers
-    [head] = heads
-    assert (head.method, head.path, head.query, head.scheme) == ("POST", "/a", "b", "https")
-    assert head.headers["host"] == "host.test"
-    assert head.headers["x-c"] == "d"
+    [request] = requests
+    assert (request.method, request.path, request.query, request.scheme) == (
+        "POST",
+        "/a",
+        "b",
+        "https",
+    )
+    assert request.headers["host"] == "host.test"
+    assert request.headers["x-c"] == "d"
 
 
 async def test_the_pieces_of_a_stream_come_at_once_over_http2(opened, certificate):

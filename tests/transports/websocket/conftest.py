@@ -26,8 +26,8 @@ LIMITS = Limits(
 )
 
 
-async def anybody(head):
-    return head
+async def admit_all(request):
+    return request
 
 
 def handing_over(arrived, limits):
@@ -43,9 +43,9 @@ def handing_over(arrived, limits):
 
 @pytest.fixture
 def served(nursery):
-    """A host whose channels come out of a queue: its URL, and the queue."""
+    """A function that starts a server: it returns the URL, and a queue of the channels."""
 
-    async def served(*, limits=LIMITS, admit=anybody):
+    async def served(*, limits=LIMITS, admit=admit_all):
         arrived, arrivals = trio.open_memory_channel(1000)
 
         async def handle(channel):
@@ -64,13 +64,13 @@ def served(nursery):
 @pytest.fixture
 def make_pair(served):
     """Two ends of one connection, over a real socket."""
-    site = None
+    server = None
 
     async def make_pair():
-        nonlocal site
-        if site is None:
-            site = await served()
-        url, arrivals = site
+        nonlocal server
+        if server is None:
+            server = await served()
+        url, arrivals = server
         ours = await open_websocket_channel(url, limits=LIMITS)
         return ours, await arrivals.receive()
 
@@ -87,12 +87,12 @@ class RawPeer:
     )
 
     async def shake_hands(self, *, subprotocols=("mcp",)):
-        asked = events.Request(host="127.0.0.1", target="/ws", subprotocols=list(subprotocols))
-        await self.stream.send_all(self.protocol.send(asked))
+        request = events.Request(host="127.0.0.1", target="/ws", subprotocols=list(subprotocols))
+        await self.stream.send_all(self.protocol.send(request))
         return await self.event()
 
     async def event(self):
-        """The next thing that comes; None at the end."""
+        """Return the next event; None at the end of the connection."""
         while True:
             for event in self.protocol.events():
                 return event
@@ -102,14 +102,14 @@ class RawPeer:
             self.protocol.receive_data(data)
 
     async def closed(self):
-        """The close code, behind everything else; None if the connection just ends."""
+        """Return the code of the next close frame; None if the connection ends without one."""
         while (event := await self.event()) is not None:
             if isinstance(event, events.CloseConnection):
                 return event.code
         return None
 
     async def frame(self, opcode, payload=b"", *, is_last=True):
-        """One masked frame, whatever it is."""
+        """Send one masked frame with any opcode."""
         size = len(payload)
         length = next(
             struct.pack(form, 0x80 | mark, *rest)
@@ -120,8 +120,8 @@ class RawPeer:
             )
             if size <= size_max
         )
-        head = struct.pack("!B", (0x80 if is_last else 0) | opcode)
-        await self.stream.send_all(head + length + bytes(4) + payload)
+        header = struct.pack("!B", (0x80 if is_last else 0) | opcode)
+        await self.stream.send_all(header + length + bytes(4) + payload)
 
 
 async def raw_peer(url):

@@ -26,7 +26,7 @@ from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import KIB, MIB, HttpLimits, MessageLimits, ShutdownLimits, WebSocketLimits
 from mcp_trio.testing import check_channel
 from mcp_trio.transports import Oversized, open_websocket_channel
-from tests.transports.websocket.conftest import LIMITS, anybody, raw_peer
+from tests.transports.websocket.conftest import LIMITS, admit_all, raw_peer
 
 LIMITS_CHANNEL = Limits(
     messages=MessageLimits(bytes_max=2 * 1024 * 1024), shutdown=ShutdownLimits(close_seconds=0.3)
@@ -924,7 +924,7 @@ async def test_a_stopping_server_closes_with_going_away():
 
     async def listen(*, task_status):
         await serve_websocket(
-            listeners, admit=anybody, handle=hold, limits=LIMITS, task_status=task_status
+            listeners, admit=admit_all, handle=hold, limits=LIMITS, task_status=task_status
         )
 
     async def connect(*, task_status):
