@@ -185,7 +185,7 @@ def test_{name}(mcp_replay):
 @click.command(
     short_help="Write a test that keeps a recording.",
     epilog="""\b
-The recording is copied into a folder `recordings` beside the test. TARGET is imported by the test:
+The recording is copied into a folder `recordings` beside the test. The test imports TARGET:
 package.module[:object], or file.py[:object] of a file in the folder in which pytest runs.
 
 \b

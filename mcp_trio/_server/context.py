@@ -216,7 +216,7 @@ class BaseContext(Opaque):
     if not TYPE_CHECKING:  # for a type checker it would give the class every attribute
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_attribute("Context", self, name)
+            raise missing_attribute(type(self).__name__, self, name)
 
     @property
     def server(self) -> "Server":

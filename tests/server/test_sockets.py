@@ -354,7 +354,7 @@ async def open_hub(nursery, port=0):
     async def handle(channel):
         async with contextlib.aclosing(channel):
             await put.send(channel)
-            await channel._left.wait()
+            await channel._closed.wait()
 
     host = SocketHost(transport="tcp", authorize=None, handle=handle, limits=QUICK)
     listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
