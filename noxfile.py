@@ -169,6 +169,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "tools/bench/stdio.py", *session.posargs)
     session.run("python", "tools/bench/recording.py")
     session.run("python", "tools/bench/stateless_cost.py")
+    session.run("python", "tools/bench/token_cost.py")
     session.run("python", "tools/bench/over_http.py", *session.posargs)
     session.run("python", "tools/bench/over_sockets.py", *session.posargs)
     session.run("python", "tools/bench/round_trips.py")
@@ -230,8 +231,9 @@ def browser(session: nox.Session) -> None:
 @nox.session(default=False)
 def hostile(session: nox.Session) -> None:
     """Attack servers at both HTTP hosts, and measure the cost and the delay of other clients."""
-    install(session)
+    install(session, "test")
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
+    session.run("python", "tools/attacks/authorization_attacks.py")
 
 
 @nox.session(default=False)

@@ -1,8 +1,10 @@
 """Measure what access tokens cost a server: `python tools/bench/token_cost.py [--rounds N]`.
 
 A client calls a tool over HTTP, without a token, with a fixed token, with one JSON Web Token, and
-with another JSON Web Token for each call, which the server has to verify anew. The CPU time of the
-server counts (Linux only); slowness is no failure.
+with another JSON Web Token for each call, which the server has to verify anew. A server on the
+official Python SDK 2, whose user verifies with PyJWT, gets the same calls, if it is installed as
+`tools/interop/install.py` does. The CPU time of the server counts (Linux only); slowness is no
+failure.
 """
 
 import argparse
@@ -16,12 +18,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from joserfc import jwk, jwt
 from load import called, cpu_seconds_of
 from measuring import print_table
 from server_processes import connected, free_port, stop
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "interop"))
+
+from peers import PYTHON_2, is_installed
 
 from mcp_trio import Server
 from mcp_trio.auth import JWTVerifier, ResourceServer, StaticTokens
@@ -31,6 +38,8 @@ ISSUER: Final = "https://issuer.example"
 RESOURCE: Final = "https://server.example/mcp"
 KEYS: Final = "BENCH_KEYS"
 VARIANTS: Final = ("no token", "fixed token", "one token", "a token for each call, ES256")
+OF_SDK: Final = f"mcp {PYTHON_2.pins()['mcp']}: "
+SDK_VARIANTS: Final = tuple(f"{OF_SDK}{each}" for each in VARIANTS if each != "fixed token")
 BODY: Final = called("add", {"a": 1, "b": 2})
 HEADERS: Final = {
     "Accept": "application/json, text/event-stream",
@@ -63,6 +72,10 @@ def served(variant: str, key: jwk.ECKey) -> Iterator[tuple[int, http.client.HTTP
     port = free_port()
     environment = {**os.environ, KEYS: json.dumps({"keys": [key.as_dict(private=False)]})}
     command = [sys.executable, __file__, "--serve", variant, "--port", str(port)]
+    if variant.startswith(OF_SDK):
+        keys = [] if variant.endswith("no token") else [environment[KEYS]]
+        program = str(Path(__file__).with_name("server_sdk_tokens.py"))
+        command = [*PYTHON_2.start(program), str(port), *keys]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         connected(lambda: socket.create_connection(("127.0.0.1", port)), process).close()
@@ -80,6 +93,7 @@ def tokens(variant: str, key: jwk.ECKey, round_: int) -> list[str]:
         header = {"alg": "ES256", "kid": key.kid, "typ": "at+jwt"}
         return jwt.encode(header, {**claims, "jti": f"{round_}-{number}"}, key)
 
+    variant = variant.removeprefix(OF_SDK)
     if variant in {"no token", "fixed token"}:
         return ["t"] * CALLS
     if variant == "one token":
@@ -90,7 +104,8 @@ def tokens(variant: str, key: jwk.ECKey, round_: int) -> list[str]:
 def measure(rounds: int) -> dict[str, list[float]]:
     """Return milliseconds of CPU per 1,000 calls, one a round."""
     key = jwk.ECKey.generate_key("P-256", {"kid": "1"})
-    figures: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    of_sdk = SDK_VARIANTS if is_installed(PYTHON_2) else ()
+    figures: dict[str, list[float]] = {variant: [] for variant in (*VARIANTS, *of_sdk)}
     for round_ in range(rounds):
         for variant, found in figures.items():
             with served(variant, key) as (pid, connection):
