@@ -84,6 +84,21 @@ async def test_a_job_that_suspends_keeps_the_task_and_the_leader_continues_in_an
     assert slow.error is None
 
 
+class FullJob(Job):
+    """A job that has to wait before its first step."""
+
+    def lead(self, _):
+        return None
+
+
+async def test_a_job_that_has_to_wait_before_its_first_step_gets_another_task(serve):
+    full, quick = FullJob(nothing), Job(nothing)
+    serving = await serve(full, quick)
+    assert full.ended.is_set()
+    assert full.task not in serving.tasks
+    assert {quick.task} == {*serving.tasks}
+
+
 async def test_a_cancelled_scope_cancels_only_its_suspended_job(serve):
     slow, quick = Job(trio.sleep_forever), Job(nothing)
     serving = await serve(slow, quick)
