@@ -197,7 +197,7 @@ class Handling(msgspec.Struct, eq=False):
 
     def progress(
         self, progress: float, total: float | None = None, message: str | None = None
-    ) -> Awaitable[None]:
+    ) -> Coroutine[Any, Any, None]:
         """Report progress, if the peer asked for it and the progress has grown.
 
         Each call checks for cancellation, and every 64th is a full checkpoint. If this is
