@@ -52,6 +52,13 @@ def loaded_by(code):
     return set(json.loads(done.stdout))
 
 
+def test_mcp_trio_http_loads_each_part_when_it_is_used():
+    assert not {"httpx2", "referencing"} & loaded_by("import mcp_trio.http")
+    assert "referencing" in loaded_by("from mcp_trio.http import OpenApiReport")
+    with pytest.raises(AttributeError, match=r"'mcp_trio.http' has no attribute 'Respons'"):
+        _ = importlib.import_module("mcp_trio.http").Respons
+
+
 def test_the_public_names_change_on_purpose_only():
     assert sorted(mcp_trio.__all__) == NAMES
     assert len(NAMES) <= 30

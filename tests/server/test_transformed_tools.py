@@ -278,6 +278,15 @@ async def test_a_wrong_argument_of_a_wrapper_is_an_error_of_the_server(server, s
     assert "the argument 'q' has the name 'query' here" in caplog.text
 
 
+async def test_a_missing_argument_of_a_wrapper_has_its_new_name(server, serve, caplog):
+    async def wrap(call: CallTool, _arguments: dict[str, Any]) -> str:
+        return await call({"limit": 1})
+
+    server.transform_tool("search", arguments=CHANGES, wrap=wrap)
+    assert await (await serve(server)).failure("search", {"query": "cod"})
+    assert "the argument 'query' is missing" in caplog.text
+
+
 async def test_the_annotation_of_a_wrapper_gives_the_output_schema(serve):
     server = Server("market")
 
