@@ -76,7 +76,7 @@ from mcp_trio._replay.live_messages import (
 )
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio._server.sessions import OtherSessionSource
-from mcp_trio._server.signals import SIGNAL_STATUS_BASE, SIGNALS
+from mcp_trio._server.signals import SIGNAL_STATUS_BASE, serve_until_signal
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_sessions import StatelessChannel
@@ -800,8 +800,6 @@ def run_mock(mock: MockServer) -> int:
     The session ends when the client disconnects, when the parent process exits, and at SIGINT and
     SIGTERM. Return the exit status: 0, or 128 plus the number of the signal.
     """
-    from mcp_trio._server.signals import serve_until_signal
-
     parent_pid = os.getppid()
 
     async def run() -> int:
@@ -815,8 +813,7 @@ def run_mock(mock: MockServer) -> int:
             serve,
             lambda _: None,
             mock.limits.shutdown.exit_seconds,
-            SIGNALS,
-            partial(wait_parent_death, parent_pid=parent_pid, limits=mock.limits),
+            until=partial(wait_parent_death, parent_pid=parent_pid, limits=mock.limits),
         )
 
     number = trio.run(run)
