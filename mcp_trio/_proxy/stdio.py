@@ -35,6 +35,7 @@ import trio
 
 from mcp_trio._proxy.journal import Direction, LineJournal, start_line_journal
 from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._server.signals import SIGNAL_STATUS_BASE
 from mcp_trio._session.tasks import sole_exception
 from mcp_trio._system import SIGKILL
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
@@ -42,8 +43,6 @@ from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio._transports.stdio import divert_stdio, wait_parent_death
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
-
-SIGNAL_STATUS_BASE: Final = 128
 
 if sys.platform == "win32":
     _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
