@@ -103,6 +103,9 @@ CREATE INDEX masked_recording ON masked (recording);
 CREATE VIRTUAL TABLE texts USING fts5 (text, recording UNINDEXED);
 """
 
+# The application id of a catalogue that has the arguments of calls.
+_WITH_ARGUMENTS: Final = 1
+
 _BUSY_SECONDS: Final = 10.0
 _BATCH: Final = 500
 _TEXT_CHARS_MAX: Final = 10_000
@@ -293,7 +296,8 @@ class Catalogue:
         """Read the recordings that are new or have changed, and forget those that are gone.
 
         Args:
-            arguments: Whether the text of the calls' arguments can be searched.
+            arguments: Whether the text of the calls' arguments can be searched, from now on: the
+                catalogue remembers it.
             again: Whether to read all recordings, also those that are in the catalogue.
             summaries: Reads the recordings of some jobs, perhaps in several processes.
             on_found: Called with the number of recordings to read.
@@ -302,6 +306,10 @@ class Catalogue:
             RecordingError: The folder or the catalogue cannot be read.
         """
         with _reporting(self._path):
+            if arguments:
+                self._database.execute(f"PRAGMA application_id = {_WITH_ARGUMENTS}")
+            (mark,) = self._database.execute("PRAGMA application_id").fetchone()
+            arguments = mark == _WITH_ARGUMENTS
             found = recordings_in_folder(self.folder)
             query = "SELECT file, size, changed, is_open FROM recordings"
             known = {file: rest for file, *rest in self._database.execute(query)}

@@ -194,6 +194,8 @@ def test_arguments_are_found_only_if_they_were_asked_for(folder):
         assert catalogue.count("gallery") == 0
         catalogue.index(arguments=True, again=True)
         assert catalogue.count("gallery") == 1
+        catalogue.index(again=True)
+        assert catalogue.count("gallery") == 1
 
 
 # Statistics.
