@@ -186,6 +186,8 @@ def interop(session: nox.Session) -> None:
     session.run("python", "tools/interop/websocket_framing.py")
     session.run("python", "tools/interop/inspector.py")
     session.run("python", "tools/interop/login.py")
+    session.run("python", "tools/interop/token_pairs.py")
+    session.run("python", "tools/interop/token_pairs.py", "--demo")
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocks.py")
     session.run("python", "tools/interop/composed.py")
