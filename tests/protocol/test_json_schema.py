@@ -556,6 +556,61 @@ def test_the_result_is_that_of_a_library(schema, value):
     assert (lines == []) == jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
+STRING = {"type": "string"}
+# A schema for each keyword whose meaning depends on the dialect, or on other keywords.
+ARRAYS = ([], [1], ["a"], ["a", 1], ["a", "b", 1], [1, 1.0], [True, 1], [{"a": 1}, {"a": 1.0}])
+LARGE = ([2**70, 2.0**70], [1e300, [2**70]], [2**70, 2**70 + 1])
+OBJECTS = ({}, {"a": 1}, {"a": "x"}, {"a": 1, "b": 2}, {"c": 1, "d": 2}, {"abc": 1, "b": "x"})
+NUMBERS = (1, 2, 3, 3.0, 4.5, True, "x")
+BY_DIALECT = [
+    ({"contains": STRING}, ARRAYS),
+    ({"contains": STRING, "minContains": 2}, ARRAYS),
+    ({"contains": STRING, "minContains": 0, "maxContains": 1}, ARRAYS),
+    ({"items": [STRING], "additionalItems": {"type": "integer"}}, ARRAYS),
+    ({"items": [STRING], "additionalItems": False}, ARRAYS),
+    ({"items": STRING, "additionalItems": False}, ARRAYS),
+    ({"items": [STRING], "unevaluatedItems": False}, ARRAYS),
+    ({"uniqueItems": True}, (*ARRAYS, *LARGE)),
+    ({"uniqueItems": False}, ARRAYS),
+    ({"enum": [[1, 1.0], {"a": 1.0}, 2**70]}, (*ARRAYS, *OBJECTS, 2**70)),
+    ({"minimum": 3, "exclusiveMinimum": True}, NUMBERS),
+    ({"maximum": 3, "exclusiveMaximum": False}, NUMBERS),
+    ({"exclusiveMinimum": 3}, NUMBERS),
+    ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, NUMBERS),
+    ({"if": {"minimum": 2}, "then": {"type": "integer"}, "else": {"maximum": 1}}, NUMBERS),
+    ({"patternProperties": {"^a": STRING}, "additionalProperties": False}, OBJECTS),
+    ({"patternProperties": {"^a": {}}, "unevaluatedProperties": False}, OBJECTS),
+    ({"properties": {"a": {}}, "unevaluatedProperties": {"type": "integer"}}, OBJECTS),
+    ({"propertyNames": {"maxLength": 2}}, OBJECTS),
+    ({"dependencies": {"a": ["b"], "c": {"required": ["d"]}}}, OBJECTS),
+    ({"dependentRequired": {"a": ["b"]}}, OBJECTS),
+    (
+        {"dependentSchemas": {"a": {"properties": {"b": {}}}}, "unevaluatedProperties": False},
+        OBJECTS,
+    ),
+    ({"definitions": {"x": {"id": "#x", **STRING}}, "allOf": [{"$ref": "#x"}]}, NUMBERS),
+    ({"$recursiveAnchor": True, "properties": {"a": {"$recursiveRef": "#"}}}, OBJECTS),
+    ({"not": {"$ref": "#/definitions/x"}, "definitions": {"x": STRING}}, NUMBERS),
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(("keywords", "values"), BY_DIALECT)
+def test_the_keywords_of_each_dialect_have_the_meaning_that_a_library_gives_them(
+    dialect, keywords, values
+):
+    schema = {"$schema": dialect, **keywords}
+    library = jsonschema.validators.validator_for(schema)
+    try:
+        validator = SchemaValidator(schema)
+    except SchemaError:  # a form that only other dialects have
+        with pytest.raises(Exception, match=r"is not|PointerToNowhere|NoSuchAnchor"):
+            library.check_schema(schema) or library(schema).is_valid(values[0])
+        return
+    for value in (*values, "of another type"):
+        assert (validator.check(value) == []) == library(schema).is_valid(value), value
+
+
 @given(
     st.dictionaries(st.text(max_size=3), VALUES) | ANY_SCHEMAS, st.sampled_from(DIALECTS), VALUES
 )
