@@ -219,7 +219,7 @@ class Catalogue:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         if not self.folder.is_dir():
             raise RecordingError(f"{folder} is no folder of recordings")
         self._path = self.folder / CATALOGUE

@@ -96,7 +96,9 @@ def _summary(outcomes: "Sequence[ReplayedFile]") -> str:
     requests = sum(each.requests for each in outcomes)
     text = f"{same} of {len(outcomes)} recordings replay the same, with {requests} requests"
     causes = len(_by_cause(outcomes))
-    return f"{text}; the others have {causes} causes" if causes else text
+    if not causes:
+        return text
+    return f"{text}; the others have {'one cause' if causes == 1 else f'{causes} causes'}"
 
 
 def _print(outcomes: "Sequence[ReplayedFile]") -> None:

@@ -217,7 +217,8 @@ class RecordPolicy(RecordOptions):
         keep_bytes_max: The bytes that all recordings of the folder may have.
         keep_count_max: The number of recordings that the folder may have.
         free_bytes_min: The bytes that have to be free on the disk. As long as removing recordings
-            does not achieve that, no session is recorded.
+            does not achieve that, no session is recorded. None by default, because other programs
+            may have filled the disk, for which no recording should be removed unasked.
         check_seconds: The seconds after which the background task compresses and removes again.
         index_arguments: Whether the catalogue has the text of the calls' arguments.
         chance: Returns a random number from 0 to 1; for tests.
@@ -250,7 +251,7 @@ class RecordPolicy(RecordOptions):
     keep_days: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
     keep_bytes_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
     keep_count_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    free_bytes_min: int | None = attrs.field(default=256 * MIB, kw_only=True, validator=_positive)
+    free_bytes_min: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
     check_seconds: float = attrs.field(default=60.0, kw_only=True, validator=_positive)
     index_arguments: bool = attrs.field(default=False, kw_only=True)
     chance: Callable[[], float] = attrs.field(default=random.random, kw_only=True, repr=False)

@@ -105,6 +105,16 @@ def test_a_full_disk_ends_recording_until_there_is_room(folder, monkeypatch):
     assert run.policy.status.problem == ""
 
 
+def test_no_recording_is_removed_unless_a_limit_is_set(folder, monkeypatch):
+    usage = shutil.disk_usage(folder)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=0))
+    before = files(folder)
+    keeper = keeper_of(folder, compress=False)
+    keeper.tidy()
+    assert files(folder) == before != []
+    assert not keeper.policy_run.is_paused
+
+
 async def test_no_session_is_recorded_while_the_disk_is_full(tmp_path):
     policy = RecordPolicy(tmp_path)
     run = PolicyRun(policy)

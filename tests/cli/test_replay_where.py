@@ -74,7 +74,7 @@ def test_differences_are_summed_up_by_cause(invoke, shop):
     options = ("--junit", "junit.xml", "--markdown", "pr.md", "--jobs", "2")
     shown = invoke("replay", "recordings", "shop.py", "--where", "", *options)
     assert shown.exit_code == 1
-    assert "2 of 5 recordings replay the same, with 2 requests; the others have 1 causes" in (
+    assert "2 of 5 recordings replay the same, with 2 requests; the others have one cause" in (
         shown.output
     )
     assert 'tools/call "sell"; in sell at' in shown.output
