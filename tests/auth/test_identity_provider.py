@@ -136,7 +136,6 @@ async def logged_in(site, provider, **changes):
     return browser, await browser.get(f"/callback?{query}")
 
 
-@pytest.mark.requirement("AUTH-30")
 async def test_a_user_logs_in_at_the_provider_and_allows_access_here(setting):
     site, provider = setting
     browser = Browser(site)
