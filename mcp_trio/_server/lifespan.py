@@ -129,7 +129,7 @@ class EnteredLifespan(msgspec.Struct, frozen=True):
         value: The value of the lifespan, which is `ctx.lifespan` in handlers.
         record: The recording of the sessions.
         channel: The channel of the lifespan in that recording; None if it does not hold it.
-        run: What decides on the recording of each session, if `record` is a `RecordPolicy`.
+        run: The run of the policy that chooses the sessions to record, if `record` is one.
     """
 
     value: Any = None

@@ -25,6 +25,7 @@ from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, LISTEN
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
 from mcp_trio._server.http_serve import Address, HostKind, serve_http
+from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sockets import bound_websocket
 from mcp_trio._server.subscriptions import ChangeNotifier
 from mcp_trio._testing.channels import BOTH_ENDS, TIMEOUT_SECONDS, End, MakePair
@@ -331,8 +332,8 @@ class _ChannelApplication:
     def scopes(self) -> tuple[str, ...]:
         return ()
 
-    def enter_lifespan(self, *_: Any, **__: Any) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
+    def enter_lifespan(self, *_: Any, **__: Any) -> AbstractAsyncContextManager[EnteredLifespan]:
+        return nullcontext(EnteredLifespan())
 
     def param_header_paths(self, tool: str) -> None: ...
 
