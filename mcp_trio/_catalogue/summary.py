@@ -1,4 +1,4 @@
-"""What the catalogue knows about a recording, read from its records."""
+"""Summaries of recordings for the catalogue, made of their records."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -171,7 +171,7 @@ class Durations:
     def add(self, name: str, duration_ns: int) -> float:
         """Add a call; return the percentage of the calls that took as long or longer.
 
-        100 while too few calls are known to say so.
+        Until a tool has 100 calls (`_CALLS_MIN`), the result is 100.
         """
         if name not in self._by_name and len(self._by_name) >= _NAMES_MAX:
             name = ""
@@ -276,7 +276,7 @@ class RecordPolicy(RecordOptions):
 
 
 class Choice(Enum):
-    """How a session that begins is recorded."""
+    """The three ways to treat a session that begins: record, hold its records, or neither."""
 
     KEEP = auto()
     HOLD = auto()

@@ -566,7 +566,7 @@ async def test_resources_are_listed_with_size_and_annotations(
         ({"priority": 7}, r"the annotations are invalid: .* <= 1"),
         ({"priority": -0.5}, r"the annotations are invalid: .* >= 0"),
         (types.Annotations(priority=7), r"the annotations are invalid: .* <= 1"),
-        ({"audience": ["nobody"]}, "the annotations are invalid: Invalid enum value 'nobody'"),
+        ({"audience": ["editor"]}, "the annotations are invalid: Invalid enum value 'editor'"),
         ({"importance": 1}, r"unknown annotations \['importance'\]: choose from audience"),
     ],
 )

@@ -61,7 +61,7 @@ def serve(issuer: str) -> None:
     async def whoami() -> str:
         """Return the client of the token."""
         found = get_access_token()
-        return "nobody" if found is None else f"scopes {' '.join(found.scopes)}"
+        return "no token" if found is None else f"scopes {' '.join(found.scopes)}"
 
     print(url, flush=True)
     server.run("streamable-http")

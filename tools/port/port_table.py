@@ -117,7 +117,7 @@ def has(path: str) -> bool:
     for name in path.split("."):
         try:
             found = getattr(found, name, None)
-        except ImportError:  # mcp_trio says so what to import in place of a name of FastMCP
+        except ImportError:  # mcp_trio raises it for names of FastMCP, and names its own
             return False
     if found is None or not parameter:
         return found is not None

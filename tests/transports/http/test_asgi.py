@@ -459,7 +459,7 @@ FRAME = b'{"jsonrpc":"2.0","method":"check"}'
 SECONDS = 10.0
 
 
-async def nobody(_exchange):
+async def no_response(_exchange):
     raise AssertionError("everybody asks for a WebSocket here")
 
 
@@ -505,7 +505,7 @@ class Scripted:
             await self.host_check.wait()
 
     async def run(self, upgraded, **more):
-        app = AsgiHost(nobody, upgraded=upgraded, limits=LIMITS)
+        app = AsgiHost(no_response, upgraded=upgraded, limits=LIMITS)
         await app(scope_of_asgi_upgrade(**more), self.events_out.receive, self.send)
 
     @property
@@ -705,7 +705,7 @@ async def test_an_exception_of_the_application_is_logged(caplog):
 
 async def test_an_application_without_websockets_rejects_them():
     server = Scripted()
-    await AsgiHost(nobody)(scope_of_asgi_upgrade(), server.events_out.receive, server.send)
+    await AsgiHost(no_response)(scope_of_asgi_upgrade(), server.events_out.receive, server.send)
     assert server.kinds == ["close"]
 
 
@@ -729,7 +729,7 @@ def on_hypercorn(nursery):
     async def on_hypercorn(**options):
         limits = attrs.evolve(LIMITS, **options)
         arrived, arrivals = trio.open_memory_channel(10)
-        app = AsgiHost(nobody, upgraded=handing_over(arrived, limits), limits=limits)
+        app = AsgiHost(no_response, upgraded=handing_over(arrived, limits), limits=limits)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=limits))
         return f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}/ws", arrivals
