@@ -33,6 +33,7 @@ from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._recorder.writer import (
     Opening,
     Recorder,
+    RecordOptions,
     RecordTarget,
     SharedRecording,
     SoleSessionRecording,
@@ -55,7 +56,6 @@ from mcp_trio._server.lifespan import (
 )
 from mcp_trio._server.middleware import Middleware
 from mcp_trio._server.mounts import Mount, Prefix
-from mcp_trio._server.record_policy import policy_run
 from mcp_trio._server.registry import Registry
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.resumable import SealedRounds
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from mcp_trio._auth.resource_server import ResourceServer
+    from mcp_trio._recorder.policy import PolicyRun
     from mcp_trio._server.routes import Routes
     from mcp_trio._server.server import Server
 
@@ -336,7 +337,7 @@ class ServerSessions:
         lifespan = lifespan_of(self)
         self._lifespans_entered += 1
         try:
-            async with policy_run(record) as run:
+            async with _policy_run(record) as run:
                 if lifespan is None:
                     yield EnteredLifespan(record=record, run=run)
                     return
@@ -791,3 +792,41 @@ class HandshakeTimeouts:
                     if each.opened_at <= opened_before:
                         each.close(seconds, log)
                 self.pending = [each for each in pending if each.opened_at > opened_before]
+
+
+@asynccontextmanager
+async def _policy_run(record: RecordTarget | None) -> AsyncGenerator["PolicyRun | None"]:
+    """Run the policy within the block, if the target of the recordings is one.
+
+    Raises:
+        RecordingError: The folder of the recordings cannot be used.
+    """
+    if not (isinstance(record, RecordOptions) and record.is_policy):
+        yield None
+        return
+    # These modules are imported by those servers only that have a policy.
+    from mcp_trio._catalogue.keeper import Keeper
+    from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
+
+    assert isinstance(record, RecordPolicy)
+    run = PolicyRun(record)
+    run.open_folder()
+    keeper, ended, scope = Keeper(run), trio.Event(), trio.CancelScope()
+
+    async def keep() -> None:
+        try:
+            with scope:
+                await keeper.run()
+            await keeper.end()
+        finally:
+            ended.set()
+
+    # A nursery would put the errors of the block into a group.
+    trio.lowlevel.spawn_system_task(keep)
+    try:
+        yield run
+    finally:
+        keeper.is_ending = True
+        scope.cancel()
+        with trio.CancelScope(shield=True):
+            await ended.wait()

@@ -460,7 +460,7 @@ SECONDS = 10.0
 
 
 async def no_response(_exchange):
-    raise AssertionError("everybody asks for a WebSocket here")
+    raise AssertionError("each request here asks for a WebSocket")
 
 
 # A scripted server
