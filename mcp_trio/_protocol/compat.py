@@ -401,11 +401,13 @@ def _downgraded_member(member: Any, protocol_version: ProtocolVersion) -> Any:
     """Downgrade an object, the items of a list, or the values of a mapping."""
     kind: type[Any] = member.__class__
     if issubclass(kind, list):
-        # Most lists have no item that could change, and are not copied.
-        if all(_change_for(item.__class__, protocol_version) is None for item in member):
-            return member
-        changed = [downgraded(item, protocol_version) for item in member]
-        return member if _is_same(member, changed) else changed
+        changed: list[Any] | None = None  # Most lists have no item that changes.
+        for index, item in enumerate(member):
+            after = downgraded(item, protocol_version)
+            if after is not item:
+                changed = list(member) if changed is None else changed
+                changed[index] = after
+        return member if changed is None else changed
     if issubclass(kind, dict):
         after = {name: downgraded(each, protocol_version) for name, each in member.items()}
         return member if _is_same(member.values(), after.values()) else after

@@ -369,11 +369,15 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
     def structured(self, value: Any, encoded: bytes, protocol_version: ProtocolVersion) -> Any:
         """Return a value as structured content, wrapped if the version demands an object.
 
+        The result is UNSET for versions without structured content; the value is checked for all.
+
         Raises:
             TypeError: The value does not match the schema.
         """
         if type(value) is not self.valid_class and (errors := self.validation_errors(encoded)):
             raise TypeError("it does not match the output schema: " + "; ".join(errors))
+        if protocol_version.structured_content == "none":
+            return msgspec.UNSET
         raw = msgspec.Raw(encoded)
         return {"result": raw} if self.is_wrapped_for(protocol_version) else raw
 
