@@ -58,7 +58,7 @@ CLOSED_RSS: Final = "sessions: RSS growth of a closed one, KiB"
 CLOSED_OBJECTS: Final = "sessions: objects left by all closed ones"
 CLOSED_TASKS: Final = "sessions: tasks left by all closed ones"
 
-SESSION_AIMS: Final = {IDLE: 5.0, CLOSED_RSS: 0.1, CLOSED_OBJECTS: 0.0, CLOSED_TASKS: 0.0}
+SESSION_AIMS: Final = {IDLE: 3.0, CLOSED_RSS: 0.1, CLOSED_OBJECTS: 0.0, CLOSED_TASKS: 0.0}
 """Limits; RSS varies a little, so 1 MiB after 10,000 sessions is allowed."""
 
 
@@ -200,7 +200,7 @@ def _function_calls(command: Sequence[str], environment: Mapping[str, str], form
 
 # Aims and report.
 
-_BEST_PEER_SHARE: Final = 0.5
+_BEST_PEER_SHARE: Final = 0.2
 _US_OVER_FLOOR: Final = 100.0
 
 
