@@ -4,6 +4,7 @@ A thread waits for the forced exit. So it comes even if a handler blocks the eve
 shielded from its cancellation.
 """
 
+import gc
 import itertools
 import logging
 import math
@@ -23,7 +24,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn, TypeAlias
@@ -120,6 +121,7 @@ async def serve_until_signal(
     with (
         trio.open_signal_receiver(*numbers) as signals,
         forced_exit(numbers, seconds=exit_seconds, parent_pid=parent_pid),
+        ExitStack() as until_end,
     ):
         try:
             async with trio.open_nursery() as nursery:
@@ -128,11 +130,29 @@ async def serve_until_signal(
                     nursery.start_soon(wait, serving)
                     async with trio.open_nursery() as inner:
                         reported.append(await inner.start(serve))
+                        until_end.enter_context(_frozen_heap())
                         on_serving(reported[0])
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
             raise sole_exception(error) from None
     return received[0] if received else 0
+
+
+@contextmanager
+def _frozen_heap() -> Generator[None]:
+    """Let garbage collections ignore what is alive now: modules, functions, registered entries.
+
+    These stay until the process ends. A full collection would visit them all, for some 25 ms, in
+    the middle of a request. An application that has called `gc.freeze` itself keeps its choice.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 # The forced exit --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -184,6 +185,7 @@ def process(enter="pass"):
     )
 
 
+READY = b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
 HELLO = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05",'
     b'"capabilities":{},"clientInfo":{"name":"n","version":"1"}}}\n'
@@ -201,6 +203,42 @@ def test_a_signal_closes_the_session_and_exits_the_lifespan(number):
         assert child.stdout.read() == b""
         assert child.stderr.read() == b"entering\nleft\n"
     assert child.returncode == 128 + number
+
+
+FREEZING = """
+    import gc, sys
+    from mcp_trio import Server
+
+    PREPARATION
+    server = Server("harbour")
+
+    @server.tool
+    def frozen_objects() -> int:
+        return gc.get_freeze_count()
+
+    before = gc.get_freeze_count()
+    server.run()
+    print(before, gc.get_freeze_count(), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("preparation", "is_left_alone"), [("pass", False), ("gc.freeze(); gc.collect()", True)]
+)
+def test_a_served_process_freezes_its_heap_while_it_serves(preparation, is_left_alone):
+    code = textwrap.dedent(FREEZING).replace("PREPARATION", preparation)
+    call = b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"frozen_objects"}}\n'
+    ran = subprocess.run(
+        [sys.executable, "-c", code], input=HELLO + READY + call, capture_output=True, check=True
+    )
+    answer = json.loads(ran.stdout.splitlines()[-1])
+    served = int(answer["result"]["content"][0]["text"])
+    before, after = map(int, ran.stderr.split())
+    if is_left_alone:
+        assert before >= served >= after > 10_000  # Frozen objects may still be freed.
+    else:
+        assert before == after == 0
+        assert served > 10_000
 
 
 @pytest.mark.slow
