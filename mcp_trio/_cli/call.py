@@ -578,12 +578,12 @@ def call_command(
 
     async def call(client: "Client") -> "tuple[CallToolResult, str]":
         from mcp_trio._client.connect import starts_command
-        from mcp_trio._client.results import is_unexplained
+        from mcp_trio._client.results import is_internal_error
 
         result = await call_tool(client, tool, given, progress_on_any_stderr=progress)
         if not result.is_error or as_json:  # With --json, no other result may follow this one.
             return result, ""
-        if is_unexplained(result) and starts_command(client.target) and not chosen["stderr"]:
+        if is_internal_error(result) and starts_command(client.target) and not chosen["stderr"]:
             return result, "; --stderr shows what the server logged"
         # Some servers report an unknown tool in a result.
         is_unknown = tool in content_text(result.content)

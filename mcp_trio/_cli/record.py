@@ -279,7 +279,7 @@ def bridge_command(
     import attrs
     import msgspec
 
-    from mcp_trio._client.connect import has_url
+    from mcp_trio._client.connect import is_http_target
     from mcp_trio._proxy.bridge import Upstream, check_server_url, parse_downstream
 
     choices = recording_choices(chosen)
@@ -305,7 +305,7 @@ def bridge_command(
     try:
         downstream = parse_downstream(source)
         given = given_options(downstream.kind, chosen)
-        if "allows_cors" in given and has_url(upstream.target):
+        if "allows_cors" in given and is_http_target(upstream.target):
             raise click.UsageError(CORS_WITH_HTTP_SERVER)
         is_open = given.pop("is_open", False)
         listen = attrs.evolve(downstream.listen, **given)

@@ -4,7 +4,7 @@ Pure: the current time is an argument. A result is kept as bytes and decoded for
 caller that changes a result does not change it for the next caller. Each client has its own cache,
 since results belong to its authorization context.
 
-Specification: 2026-07-28, page utilities/caching.
+https://modelcontextprotocol.io/specification/2026-07-28/server/utilities/caching
 """
 
 from collections import OrderedDict
@@ -47,9 +47,8 @@ class Cache:
     """Results by method and params; each is valid until it expires or the server reports a change.
 
     The oldest entries are dropped when there are more than `entries_max`, or more than `bytes_max`
-    together; a single result larger than that is not kept.
-    `changes` counts the reported changes: a result that was requested before a change and arrives
-    after it may be outdated, and is not kept.
+    together; a single result larger than that is not kept. `changes` counts the reported changes: a
+    result that was requested before a change and arrives after it may be outdated, and is not kept.
     """
 
     entries_max: int

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable, signature
 from os import PathLike
 from pathlib import Path
@@ -89,7 +90,8 @@ ElicitationCallback: TypeAlias = Callable[[ElicitParams], Any]
 
 A URL is only passed to the callback, never opened or fetched. The callback has to show the complete
 URL and the server's name, and open it only with the user's consent, where neither the client nor a
-model can read the page (specification, page client/elicitation).
+model can read the page.
+https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
 """
 
 ElicitationCompleteCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
@@ -196,8 +198,8 @@ class ClientApplication:
     """The `Application` of a client's session: calls the callbacks that the user gave.
 
     The session passes one notification after the other, and logs an exception of a callback. Each
-    request runs in its own task; an exception is its answer, a `RequestError` as it is and any
-    other as an internal error. `roots` may be replaced at any time.
+    request runs in its own task. A `RequestError` of a callback is the response to the request, any
+    other exception an internal error. `roots` may be replaced at any time.
 
     Raises:
         TypeError, ValueError: `roots` is no function, and `checked_roots` rejects it.
@@ -253,13 +255,9 @@ class ClientApplication:
         """
         return await _REQUESTS[method](self, params, report)
 
-    sends_error_texts = False  # A server may belong to someone else.
+    sends_error_texts = False  # The server need not be one that the user trusts.
 
-    def failure_result(
-        self,
-        request: IncomingRequest,
-        text: str,
-    ) -> None:
+    def failure_result(self, request: IncomingRequest, text: str) -> None:
         """Return None: the results of a client's methods cannot report a failure."""
 
     def handles_notification(self, method: Method) -> bool:
@@ -360,28 +358,26 @@ class ClientApplication:
         """Let the server's next completion of this URL elicitation reach the callback."""
         self._open_elicitations.begin(elicitation_id)
 
-    def completed(self, params: ElicitationCompleteParams) -> Awaitable[None] | None:
-        """Call `elicitation_complete`, once, for an elicitation that the server did start."""
+    def call_elicitation_complete(
+        self, params: ElicitationCompleteParams
+    ) -> Awaitable[None] | None:
+        """Call `elicitation_complete`, once, for an elicitation that the server has started."""
         is_open = self._open_elicitations.end(params.elicitation_id)
         if not is_open or self.elicitation_complete is None:
             return None
         return self.elicitation_complete(params.elicitation_id)
 
-    def logged(self, params: LoggingMessageParams) -> Awaitable[None] | None:
+    def call_log(self, params: LoggingMessageParams) -> Awaitable[None] | None:
         """Call `log`."""
         return None if self.log is None else self.log(params)
 
-    def updated(self, params: ResourceUpdatedParams) -> Awaitable[None] | None:
+    def call_resource_updated(self, params: ResourceUpdatedParams) -> Awaitable[None] | None:
         """Call `resource_updated`."""
         return None if self.resource_updated is None else self.resource_updated(params)
 
-    def changed(self, kind: str) -> Awaitable[None] | None:
+    def call_list_changed(self, _params: Any, *, kind: str) -> Awaitable[None] | None:
         """Call `list_changed`."""
         return None if self.list_changed is None else self.list_changed(kind)
-
-
-def _list_changed(kind: str) -> Callable[[ClientApplication, Any], Awaitable[None] | None]:
-    return lambda application, _params: application.changed(kind)
 
 
 _REQUESTS: Final[
@@ -393,10 +389,15 @@ _REQUESTS: Final[
 }
 
 _NOTIFICATIONS: Final[dict[str, Callable[[ClientApplication, Any], Awaitable[None] | None]]] = {
-    "notifications/elicitation/complete": ClientApplication.completed,
-    "notifications/message": ClientApplication.logged,
-    RESOURCE_UPDATED: ClientApplication.updated,
-    **{f"notifications/{kind}/list_changed": _list_changed(kind) for kind in _LISTS},
+    "notifications/elicitation/complete": ClientApplication.call_elicitation_complete,
+    "notifications/message": ClientApplication.call_log,
+    RESOURCE_UPDATED: ClientApplication.call_resource_updated,
+    **{
+        f"notifications/{kind}/list_changed": partial(
+            ClientApplication.call_list_changed, kind=kind
+        )
+        for kind in _LISTS
+    },
 }
 
 

@@ -50,9 +50,9 @@ from mcp_trio._client.connect import (
     VersionMemory,
     WebOptions,
     address_of,
-    can_start,
+    can_open_again,
     discover,
-    has_url,
+    is_http_target,
     may_be_of_another_kind,
     open_target,
     shake_hands,
@@ -73,8 +73,8 @@ from mcp_trio._client.results import (
     elicitation_ids,
     error_text,
     get_prompt_params,
+    is_internal_error,
     is_resource_not_found,
-    is_unexplained,
     read_pages,
 )
 from mcp_trio._client.subscriptions import (
@@ -154,7 +154,7 @@ DEFAULT_PROTOCOL_VERSIONS: Final = ALL_PROTOCOL_VERSIONS
 Trace: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the trace context of a request: `traceparent`, `tracestate` and `baggage`."""
 
-_Done: TypeAlias = Awaitable[None] | None
+_CallbackResult: TypeAlias = Awaitable[None] | None
 
 _ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 
@@ -218,10 +218,10 @@ class GroupOptions(_SharedOptions, total=False):
 
     stderr: Callable[[str, str], None] | Literal["inherit"] | None
     auth: Callable[[str], ClientAuth | None] | Literal["oauth"] | None
-    progress: Callable[[str, Any], _Done] | None
-    log: Callable[[str, LoggingMessageParams], _Done] | None
-    resource_updated: Callable[[str, ResourceUpdatedParams], _Done] | None
-    list_changed: Callable[[str, str], _Done] | None
+    progress: Callable[[str, Any], _CallbackResult] | None
+    log: Callable[[str, LoggingMessageParams], _CallbackResult] | None
+    resource_updated: Callable[[str, ResourceUpdatedParams], _CallbackResult] | None
+    list_changed: Callable[[str, str], _CallbackResult] | None
     roots: RootList | Callable[[str], RootList | Awaitable[RootList]] | None
     sampling: (
         Callable[[str, CreateMessageParams], SamplingResult]
@@ -229,12 +229,12 @@ class GroupOptions(_SharedOptions, total=False):
         | None
     )
     elicitation: Callable[[str, ElicitParams], Any] | None
-    elicitation_complete: Callable[[str, str], _Done] | None
+    elicitation_complete: Callable[[str, str], _CallbackResult] | None
     trace: Callable[[str], Mapping[str, str]] | None
 
 
 def _unknown_argument(method: str, options: CallOptions) -> TypeError:
-    """Return the error of a call, whose caller may have meant an argument of the tool or prompt."""
+    """Return the error for an unknown option, which may be an argument of the tool or prompt."""
     name = next(each for each in options if each not in _CALL_OPTIONS)
     known = {*_CALL_OPTIONS, "raise_tool_errors", "result_type"}
     if method == "get_prompt":
@@ -382,11 +382,13 @@ class Client:
     _state: tuple[State, str] = attrs.field(default=("connecting", ""), init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.restart and not (can_start(self.target) or has_url(self.target)):
+        if self.restart and not (can_open_again(self.target) or is_http_target(self.target)):
             raise ValueError("restart=True is for commands, server objects and URLs")
         self._recordings = SuccessiveSessions(self.record, may_reconnect=self._reconnects)
         # An HTTP channel reports the state of its connection itself.
-        self._reported_state = ReportedState(None if has_url(self.target) else self._set_state)
+        self._reported_state = ReportedState(
+            None if is_http_target(self.target) else self._set_state
+        )
         for identifier in self.extensions or ():
             check_extension(identifier)
         self._methods = METHODS
@@ -438,8 +440,8 @@ class Client:
         that does not answer within `limits.requests.probe_seconds` is taken for a legacy one. A
         command that ends instead of answering is started again for the handshake.
 
-        Failed: nothing is left running. Cancelled: returns at once. A command that was started is
-        stopped by the session's task; `aclose` waits for that.
+        If this fails, nothing is left running. If this is cancelled, it returns at once: the task
+        of the session stops a command that was started, and `aclose` waits for that.
 
         Raises:
             ConnectionLost: The server could not be started or reached, or has ended.
@@ -467,7 +469,7 @@ class Client:
         exit by itself, and is stopped after that. When a callback of the client calls `aclose`, the
         closing only begins, since the callback itself has to end first.
 
-        Cancelled: closes all the same, in bounded time.
+        If this is cancelled, the connection still closes, in bounded time.
         """
         self._begin_close()
         if self._session_task is not None:
@@ -554,7 +556,7 @@ class Client:
         `limits.requests.rounds_max` rounds. With `rounds=False` the `InputRequiredResult` is
         returned instead.
 
-        Cancelled or timed out: the request is cancelled at the server.
+        If this is cancelled or times out, the request is cancelled at the server.
 
         Args:
             method: The method, of the protocol or of the client's `methods`.
@@ -724,7 +726,7 @@ class Client:
         raises = self.raise_tool_errors if raise_tool_errors is None else raise_tool_errors
         if result.is_error and (raises or result_type is not None):
             failure = ToolError(error_text(name, result), result)
-            if is_unexplained(result) and self.stderr is None and starts_command(self.target):
+            if is_internal_error(result) and self.stderr is None and starts_command(self.target):
                 failure.add_note('its log has the reason: Client(…, stderr="inherit") shows it')
             raise failure
         self._output_schemas.check(name, result)
@@ -996,7 +998,9 @@ class Client:
             try:
                 is_stateless = await self._negotiate(session_task, ask)
             except ConnectionLost:
-                has_fallback = supports_legacy(self.protocol_versions) and can_start(self.target)
+                has_fallback = supports_legacy(self.protocol_versions) and can_open_again(
+                    self.target
+                )
                 if not has_fallback or self._is_closed:
                     raise
                 has_ended = True
@@ -1023,14 +1027,14 @@ class Client:
                 token=self.token,
                 auth=self.auth,
                 ssl_context=self.ssl_context,
-                on_state=self._set_state if has_url(self.target) else None,
+                on_state=self._set_state if is_http_target(self.target) else None,
                 user_wait=nullcontext if self.auth is None else self._paused_timeouts,
                 tries_http_sse_first=tries_http_sse_first,
             ),
             limits=self.limits,
         )
         self._target_name = connected.name
-        session = await self._session_on(connected.channel)
+        session = await self._new_session(connected.channel)
         session_task = self._session_task = SessionTask(session=session, served=connected.served)
         if self._is_closed:
             session.shut("closed")
@@ -1051,13 +1055,13 @@ class Client:
         with self._session_task.session.paused_timeouts():
             yield
 
-    async def _session_on(self, channel: Channel) -> Session:
+    async def _new_session(self, channel: Channel) -> Session:
         """Return a session that owns `channel`, and that is recorded if `record` is set."""
         capabilities = self._application.capabilities()
         extensions = {name: dict(it) for name, it in (self.extensions or {}).items()}
-        of_auth = getattr(self.auth, "extension", None)
-        if of_auth is not None:
-            extensions.setdefault(of_auth, {})
+        auth_extension = getattr(self.auth, "extension", None)
+        if auth_extension is not None:
+            extensions.setdefault(auth_extension, {})
         if extensions or self.extensions is not None:
             capabilities.extensions = extensions
         connection = Connection(
@@ -1167,7 +1171,6 @@ class Client:
         if self._has_to_reconnect:
             async with self._reconnecting:
                 if self._has_to_reconnect:
-                    # The caches begin empty; only the kind of the server is remembered.
                     assert self._session_task is not None
                     if url_of(self.target) is None:
                         logger.warning("%s has ended; starting it again", self._server_name)
@@ -1176,6 +1179,7 @@ class Client:
                             "the connection to %s is lost; connecting again", self._server_name
                         )
                     await self._session_task.wait_ended()
+                    # Another server may run now: only the kind of the server is remembered.
                     self._cache.clear()
                     self._output_schemas.forget()
                     await self._connect_session()
@@ -1263,7 +1267,7 @@ class Client:
         try:
             return await session.request(method, params, **options)
         except ConnectionLost as loss:
-            reconnects_to_url = has_url(self.target) and self._reconnects
+            reconnects_to_url = is_http_target(self.target) and self._reconnects
             row = self._methods.get(method)
             only_reads = row is not None and row.is_cacheable
             # The request was not delivered, or only to a session that had expired.
@@ -1304,8 +1308,10 @@ def _shortest_seconds(options: CallOptions) -> float | None:
 
 
 async def notifications_handled(client: Client) -> None:
-    """Wait until the client's callbacks for the notifications that have arrived have returned."""
-    # Only servers that pass the notifications on need this.
+    """Wait until callbacks have handled all notifications that the client has received so far.
+
+    A server that mounts the client's server forwards a result after them.
+    """
     session = client._session  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     await session.notifications_handled()
 

@@ -10,7 +10,8 @@ answer such requests at all, `limits.requests.probe_seconds`. So the kind of the
 remembered, by default for as long as the Trio run. If a remembered kind turns out to be wrong it is
 dropped, and the client connects once more without it.
 
-Specification: 2026-07-28, pages basic/versioning and server/discover.
+https://modelcontextprotocol.io/specification/2026-07-28/basic/versioning
+https://modelcontextprotocol.io/specification/2026-07-28/server/discover
 """
 
 import logging
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcp_trio")
 
 Stderr: TypeAlias = Callable[[str], None] | Literal["inherit"]
-"""A function for each line of a command's stderr, or "inherit" to show the lines on our own."""
+"""A function for each line of a command's stderr; or "inherit": this process's stderr gets it."""
 
 
 @runtime_checkable
@@ -266,8 +267,8 @@ def url_of(target: object) -> str | None:
     return target if isinstance(target, str) else None
 
 
-def has_url(target: object) -> bool:
-    """Return whether the target is reached by HTTP, where a single request can be lost."""
+def is_http_target(target: object) -> bool:
+    """Return whether the target has an HTTP URL: a single request can be lost there."""
     url = url_of(target)
     return url is not None and not is_connection_url(url)
 
@@ -282,8 +283,12 @@ def starts_command(target: object) -> bool:
     return is_command(target) or (isinstance(target, ServerConfig) and url_of(target) is None)
 
 
-def can_start(target: object) -> bool:
-    """Return whether a new connection gives a new server or session, unlike a given channel."""
+def can_open_again(target: object) -> bool:
+    """Return whether the client can open the channel again.
+
+    That is not so for a channel that the user has opened, and not needed for an HTTP channel, which
+    connects again by itself.
+    """
     url = url_of(target)
     has_connection = url is not None and is_connection_url(url)
     return starts_command(target) or isinstance(target, SupportsServe) or has_connection

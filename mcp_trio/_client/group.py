@@ -25,7 +25,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._client.client import CallOptions, Client, ClientOptions, GroupOptions
 from mcp_trio._client.config import ConfigSource, read_config
-from mcp_trio._client.connect import Target, has_url, spawn_in_system_task, starts_command
+from mcp_trio._client.connect import Target, is_http_target, spawn_in_system_task, starts_command
 from mcp_trio._client.results import reference
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
@@ -420,7 +420,7 @@ class ClientGroup:
         auth = options.pop("auth", None)
         if callable(auth):
             options["auth"] = auth()
-        elif has_url(target):
+        elif is_http_target(target):
             options["auth"] = auth
         return Client(target, **cast("ClientOptions", options))
 

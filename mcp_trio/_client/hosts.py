@@ -49,7 +49,7 @@ class ToolHints(msgspec.Struct, frozen=True, kw_only=True):
 def tool_hints(tool: Tool) -> ToolHints:
     """Return the hints of a tool, with the defaults of the specification for missing ones.
 
-    Specification: `ToolAnnotations` in the schema.
+    https://modelcontextprotocol.io/specification/2026-07-28/schema#toolannotations
     """
     annotations = tool.annotations or _NO_ANNOTATIONS
     return ToolHints(

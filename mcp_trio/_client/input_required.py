@@ -3,7 +3,7 @@
 All state of the rounds belongs to one call, so that concurrent calls cannot mix it up. An exception
 of a callback ends the call: a retry has no way to report an error to the server.
 
-Specification: 2026-07-28, page patterns/mrtr.
+https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -60,9 +60,9 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         left_seconds = total_seconds - taken_seconds
         pause_seconds = self.limits.requests.round_pause_seconds
         rounds_max = self.limits.requests.rounds_max
-        number = 0
+        rounds = 0
         while isinstance(result, InputRequiredResult):
-            if number >= rounds_max:
+            if rounds >= rounds_max:
                 raise RemoteProtocolError(
                     f"{self.method}: the server requires input in more than {rounds_max} rounds"
                     " (limits.requests.rounds_max)"
@@ -72,7 +72,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                     f"{self.method}: the server requires input, but its result has neither"
                     " inputRequests nor requestState"
                 )
-            number += 1
+            rounds += 1
             if not result.input_requests:
                 await trio.sleep(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, self.limits.requests.round_pause_seconds_max)
@@ -126,7 +126,7 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         except UserRejected:
             raise
         except RequestError as error:
-            # Raised by the client itself: the caller must not take it for the server's answer.
+            # The client itself has raised this; a RequestError would look like the server's.
             raise RemoteProtocolError(
                 f"{self.method}: the server requests {method}, which cannot be answered:"
                 f" {error.message}"

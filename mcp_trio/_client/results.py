@@ -130,7 +130,7 @@ def is_resource_not_found(error: RequestError) -> bool:
     return error.code == RESOURCE_NOT_FOUND
 
 
-def is_unexplained(result: CallToolResult) -> bool:
+def is_internal_error(result: CallToolResult) -> bool:
     """Return whether a failed tool sent the text that a server has for unexpected exceptions."""
     match result.content:
         case [types.TextContent(text=text)]:

@@ -5,14 +5,14 @@ notifications. They carry the request's id, by which they are routed, and are ta
 by the dispatcher, so that a callback may subscribe while it runs. A change that is reported again
 before it was read is kept once.
 
-Changes before the acknowledgement are not reported. So every beginning counts as a change of all
-lists and resources of the subscription, as far as the client's cache is concerned.
+The server does not report changes before the acknowledgement. So the client's cache takes each
+acknowledgement as a change of all lists and resources of the subscription.
 
 Over HTTP the stream of a subscription may break while the session goes on. Such a stream cannot be
 resumed: after a pause the request is sent again, and the subscriber is notified of all changes that
 it may have missed.
 
-Specification: 2026-07-28, page patterns/subscriptions.
+https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/subscriptions
 """
 
 import logging
@@ -174,8 +174,8 @@ class SubscriptionStream:
     async def begin(self, session: Session, *, seconds: float | None = None) -> None:
         """Send the request and wait for its acknowledgement; `run` has to follow.
 
-        Only the acknowledgement has a timeout: `seconds`, or `limits.requests.idle_seconds`.
-        Cancelled or failed: the request is cancelled at the server.
+        Only the acknowledgement has a timeout: `seconds`, or `limits.requests.idle_seconds`. If
+        this fails or is cancelled, the request is cancelled at the server.
 
         Raises:
             RequestTimeout: The server did not acknowledge in time.
@@ -384,7 +384,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Change:
-        """Wait for the next change. Cancelled: no change is lost.
+        """Wait for the next change; if this is cancelled, no change is lost.
 
         Raises:
             StopAsyncIteration: The server has ended the subscription.
@@ -411,7 +411,7 @@ async def listening(
 
 @attrs.define(eq=False, repr=False)
 class CallbackSubscription:
-    """The subscription that feeds a client's callbacks.
+    """The subscription whose notifications a client passes to its callbacks.
 
     A change of its filter starts a new request before the old one is cancelled, so that no
     notification is missed.
@@ -432,7 +432,7 @@ class CallbackSubscription:
     async def begin(self, session: Session) -> None:
         """Subscribe in a new session with a stateless server; log what cannot be subscribed to.
 
-        Cancelled: the session is shut.
+        If this is cancelled, the session is shut.
 
         Raises:
             ConnectionLost: The session has ended.

@@ -27,7 +27,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._client.connect import ProcessOptions, WebOptions, has_url, open_target
+from mcp_trio._client.connect import ProcessOptions, WebOptions, is_http_target, open_target
 from mcp_trio._jsonrpc.messages import Request
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._proxy.forwarders import (
@@ -242,7 +242,7 @@ class Upstream:
     @property
     def forwarder(self) -> type[ConnectionForwarder]:
         """The class that forwards a connection that is one session to this server."""
-        return HttpForwarder if has_url(self.target) else ConnectionForwarder
+        return HttpForwarder if is_http_target(self.target) else ConnectionForwarder
 
     async def open(self, limits: Limits) -> Channel:
         """Open a connection to the server.
@@ -347,7 +347,7 @@ def run_bridge(
     target = upstream.target
     if downstream.kind == "stdio" and not isinstance(target, str):
         return run_stdio_proxy(target, record=record, limits=limits)
-    if downstream.kind == "http" and isinstance(target, str) and has_url(target):
+    if downstream.kind == "http" and isinstance(target, str) and is_http_target(target):
         return run_http_proxy(
             downstream.listen,
             target,

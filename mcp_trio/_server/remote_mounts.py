@@ -41,7 +41,7 @@ from mcp_trio import types
 from mcp_trio._client.callbacks import ReportProgress
 from mcp_trio._client.client import Client, notifications_handled
 from mcp_trio._client.config import ServerConfig
-from mcp_trio._client.connect import can_start, has_url, is_command, url_of
+from mcp_trio._client.connect import can_open_again, is_command, is_http_target, url_of
 from mcp_trio._client.results import is_resource_not_found
 from mcp_trio._journal.records import encode_body
 from mcp_trio._protocol.metadata import LOG_LEVEL, SERVER_INFO, Peer
@@ -206,7 +206,7 @@ def remote_mount(target: Any, prefix: Prefix, rule: AccessRule | None) -> Remote
     """
     template = target if isinstance(target, Client) else Client(target)
     is_channel = all(hasattr(template.target, name) for name in ("send", "receive", "aclose"))
-    if not (can_start(template.target) or has_url(template.target) or is_channel):
+    if not (can_open_again(template.target) or is_http_target(template.target) or is_channel):
         raise TypeError(
             "a server mounts another Server, a Client, or a target of a Client: a URL, a script, a"
             f" command, a ServerConfig or a channel, not {target!r}"
@@ -223,7 +223,7 @@ def _target_name(target: object) -> str:
         return repr(target.command)
     if is_command(target):
         return " ".join(os.fspath(part) for part in target[:2])
-    return "object" if can_start(target) else "behind a channel"
+    return "object" if can_open_again(target) else "behind a channel"
 
 
 class ConnectionKey(NamedTuple):
@@ -914,7 +914,7 @@ class RemoteConnection:
             "list_changed": _both(template.list_changed, self._list_changed),
             "resource_updated": _both(template.resource_updated, self._resource_updated),
         }
-        if can_start(template.target) or has_url(template.target):
+        if can_open_again(template.target) or is_http_target(template.target):
             options["restart"] = True
         if key.has_log:
             options["log"] = _both(template.log, self._logged)
