@@ -15,10 +15,12 @@
     │   ├── OutcomeUnknown             the request was sent, and may have been carried out
     │   └── AuthorizationError         the client could not get a token for the server
     ├── ToolError                      a tool reports a failure
+    ├── ResultTypeError                a result of a tool is not of the type that was asked for
     ├── UrlElicitationRequired         a handler needs its user to visit URLs first
     ├── SchemaError                    a JSON Schema cannot be used
     ├── ConfigError                    a configuration file cannot be used
     ├── RecordingError                 a recording cannot be read or used
+    ├── NothingCompared                a replay compared no request
     ├── ReplayDivergence               the replay differs from the recording
     ├── ReplayedError                  an effect failed when it was recorded
     ├── BlockedInReplay                a replayed handler tried to use external I/O
@@ -26,7 +28,8 @@
     ├── SweepUnavailable               schedules cannot be swept on this Trio or this system
     └── MockMismatch                   a client differs from the recording that a mock server plays
 
-An indented class is a subclass of the class above, and is caught with it.
+An indented class is a subclass of the class above, and is caught with it. `Unencodable`, a
+`ValueError`, reports a value of this program that cannot be sent as JSON.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -141,10 +144,13 @@ class UserRejected(RequestError):
 
 
 class RequestTimeout(MCPError):
-    """The response did not arrive in time; the peer has been sent a cancellation.
+    """The response did not arrive in time; a cancellation was sent to the peer.
 
     Attributes:
-        budget: "idle" (no progress report for `seconds`), or "total" (unfinished after `seconds`).
+        method: The method of the request.
+        budget: "idle" (no response or progress report for `seconds`), or "total" (no response
+            after `seconds`).
+        seconds: The exceeded limit.
         setting: The option that sets this limit.
         server: During a handshake, the command of the server, or its URL without secrets.
         stderr_tail: The last lines that the server's command wrote to its standard error.
@@ -161,7 +167,8 @@ class RequestTimeout(MCPError):
         stderr_tail: str = "",
     ) -> None:
         whose = f" from {server}" if server else ""
-        text = f"{method}: no answer{whose} within the {budget} budget of {seconds:g} s"
+        limit = "without progress" if budget == "idle" else "in all"
+        text = f"{method}: no response{whose} within {seconds:g} s {limit}"
         super().__init__(f"{text}; raise {setting}" + _with_stderr(stderr_tail))
         self.server = server
         self.method = method
@@ -172,10 +179,10 @@ class RequestTimeout(MCPError):
 
 
 class RequestAbandoned(MCPError):
-    """The request of this `def` handler has ended: cancelled, answered, or lost with its session.
+    """The request of this `def` handler has ended: cancelled, answered, or with its session.
 
-    Each call of the context in the handler's thread raises it. The handler need not catch it: it
-    is not reported.
+    Each call of the context in the handler's thread raises it. The handler need not catch it,
+    because it is not reported.
     """
 
 
@@ -322,8 +329,8 @@ class ReplayDivergence(MCPError):
         record: The number of the first record that differs.
         lane: The lane that differs: `r` with the number of the request's record, or a child task.
         kind: "missing" (the replay does not do something that is recorded, or does it later),
-            "extra", "argument" (the same effect with other arguments), "frame" (the same message
-            with other content), "order" (another order of lanes), "uncancelled" (a recorded
+            "extra", "argument" (the same effect with other arguments), "message" (the same
+            message with other content), "order" (another order of lanes), "uncancelled" (a recorded
             cancellation did not happen), "changed" (a tool, prompt or resource that a request used
             is listed otherwise), "redacted" (a redacted value is needed), "blocked" (a
             handler tried to use external I/O), or "problem".

@@ -51,7 +51,7 @@ class MessageLimits(_Options):
     """Bytes that are read from a descriptor or socket, or written to it, at once."""
 
     send_queue_bytes_max: int = 16 * MIB
-    """Bytes of messages that wait to be sent; no more is read while answers fill the queue."""
+    """Bytes of messages that wait to be sent; no more is read while responses fill the queue."""
 
     write_stall_seconds: float = 30.0
     """Seconds after which a write without progress ends the session."""
@@ -63,7 +63,7 @@ class MessageLimits(_Options):
     """Progress reports and subscribed changes that wait to be consumed; more are dropped."""
 
     error_text_chars_max: int = 300
-    """Characters of the text of an exception or a peer's answer that are quoted in an error."""
+    """Characters of the text of an exception or of a peer's response that an error quotes."""
 
     uri_chars_max: int = 4 * KIB
     """Characters of a URI that is matched against the templates of a server's resources."""
@@ -105,8 +105,8 @@ class RequestLimits(_Options):
     """Handlers of one client that run at the same time in one session; more requests are queued."""
 
     queued_max: int = 1024
-    """Requests of one client in the queue of one session, with those that repeat a retry and wait
-    for its answer; more are rejected."""
+    """Requests of one client that wait in one session, for a handler to start or, as a repeated
+    retry, for the response to the first one; more are rejected."""
 
     queued_bytes_max: int = 8 * MIB
     """Bytes of these requests; more are rejected."""
@@ -195,7 +195,7 @@ class RequestLimits(_Options):
     """Rounds of one request in which a server may ask its client (`input_required`)."""
 
     round_pause_seconds: float = 0.25
-    """Seconds before a round that answers no question; doubled with each such round."""
+    """Seconds before a round for which the server asked nothing; doubled with each such round."""
 
     round_pause_seconds_max: float = 8.0
     """The longest pause between two rounds, in seconds."""

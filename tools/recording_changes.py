@@ -202,9 +202,9 @@ OTHERS: Final[Mapping[type, Callable[[Any], Any]]] = {
 
 # The ways in which replays diverge: where something else is sent, where something else is done. If
 # what is done instead is also recorded later, that is what it is taken for.
-IN_MESSAGES: Final = frozenset({"frame", "missing"})
+IN_MESSAGES: Final = frozenset({"message", "missing"})
 IN_ARGUMENTS: Final = frozenset({"argument", "missing"})
-IN_EFFECTS: Final = frozenset({"frame", "argument", "missing", "extra", "order", "redacted"})
+IN_EFFECTS: Final = frozenset({"message", "argument", "missing", "extra", "order", "redacted"})
 IN_ANY: Final = IN_EFFECTS | {"uncancelled"}
 
 

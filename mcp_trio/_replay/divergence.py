@@ -182,7 +182,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
                 redactor = self.redactor
                 if redactor is not None and recorded and all(map(redactor.knows, recorded)):
                     return "redacted"
-                return "argument" if record.kind in {"cmd", "val"} else "frame"
+                return "argument" if record.kind in {"cmd", "val"} else "message"
         return "order" if is_recorded_later else "extra"
 
     @property
@@ -577,7 +577,7 @@ _MEANINGS: Final[Mapping[str, Callable[[Finding], str]]] = {
     "missing": _missing_meaning,
     "extra": _extra_meaning,
     "argument": _changed_meaning,
-    "frame": _changed_meaning,
+    "message": _changed_meaning,
     "uncancelled": lambda finding: (
         "the code no longer reaches the cancellation recorded here"
         if finding.operation is None

@@ -532,8 +532,8 @@ def test_a_timeout_is_reported_with_the_option_to_raise_it(mcp_trio):
     done = mcp_trio("list", "--timeout", "1", "--", *COMMAND, "mute")
     assert time.monotonic() - begin < 25
     assert done.returncode == 1
-    assert f"initialize: no answer from {COMMAND[0]} within the " in done.stderr
-    assert "budget of 1 s; raise --timeout" in done.stderr
+    assert f"initialize: no response from {COMMAND[0]} " in done.stderr
+    assert "within 1 s in all; raise --timeout" in done.stderr
     assert "odd is here" in done.stderr
 
 

@@ -899,8 +899,8 @@ def test_divergences_can_be_printed_as_json(invoke, shop):
     objects = list(map(json.loads, shown.stdout.splitlines()))
     first, _, second, _ = records_of(shop.path, "out")
     assert [(each["record"], each["kind"]) for each in objects] == [
-        (first, "frame"),
-        (second, "frame"),
+        (first, "message"),
+        (second, "message"),
     ]
     assert objects[0].keys() >= {"lane", "recorded", "replayed", "causes", "follows", "suspended"}
     alone = invoke("replay", shop.path, shop.dearer, "--json")

@@ -766,7 +766,7 @@ async def test_the_timeout_error_names_the_server_without_secrets(autojump_clock
         with pytest.raises(RequestTimeout) as caught:
             await client.__aenter__()
     assert caught.value.server.endswith("mcp.test/mcp")
-    assert f"no answer from {caught.value.server} within" in str(caught.value)
+    assert f"no response from {caught.value.server} within" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert stands(client) == ("closed", str(caught.value))
 

@@ -197,7 +197,7 @@ def test_one_divergence_is_reported_as_without_the_option(record):
 def test_a_message_with_other_content_does_not_end_its_request(record):
     path = record("sell a", "count")
     found = find_all(path, lambda: Desk(sell=sell_loudly).server)
-    assert [each.kind for each in found] == ["frame"]
+    assert [each.kind for each in found] == ["message"]
 
 
 async def note_otherwise(desk, ctx, key):
@@ -209,7 +209,7 @@ async def note_otherwise(desk, ctx, key):
 def test_a_later_divergence_of_a_request_names_the_earlier_one(record):
     path = record("note")
     found = find_all(path, lambda: Desk(note=note_otherwise).server)
-    assert [each.kind for each in found] == ["frame"] * 3
+    assert [each.kind for each in found] == ["message"] * 3
     assert [each.follows for each in found] == [None, found[0].record, found[1].record]
     assert f"perhaps from record {found[1].record}, at which this request" in str(found[2])
 
@@ -424,7 +424,7 @@ def test_changed_tools_are_reported_besides_the_divergences(record, world):
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, OtherDesk(sell=sell_loudly).server, all_divergences=True)
     first, (changed,) = caught.value, caught.value.later
-    assert (first.kind, changed.kind) == ("frame", "changed")
+    assert (first.kind, changed.kind) == ("message", "changed")
     assert 'the tool "count" has another description' in str(first)
 
 

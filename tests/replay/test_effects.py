@@ -312,7 +312,7 @@ async def saying_something_else(ctx):
         (with_one_more_at_the_end, "extra", 7),
         (looking_at_the_end, "extra", 7),
         (stopping_early, "missing", 3),
-        (saying_something_else, "frame", 6),
+        (saying_something_else, "message", 6),
     ],
 )
 def test_a_changed_handler_diverges_at_the_operation_that_it_changes(
@@ -710,8 +710,8 @@ def test_effects_in_another_order_diverge_in_strict_mode(path, handler):
 @pytest.mark.parametrize(
     ("handler", "kind"),
     [
-        (saying_more, "frame"),
-        (saying_less, "frame"),
+        (saying_more, "message"),
+        (saying_less, "message"),
         (with_an_unknown_effect, "extra"),
         (fetching_once_too_often, "extra"),
         (looking_once_too_often, "extra"),

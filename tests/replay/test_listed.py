@@ -112,14 +112,14 @@ def test_a_change_that_was_not_used_is_reported(recorded):
 def test_a_recorded_list_shows_what_changed(recorded):
     path = recorded(USES["tool"], ("tools/list", {}))
     divergence = diverged(path, make_server(changed=["add"]))
-    assert divergence.kind == "frame"
+    assert divergence.kind == "message"
     assert '$.result.tools[0].description: "add" became "add, newly described"' in str(divergence)
 
 
 def test_another_divergence_of_the_request_names_what_changed(recorded):
     path = recorded(USES["tool"])
     divergence = diverged(path, make_server(changed=["add"], word="subtracted"))
-    assert divergence.kind == "frame"
+    assert divergence.kind == "message"
     assert '\n  cause:     the tool "add" was changed since the recording\n' in str(divergence)
     assert "since the recording" not in str(
         diverged(path, make_server(changed=["other"], word="x"))

@@ -143,7 +143,7 @@ async def test_every_request_has_a_total_timeout(autojump_clock, dial):
         await session.request("tools/list", idle_seconds=math.inf)
     assert trio.current_time() - began == 600
     assert str(caught.value) == (
-        "tools/list: no answer within the total budget of 600 s; raise limits.requests.total_seconds"
+        "tools/list: no response within 600 s in all; raise limits.requests.total_seconds"
     )
     assert [message["method"] for message in await peer.receive_available()] == [
         "tools/list",
@@ -166,9 +166,9 @@ async def test_a_request_without_an_answer_times_out(autojump_clock, dial):
 
 async def test_the_error_names_a_timeout_of_the_caller(autojump_clock, dial):
     session, _ = await dial()
-    with pytest.raises(RequestTimeout, match=r"idle budget of 5 s; raise idle_seconds"):
+    with pytest.raises(RequestTimeout, match=r"within 5 s without progress; raise idle_seconds"):
         await session.request("tools/list", idle_seconds=5)
-    with pytest.raises(RequestTimeout, match=r"total budget of 3 s; raise total_seconds"):
+    with pytest.raises(RequestTimeout, match=r"within 3 s in all; raise total_seconds"):
         await session.request("tools/list", total_seconds=3)
 
 
@@ -390,7 +390,7 @@ async def test_l12_a_server_that_never_answers_ends_by_a_timeout_of_its_own(auto
         await session.initialize()
     assert trio.current_time() - began == 30
     assert str(caught.value) == (
-        "initialize: no answer within the total budget of 30 s; raise limits.requests.initialize_seconds"
+        "initialize: no response within 30 s in all; raise limits.requests.initialize_seconds"
     )
     assert [message["method"] for message in await peer.receive_end()] == ["initialize"]
     await session.ended.wait()
