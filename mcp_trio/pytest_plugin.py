@@ -45,7 +45,7 @@ _MARK_HELP: Final = (
     f"{_MARK}(path, mode='strict', ignore=()): the recording that the fixtures mcp_replay, mcp_mock"
     " and mcp_recorder use, relative to the test's file. mode: 'strict', 'outbound' (compare only"
     " sent messages), or 'inputs' (send the recorded requests to a live server, and compare the"
-    " answers except at the JSON paths in ignore)."
+    " responses except at the JSON paths in ignore)."
 )
 # File names of recordings. Characters that a file name may not have everywhere are replaced. A test
 # name needs no digest if no other test name can result in the same file name.
@@ -198,7 +198,7 @@ def mcp_replay(request: pytest.FixtureRequest) -> "Replay":
 
 @pytest.fixture
 def mcp_mock(request: pytest.FixtureRequest) -> "Iterator[Mock]":
-    """Make a mock server that gives the answers of a recording.
+    """Make a mock server that gives the responses of a recording.
 
     async with Client(mcp_mock("trip.mcprec.jsonl")) as client:
         assert await client.list_tools()
@@ -342,13 +342,13 @@ class Recorder:
     def __call__(
         self, target: "Target", *, label: str = "", **options: "Unpack[ClientOptions]"
     ) -> "RecordedClient":
-        """Return a client of `target`, or of its recorded answers, for `async with`.
+        """Return a client of `target`, or of its recorded responses, for `async with`.
 
         The path of the recording is the marker's, or in `recordings/` beside the test's file, named
         after the test and, for a second client of one test, `label`. `--mcp-record` decides when
         the recording is made; it is kept only if the block ends without an exception. If the target
         is a server object, the server makes the recording; later, the recording is first replayed
-        against the server in the strict mode, and then the client gets the recorded answers. With
+        against the server in the strict mode, and then the client gets the recorded responses. With
         any other target, the client makes the recording. A request that is not recorded fails the
         test.
         """
@@ -438,7 +438,7 @@ class RecordedClient:
                 )
             return True
         if self._mode == "new":
-            # A recording is outdated if the target no longer gives the recorded answers.
+            # A recording is outdated if the target no longer gives the recorded responses.
             try:
                 if not self._is_server:
                     return not (await run_inputs(self._path, self._target)).is_same

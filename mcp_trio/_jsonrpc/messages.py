@@ -707,18 +707,18 @@ class RelatedMessage(bytes):
 
     Attributes:
         related_request_id: The id of that request; None if the message belongs to none.
-        is_answer: Whether it is the response, so that no further message belongs to the request.
+        is_response: Whether it is the response, so that no further message belongs to the request.
     """
 
     related_request_id: int | str | None
-    is_answer: bool
+    is_response: bool
 
     def __new__(
-        cls, message: bytes, related_request_id: int | str | None, *, is_answer: bool = False
+        cls, message: bytes, related_request_id: int | str | None, *, is_response: bool = False
     ) -> Self:
         self = bytes.__new__(cls, message)
         self.related_request_id = related_request_id
-        self.is_answer = is_answer
+        self.is_response = is_response
         return self
 
 

@@ -162,10 +162,10 @@ _State, _Trigger, _CLIENT, _SERVER = SessionState, SessionTrigger, Role.CLIENT, 
 
 # The members that each request needs: CPython 3.11 calls a function for `Role.CLIENT`.
 _INITIALIZE, _STATELESS = SessionTrigger.INITIALIZE, SessionTrigger.STATELESS
-_ANSWER, _ANSWERED = IncomingTrigger.ANSWER, IncomingState.ANSWERED
+_RESPOND, _ANSWERED = IncomingTrigger.RESPOND, IncomingState.ANSWERED
 
 _ALWAYS_ALLOWED: Final = (
-    *product(Role, (_Trigger.PING, _Trigger.STATELESS, _Trigger.ANSWER, _Trigger.REFERENCE)),
+    *product(Role, (_Trigger.PING, _Trigger.STATELESS, _Trigger.RESPONSE, _Trigger.REFERENCE)),
     (_SERVER, _Trigger.LOG),
 )
 _CLOSING: Final = dict.fromkeys(product(Role, (_Trigger.CLOSE,)), _State.CLOSED)
@@ -948,7 +948,7 @@ class Connection:
         Raises:
             LocalProtocolError: The request was answered before.
         """
-        after = request.move(_ANSWER)
+        after = request.move(_RESPOND)
         if self.incoming.get(request.id) is request:  # a cancelled request may be finished twice
             del self.incoming[request.id]
         if not self.incoming:
@@ -1045,5 +1045,5 @@ class Connection:
 
 def _response_trigger(request: OutgoingRequest, *, is_result: bool) -> SessionTrigger:
     if request.method.trigger is not SessionTrigger.INITIALIZE:
-        return SessionTrigger.ANSWER
+        return SessionTrigger.RESPONSE
     return SessionTrigger.INITIALIZE_RESULT if is_result else SessionTrigger.INITIALIZE_ERROR

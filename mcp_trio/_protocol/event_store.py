@@ -21,7 +21,7 @@ class EventStore(Protocol):
     The methods do not wait. An event gets its id and is stored in the same step in which it is
     sent; otherwise a client could have an id that is not stored yet. A store for several machines
     therefore makes ids from the session's id and a counter, and writes later. A client that
-    reconnects to another machine before that receives the same answer as for events that are no
+    reconnects to another machine before that receives the same response as for events that are no
     longer stored. After the end of the session no method is called any more: see
     `SessionStore.forget`.
     """

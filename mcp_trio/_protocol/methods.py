@@ -62,7 +62,7 @@ class SessionTrigger(FastEnum):
     REQUEST = enum.auto()
     NOTIFICATION = enum.auto()
     STATELESS = enum.auto()  # it carries its metadata, or belongs to a request that did
-    ANSWER = enum.auto()
+    RESPONSE = enum.auto()
     CLOSE = enum.auto()  # not a message: the session is closed
 
 

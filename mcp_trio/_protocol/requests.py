@@ -47,25 +47,25 @@ class IncomingTrigger(FastEnum):
     """A cause that changes the state of a received request."""
 
     START = enum.auto()
-    ANSWER = enum.auto()
+    RESPOND = enum.auto()
     CANCEL = enum.auto()
 
 
 INCOMING_TRANSITIONS: Final[Mapping[IncomingState, Mapping[IncomingTrigger, IncomingState]]] = {
     IncomingState.RECEIVED: {
         IncomingTrigger.START: IncomingState.RUNNING,
-        IncomingTrigger.ANSWER: IncomingState.ANSWERED,  # rejected before its handler started
+        IncomingTrigger.RESPOND: IncomingState.ANSWERED,  # rejected before its handler started
         IncomingTrigger.CANCEL: IncomingState.CANCELLED,
     },
     IncomingState.RUNNING: {
-        IncomingTrigger.ANSWER: IncomingState.ANSWERED,
+        IncomingTrigger.RESPOND: IncomingState.ANSWERED,
         IncomingTrigger.CANCEL: IncomingState.CANCELLED,
     },
     IncomingState.ANSWERED: {
         IncomingTrigger.CANCEL: IncomingState.ANSWERED,
     },
     IncomingState.CANCELLED: {
-        IncomingTrigger.ANSWER: IncomingState.CANCELLED,
+        IncomingTrigger.RESPOND: IncomingState.CANCELLED,
         IncomingTrigger.CANCEL: IncomingState.CANCELLED,
     },
 }
@@ -83,14 +83,14 @@ class OutgoingState(FastEnum):
 class OutgoingTrigger(FastEnum):
     """A cause that changes the state of a sent request."""
 
-    ANSWER = enum.auto()
+    RESPOND = enum.auto()
     ABANDON = enum.auto()
     LOSE = enum.auto()
 
 
 OUTGOING_TRANSITIONS: Final[Mapping[OutgoingState, Mapping[OutgoingTrigger, OutgoingState]]] = {
     OutgoingState.SENT: {
-        OutgoingTrigger.ANSWER: OutgoingState.ANSWERED,
+        OutgoingTrigger.RESPOND: OutgoingState.ANSWERED,
         OutgoingTrigger.ABANDON: OutgoingState.ABANDONED,
         OutgoingTrigger.LOSE: OutgoingState.LOST,
     },
@@ -99,7 +99,7 @@ OUTGOING_TRANSITIONS: Final[Mapping[OutgoingState, Mapping[OutgoingTrigger, Outg
         OutgoingTrigger.LOSE: OutgoingState.ANSWERED,
     },
     OutgoingState.ABANDONED: {
-        OutgoingTrigger.ANSWER: OutgoingState.ABANDONED,  # late, and counted
+        OutgoingTrigger.RESPOND: OutgoingState.ABANDONED,  # late, and counted
         OutgoingTrigger.ABANDON: OutgoingState.ABANDONED,
         OutgoingTrigger.LOSE: OutgoingState.ABANDONED,
     },
@@ -438,14 +438,14 @@ class OutgoingRequests:
         request = self.get(request_id)
         if request is not None:
             del self._open[request.id]
-            request.move(OutgoingTrigger.ANSWER)
+            request.move(OutgoingTrigger.RESPOND)
         return request
 
     def is_late(self, request_id: RequestId | None) -> bool:
         """Return whether a response belongs to an abandoned request, which is then forgotten."""
         late = self._abandoned.pop(request_id, None) if isinstance(request_id, int) else None
         if late is not None:
-            late.move(OutgoingTrigger.ANSWER)
+            late.move(OutgoingTrigger.RESPOND)
         return late is not None
 
     def abandon(self, request: OutgoingRequest) -> bool:

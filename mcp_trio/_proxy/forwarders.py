@@ -473,7 +473,7 @@ class UpstreamConnection:
                         version, _FALLBACK_VERSION
                     )
                     self.negotiated_version.negotiated.set()
-                self.clients.send_nowait([RelatedMessage(part, message.id, is_answer=True)])
+                self.clients.send_nowait([RelatedMessage(part, message.id, is_response=True)])
             else:
                 self.clients.send_nowait([RelatedMessage(part, self._related_request(message))])
 
@@ -498,5 +498,5 @@ def fail_requests(
     """Answer requests with an error of the proxy that gives the reason `why`."""
     for request_id in requests:
         answer = journal.answer(request_id, SERVER_BUSY, why)
-        clients.send_nowait([RelatedMessage(answer, request_id, is_answer=True)])
+        clients.send_nowait([RelatedMessage(answer, request_id, is_response=True)])
     journal.flush()

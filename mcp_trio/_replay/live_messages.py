@@ -119,7 +119,7 @@ class MessageChannel:
     ) -> None:
         """Queue a message; `related_id` is the id of the peer's request to which it belongs."""
         if self._is_addressed:
-            message = RelatedMessage(message, related_id, is_answer=is_answer)
+            message = RelatedMessage(message, related_id, is_response=is_answer)
         self._unsent.append(message)
         self._changed.unpark_all()
 

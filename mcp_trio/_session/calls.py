@@ -62,7 +62,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 @attrs.define(eq=False, repr=False)
 class Call:
-    """An outgoing request and its waiting caller; it ends with an answer or a loss, never both.
+    """An outgoing request and its waiting caller; it ends with a response or a loss, never both.
 
     Attributes:
         request: The request.
@@ -71,7 +71,7 @@ class Call:
             returns whether the callbacks receive it as well.
         about: The id of the peer's request whose handler sends this request.
         scope: The cancel scope of the caller; its deadline moves with progress.
-        answer: The response.
+        response: The response.
         loss: The reason why no response was received.
     """
 
@@ -80,7 +80,7 @@ class Call:
     on_notification: OnNotification | None = None
     about: RequestId | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    answer: ResponseReceived | None = attrs.field(default=None, init=False)
+    response: ResponseReceived | None = attrs.field(default=None, init=False)
     loss: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -91,16 +91,16 @@ class Call:
     @property
     def is_settled(self) -> bool:
         """Return whether the call has ended."""
-        return self.answer is not None or self.loss is not None
+        return self.response is not None or self.loss is not None
 
     @property
     def has_result(self) -> bool:
         """Return whether the call ended with a result."""
-        return self.answer is not None and self.answer.error is None
+        return self.response is not None and self.response.error is None
 
-    def settle(self, answer: ResponseReceived) -> None:
+    def settle(self, response: ResponseReceived) -> None:
         """Set the response."""
-        self.answer = answer
+        self.response = response
         # The callbacks for progress that has arrived may take longer than the time budget.
         if self.request.wants_progress:
             self.scope.deadline = math.inf
@@ -132,20 +132,20 @@ class Call:
         """Return the raw result.
 
         Raises:
-            RequestError: The peer answered with an error.
-            ConnectionLost: The connection ended before the answer.
-            OutcomeUnknown: The answer is larger than `limits.messages.bytes_max`.
-            RemoteProtocolError: The answer is not a valid message.
+            RequestError: The response is an error.
+            ConnectionLost: The connection ended before the response.
+            OutcomeUnknown: The response is larger than `limits.messages.bytes_max`.
+            RemoteProtocolError: The response is not a valid message.
             LocalProtocolError: The channel cannot send the request; nothing was sent.
         """
         if self.loss is not None:
             raise copy(self.loss)  # Each caller gets a copy, because raising modifies it.
-        assert self.answer is not None
-        error = self.answer.error
+        assert self.response is not None
+        error = self.response.error
         if error is not None:
             raise RequestError(error.code, error.message, _plain(error.data))
-        assert self.answer.result is not None
-        return self.answer.result
+        assert self.response.result is not None
+        return self.response.result
 
 
 async def deliver(on_progress: ProgressCallback | None, params: Any) -> None:
@@ -191,7 +191,7 @@ class Requests:
         about: RequestId | None = None,
     ) -> Any:
         """Send a request and return the peer's typed result, as `Session.request` describes."""
-        # The wait for the answer lets other tasks run.
+        # The wait for the response lets other tasks run.
         await self.send_queue.ready(lane, checkpoint=False)
         self.check_open(lane)
         limits = self.connection.limits
@@ -263,7 +263,7 @@ class Requests:
     ) -> None:
         """Call `on_progress` for each report until the call ends or times out.
 
-        An answer that has arrived counts.
+        A response that has arrived counts, even if the caller is cancelled at the same time.
         """
         kind = "cxl"
         try:
@@ -305,7 +305,7 @@ class Requests:
         self._calls.pop(event.request.id).settle(event)
 
     def fail(self, event: ResponseUnreadable) -> None:
-        """Fail an open request whose answer cannot be read."""
+        """Fail an open request whose response cannot be read."""
         self._calls.pop(event.request.id).lose(event.error)
 
     def settle_lost(self, lost: Lost) -> None:

@@ -103,7 +103,7 @@ class Dispatcher:
         self._actions[type(event)](self, event, number)
 
     def lose(self, lost: Lost) -> None:
-        """End one of our requests that, as the channel reports, gets no answer."""
+        """End a request of this side that gets no response, as the channel reports."""
         body = {"id": lost.id, "error": str(lost.error)}
         self.session.sequencer.marked(LOST_MARK, body)
         self.requests.settle_lost(lost)
@@ -198,7 +198,7 @@ class Dispatcher:
             rounds.cancel_handler()
 
     def stop_handler(self, lane: str) -> None:
-        """Cancel the handler of a request, by the name of its lane; it gives no answer."""
+        """Cancel a handler, by the name of its lane; its request gets no response."""
         for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
             if handling.lane is not None and handling.lane.name == lane:
                 self._stop(handling)
@@ -216,13 +216,13 @@ class Dispatcher:
         else:
             self._finish_request(request, None, None)
 
-    def finish(self, handling: Handling, answer: bytes | None) -> None:
-        """Finish a handler: send its answer, and give its slot to a request that waits."""
+    def finish(self, handling: Handling, response: bytes | None) -> None:
+        """Finish a handler: send its response, and give its slot to a request that waits."""
         rounds = None if handling.rounds is None else self._rounds_of(handling)
         has_free_slot = rounds is None or rounds.is_open
-        is_answered = has_free_slot and self._finish_handling(handling, answer)
+        is_answered = has_free_slot and self._finish_handling(handling, response)
         if rounds is not None:
-            self._end_rounds(rounds, answer if is_answered else None)
+            self._end_rounds(rounds, response if is_answered else None)
         if handling.request.method.is_subscription:
             self._open_subscriptions -= 1
             self._idle.wake()
@@ -231,10 +231,10 @@ class Dispatcher:
             if waiting is not None:
                 self._start_waiting(waiting)
 
-    def _finish_handling(self, handling: Handling, answer: bytes | None) -> bool:
+    def _finish_handling(self, handling: Handling, response: bytes | None) -> bool:
         """Finish the request of a handler; return whether it was answered."""
         lane = handling.lane
-        is_answered = self._finish_request(handling.request, answer, lane)
+        is_answered = self._finish_request(handling.request, response, lane)
         if not is_answered:
             self._end_lane(handling)
         elif handling.final_message is not None:
@@ -246,20 +246,20 @@ class Dispatcher:
             self.session.sequencer.ended(handling.lane, unstarted=not handling.is_started)
 
     def _finish_request(
-        self, request: IncomingRequest, answer: bytes | None, lane: Lane | None
+        self, request: IncomingRequest, response: bytes | None, lane: Lane | None
     ) -> bool:
-        """Finish a request: send its answer, if it has one and was not cancelled.
+        """Finish a request: send its response, if there is one and it was not cancelled.
 
-        The answer of the last request in flight is written at once.
+        The response to the last request in flight is written at once.
         """
         send_queue = self.session.send_queue
         self._handlings.pop(request.id, None)
         if not self._handlings:
             self._handlings.clear()  # An emptied dict keeps its memory otherwise.
         is_last = len(self._handlings) <= self._open_subscriptions
-        is_answered = self.session.connection.finish(request) and answer is not None
-        if answer is not None and is_answered:
-            send_queue.post(answer, lane, about=request.id, is_answer=True, at_once=is_last)
+        is_answered = self.session.connection.finish(request) and response is not None
+        if response is not None and is_answered:
+            send_queue.post(response, lane, about=request.id, is_response=True, at_once=is_last)
         if is_last:
             self._idle.wake()
         return is_answered
@@ -271,7 +271,7 @@ class Dispatcher:
         return await rounds.ask(asked)
 
     def suspend(self, rounds: Rounds, reply: bytes) -> None:
-        """Answer with the questions, and free the slot of the handler, which is suspended."""
+        """Send the questions as the response, and free the slot of the suspended handler."""
         self._finish_request(rounds.handling.request, reply, rounds.lane)
         self._answer_duplicates(rounds, reply)
         self.suspended_handlers.update(rounds)
@@ -290,11 +290,11 @@ class Dispatcher:
             self._finish_request(request, reply, None)
 
     def _reply_to_retry(self, rounds: Rounds, retry: IncomingRequest) -> bytes | None:
-        """Return the immediate answer to a retry; None: its handler will answer."""
+        """Return the immediate response to a retry; None if the response comes from its handler."""
         kept = rounds.reply_to(retry.params.request_state)
         if kept is not None:
             return reencoded_with_id(kept, retry.id)
-        if rounds.stage is not Stage.SUSPENDED:  # It waits for the answer of the first retry.
+        if rounds.stage is not Stage.SUSPENDED:  # It waits for the response to the first retry.
             self._check_room(retry)
             self._admission.hold(retry)
             self._handlings[retry.id] = rounds.handling
@@ -343,10 +343,10 @@ class Dispatcher:
         for request in duplicates:
             self._admission.release(request)
             if reply is None:
-                answer = self.session.connection.error(request, error.code, error.message)
+                response = self.session.connection.error(request, error.code, error.message)
             else:
-                answer = reencoded_with_id(reply, request.id)
-            self._finish_request(request, answer, None)
+                response = reencoded_with_id(reply, request.id)
+            self._finish_request(request, response, None)
 
     def shut(self) -> None:
         """Take no more messages, and no retries."""
@@ -406,7 +406,7 @@ class Dispatcher:
             self.session.peer_log.report(event.counted, f"{event.counted}: {event.text}")
         if event.peer is not None:
             self._note_peer(event.peer)
-        self.session.send_queue.post(event.message, about=event.id, is_answer=True)
+        self.session.send_queue.post(event.message, about=event.id, is_response=True)
         if event.negotiated:
             if self.session.negotiated.is_set():
                 # The client has begun a new session on the same connection.

@@ -1,7 +1,7 @@
-"""Handlers: one request of the peer, from its start to its single answer.
+"""Handlers: one request of the peer, from its start to its single response.
 
-Exceptions of users' handlers end here. An `Exception` becomes the answer of its own request. Other
-exceptions (`KeyboardInterrupt`, `SystemExit`) are not caught, and end the session.
+Exceptions of users' handlers end here. An `Exception` becomes the response to its own request.
+Other exceptions (`KeyboardInterrupt`, `SystemExit`) are not caught, and end the session.
 """
 
 import functools
@@ -130,7 +130,7 @@ def lane_of_caller(caller: EffectCaller) -> Lane | None:
 class Handling(msgspec.Struct, eq=False):
     """A request of the peer that is being handled, and the operations of its handler.
 
-    It is the `Job` of the task pool that runs the handler and answers the request.
+    It is the `Job` of the task pool that runs the handler and responds to the request.
 
     Attributes:
         session: The session.
@@ -147,8 +147,8 @@ class Handling(msgspec.Struct, eq=False):
             requests.
         rounds: The rounds of a handler that has asked and is suspended between them.
         questions: The number of questions that the client was asked.
-        final_message: An encoded message that is sent after the answer.
-        answer: The encoded response; None before the handler has returned, or if the request was
+        final_message: An encoded message that is sent after the response.
+        response: The encoded response; None before the handler has returned, or if the request was
             cancelled.
         sends_error_texts: Whether the peer receives the text of the exception that the handler
             raised; None: as the application says.
@@ -168,7 +168,7 @@ class Handling(msgspec.Struct, eq=False):
     rounds: "Rounds | None" = None
     questions: int = 0
     final_message: bytes | None = None
-    answer: bytes | None = None
+    response: bytes | None = None
     sends_error_texts: bool | None = None
     _scope: trio.CancelScope | None = None
     _notifications: int = 0
@@ -318,7 +318,7 @@ class Handling(msgspec.Struct, eq=False):
     # The job of the task pool.
 
     def run(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None]:
-        """Run the handler in a cancel scope, and encode its answer."""
+        """Run the handler in a cancel scope, and encode its response."""
         self._scope = scope
         if self.is_cancelled:
             scope.cancel()
@@ -332,7 +332,7 @@ class Handling(msgspec.Struct, eq=False):
         return running
 
     def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
-        """Begin the first step, unless answers fill the send queue or a replay orders all steps."""
+        """Begin the first step, unless responses fill the queue or a replay orders all steps."""
         lane, sequencer = self.lane, self.session.sequencer
         if self.session.send_queue.is_full_of_responses or sequencer.replays:
             return None
@@ -369,12 +369,12 @@ class Handling(msgspec.Struct, eq=False):
             else:
                 if self.rounds is not None:
                     await self.rounds.wait_until_open()
-                self.answer = self._response(result)
+                self.response = self._response(result)
         self._scope = None  # Other handlers may use it from now on.
 
     def end(self) -> None:
-        """Finish the request with the answer."""
-        self.dispatcher.finish(self, self.answer)
+        """Finish the request with the response."""
+        self.dispatcher.finish(self, self.response)
 
     def _response(self, result: msgspec.Struct | msgspec.Raw) -> bytes:
         connection = self.session.connection
@@ -402,8 +402,8 @@ class Handling(msgspec.Struct, eq=False):
         return connection.error(request, INTERNAL_ERROR, text)
 
     def fail(self, error: Exception) -> None:
-        """Answer with the error that the handler raised."""
-        self.answer = self._error_response(error)
+        """Respond with the error that the handler raised."""
+        self.response = self._error_response(error)
 
     def _error_response(self, error: Exception) -> bytes:
         request, connection = self.request, self.session.connection
@@ -466,7 +466,7 @@ class Application(Protocol):
     def failure_result(self, request: IncomingRequest, text: str) -> msgspec.Struct | None:
         """Return the result that reports the failure of a handler to the model.
 
-        None if results of the method cannot do that; the answer is then an internal error.
+        None if results of the method cannot do that; the response is then an internal error.
         """
         ...
 

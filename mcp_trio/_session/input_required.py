@@ -263,7 +263,7 @@ class Stage(enum.Enum):
     OPEN = enum.auto()  # The handler has a request that is not answered.
     SUSPENDED = enum.auto()  # The request was answered with questions, and there is no retry.
     QUEUED = enum.auto()  # The retry has arrived, and waits to be admitted.
-    OVER = enum.auto()  # The last answer has been sent.
+    OVER = enum.auto()  # The last response has been sent.
 
 
 @attrs.define(eq=False, repr=False)
@@ -297,7 +297,7 @@ class _OpenQuestion:
 class Rounds:
     """The rounds of one handler that asks a stateless client, from its first question on.
 
-    In each round the client receives questions, as the answer to its request, and retries the
+    In each round the client receives questions, as the response to its request, and retries the
     request with the answers. The handler's tasks call `ask`, the dispatcher passes each retry to
     `read_answers` and `resume`, and the keeper (`run_keeper`) sends the questions and enforces the
     time limit.
@@ -321,8 +321,8 @@ class Rounds:
     retry: IncomingRequest | None = attrs.field(default=None, init=False)
     duplicates: list[IncomingRequest] = attrs.field(factory=list[IncomingRequest], init=False)
     binding: tuple[bytes, str | None] = attrs.field(init=False)
-    # The last answer to a retry, for a repetition of this retry: the state with which the retry
-    # came, and the encoded answer.
+    # The last response to a retry, for a repetition of this retry: the state with which the retry
+    # came, and the encoded response.
     _last_reply: tuple[str, bytes] | None = attrs.field(default=None, init=False)
     # The questions of the next round, or of the round that waits for a retry, by key.
     _pending: dict[str, _OpenQuestion] = attrs.field(factory=dict[str, _OpenQuestion], init=False)
@@ -496,7 +496,7 @@ class Rounds:
                     self._suspend(state)
 
     def _suspend(self, state: str) -> None:
-        """Answer the request with the questions; the handler waits for a retry."""
+        """Send the questions as the response to the request; the handler waits for a retry."""
         handling, self._sent = self.handling, dict(self._pending)
         connection = handling.session.connection
         reply = connection.response(handling.request, _input_required(self._sent, state))

@@ -302,7 +302,7 @@ class Sequencer(Protocol):
         ...
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:
-        """Note that a lane ends without an answer."""
+        """Note that a lane ends without a response."""
         ...
 
     def marked(self, name: str, value: Any, lane: Lane | None = None) -> Any:

@@ -107,7 +107,7 @@ class Job(Protocol):
         ...
 
     def end(self) -> None:
-        """Send the answer; called once, outside of the scope if that was cancelled."""
+        """Send the response; called once, outside of the scope if that was cancelled."""
         ...
 
 
@@ -222,7 +222,7 @@ class Poller:
     """The leaders of idle connections, by file descriptor, and those that have something to read.
 
     Clients take turns, and so do the connections of one client. The kernel's order would not do: a
-    connection that has more to read, because its client sends without waiting for answers, stays
+    connection that has more to read, because its client sends without waiting for responses, stays
     in front of all others.
 
     Attributes:

@@ -5,9 +5,9 @@ flushed at the end of a read, by the last request in flight, or by the writer, a
 that exists only while messages wait. A channel with `deliver_to` gets each message at once, without
 the writer. The journal is flushed before the messages that it records are sent.
 
-Answers and other messages are counted separately. Answers never wait for room. While they fill the
-queue, the reader pauses and no handler starts, so a peer that sends requests and does not read the
-answers cannot make the queue grow. Our own requests and notifications wait for room in their
+Responses and other messages are counted separately. Responses never wait for room. While they fill
+the queue, the reader pauses and no handler starts, so a peer that sends requests and does not read
+the responses cannot make the queue grow. Our own requests and notifications wait for room in their
 caller's task and never pause the reader.
 """
 
@@ -44,7 +44,7 @@ class SendQueue:
 
     Attributes:
         on_loss: A function that is called, at most once, with the error that ended sending.
-        dropped: The messages, except answers, that had not been sent when the channel was lost.
+        dropped: The messages, except responses, that had not been sent when the channel was lost.
         reports_losses: True if the channel itself reports the outcome of each sent request.
     """
 
@@ -57,7 +57,7 @@ class SendQueue:
     reports_losses: bool = attrs.field(init=False)
     _queue: _Queue = attrs.field(factory=_Queue, init=False)
     _bytes: int = attrs.field(default=0, init=False)
-    _answer_bytes: int = attrs.field(default=0, init=False)
+    _response_bytes: int = attrs.field(default=0, init=False)
     _sent_bytes: int = attrs.field(default=0, init=False)
     _is_sending: bool = attrs.field(default=False, init=False)
     _is_holding: bool = attrs.field(default=False, init=False)
@@ -88,8 +88,8 @@ class SendQueue:
 
     @property
     def is_full_of_responses(self) -> bool:
-        """Return whether answers fill the queue, so that the peer has to read first."""
-        return self._answer_bytes >= self.limits.messages.send_queue_bytes_max
+        """Return whether responses fill the queue, so that the peer has to read first."""
+        return self._response_bytes >= self.limits.messages.send_queue_bytes_max
 
     # Queueing.
 
@@ -99,7 +99,7 @@ class SendQueue:
         lane: Lane | None = None,
         *,
         about: RequestId | None = None,
-        is_answer: bool = False,
+        is_response: bool = False,
         at_once: bool = False,
     ) -> None:
         """Record and queue a message, which the writer or the end of the current read sends.
@@ -111,12 +111,12 @@ class SendQueue:
         if self._is_lost:
             return
         if self._is_addressed:
-            message = RelatedMessage(message, about, is_answer=is_answer)
-        self._queue.append((message, is_answer))
+            message = RelatedMessage(message, about, is_response=is_response)
+        self._queue.append((message, is_response))
         size = len(message) + _MESSAGE_OVERHEAD_BYTES
         self._bytes += size
-        if is_answer:
-            self._answer_bytes += size
+        if is_response:
+            self._response_bytes += size
         if at_once or (self._has_deliver_to and not self._is_holding):
             self.flush()
         elif not (self._is_holding or self._has_writer):
@@ -155,7 +155,7 @@ class SendQueue:
             await self._written.wait()
 
     async def room_for_responses(self) -> None:
-        """Wait until answers no longer fill the queue, or the channel is lost."""
+        """Wait until responses no longer fill the queue, or the channel is lost."""
         while self.is_full_of_responses:
             await self._written.wait()
 
@@ -238,12 +238,12 @@ class SendQueue:
     def _count_sent(self, sent: _Queue) -> None:
         if self._is_lost:
             return
-        for message, is_answer in sent:
+        for message, is_response in sent:
             size = len(message) + _MESSAGE_OVERHEAD_BYTES
             self._bytes -= size
             self._sent_bytes += size
-            if is_answer:
-                self._answer_bytes -= size
+            if is_response:
+                self._response_bytes -= size
         self._written.wake()
 
     # Watching for stalled writes.
@@ -284,7 +284,7 @@ class SendQueue:
         """Drop the queue after the loss of the channel, and wake the tasks that wait for room."""
         self._is_lost = True
         self.on_loss = None  # It refers to the session: break the reference cycle.
-        self.dropped |= {message for message, is_answer in self._queue if not is_answer}
+        self.dropped |= {message for message, is_response in self._queue if not is_response}
         self._queue.clear()
-        self._bytes = self._answer_bytes = 0
+        self._bytes = self._response_bytes = 0
         self._written.wake()

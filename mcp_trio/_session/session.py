@@ -4,7 +4,7 @@ Roles
 -----
 - Received messages come to the **dispatcher**, by a synchronous call that never waits
   for a handler. They come from a channel that delivers by itself, or from the **reader**, which
-  pauses while answers fill the send queue.
+  pauses while responses fill the send queue.
 - The **send queue** has all outgoing messages; its writer sends them.
 - A **handler** of a request runs in a task of the pool (`leader_followers.py`). Callbacks for
   notifications run in the task of `Deliveries`. Outgoing requests wait in their caller's task.
@@ -363,18 +363,18 @@ class Session:
     ) -> Any:
         """Send a request, and return the peer's typed result.
 
-        If this is cancelled or times out, the peer is notified once, and a late answer is only
-        counted. `on_progress` runs in the caller's task; if it raises, the request is cancelled and
-        the exception propagates. `about` is the id of the peer's request whose handler asks.
+        If this is cancelled or times out, the peer is notified once, and a late response is only
+        counted. `on_progress` runs in the caller's task; if it raises, the request is cancelled
+        and the exception propagates. `about` is the id of the peer's request whose handler asks.
 
         Raises:
-            RequestError: The peer answered with an error.
-            RequestTimeout: There was no answer within `idle_seconds`, which progress restarts, or
+            RequestError: The response is an error.
+            RequestTimeout: There was no response within `idle_seconds`, which progress restarts, or
                 `total_seconds`; the defaults are in `limits.requests`.
-            ConnectionLost: The session ended before the answer, or had ended.
+            ConnectionLost: The session ended before the response, or had ended.
             LocalProtocolError: The protocol forbids the request now; nothing was sent.
-            OutcomeUnknown: The answer is larger than `limits.messages.bytes_max`.
-            RemoteProtocolError: The answer is no valid message, or not a result of the method.
+            OutcomeUnknown: The response is larger than `limits.messages.bytes_max`.
+            RemoteProtocolError: The response is no valid message, or not a result of the method.
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
         """
         return await self._requests.request(
@@ -422,8 +422,8 @@ class Session:
         Raises:
             RequestError: The server rejects the handshake.
             RemoteProtocolError: The server chose an unknown protocol version.
-            RequestTimeout: No answer within `limits.requests.initialize_seconds`.
-            ConnectionLost: The session ended before the answer, or had ended.
+            RequestTimeout: No response within `limits.requests.initialize_seconds`.
+            ConnectionLost: The session ended before the response, or had ended.
         """
         seconds = self.connection.limits.requests.initialize_seconds
         try:
@@ -463,10 +463,10 @@ class Session:
         cancelled, the session is shut.
 
         Raises:
-            RequestTimeout: There was no answer within `seconds`.
-            RemoteProtocolError: The answer is invalid.
-            RequestError: The server answered with an error.
-            ConnectionLost: The session ended before the answer, or had ended.
+            RequestTimeout: There was no response within `seconds`.
+            RemoteProtocolError: The response is invalid.
+            RequestError: The response is an error.
+            ConnectionLost: The session ended before the response, or had ended.
         """
         try:
             result: DiscoverResult = await self.request(
@@ -512,9 +512,9 @@ class Session:
                 if not self.send_queue.is_empty:
                     # The ping itself waits in the send queue, which watches for stalled writes.
                     continue
-                logger.warning("the peer did not answer a ping within %g s", seconds)
+                logger.warning("the peer did not respond to a ping within %g s", seconds)
                 text = (
-                    f"no answer to a ping within {seconds:g} s"
+                    f"no response to a ping within {seconds:g} s"
                     " (limits.requests.ping_response_seconds)"
                 )
                 self._lost(ConnectionLost(text))

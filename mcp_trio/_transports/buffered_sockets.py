@@ -202,7 +202,7 @@ class BufferedSocket:
         """Send end of file, and drop input until the peer closes.
 
         Closing a socket that holds unread bytes would reset the connection, and the peer might lose
-        the last answer. This takes at most `limits.shutdown.close_seconds`.
+        the last response. This takes at most `limits.shutdown.close_seconds`.
         """
         if self.is_broken:
             return

@@ -482,7 +482,7 @@ class HttpChannel:
                 body = await self._link.body(response, bytes_max=bytes_max)
                 if isinstance(body, Oversized):
                     self._inbox.put(body)
-                    text = f"the answer is over limits.messages.bytes_max ({bytes_max})"
+                    text = f"the response is over limits.messages.bytes_max ({bytes_max})"
                     raise OutcomeUnknown(text)
                 if body and media_type_of(response.headers.get("content-type")) != JSON:
                     raise UnexpectedResponse(response, body)

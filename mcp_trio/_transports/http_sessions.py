@@ -260,15 +260,15 @@ class SessionChannel(RoutedChannel):
         """Send a message to the stream of its request, or else to the stream of the GET."""
         request_id = message.related_request_id
         stream = None if request_id is None else self._stream_of.get(request_id)
-        if stream is None or (stream.is_json_only and not message.is_answer):
-            if message.is_answer and not self.has_one_stream:
+        if stream is None or (stream.is_json_only and not message.is_response):
+            if message.is_response and not self.has_one_stream:
                 return  # the client has cancelled the request; a GET never carries responses
             stream = self.standalone
-        if stream.number is None and not (message.is_answer or self.has_one_stream):
+        if stream.number is None and not (message.is_response or self.has_one_stream):
             self._number(stream)
         event_id = None if stream.number is None else self._event_store.keep(stream.number, message)
-        stream.put(QueuedMessage(message, event_id, message.is_answer))
-        if message.is_answer and request_id is not None:
+        stream.put(QueuedMessage(message, event_id, message.is_response))
+        if message.is_response and request_id is not None:
             self._mark_answered(request_id)
 
     # Event streams, and clients that reconnect
@@ -453,7 +453,7 @@ class StatelessChannel(RoutedChannel):
         request = None if number is None else self._open.get(number)
         if request is None:
             return
-        if message.is_answer:
+        if message.is_response:
             del self._open[request.number]
             response = with_id_replaced(_with_subscription_id(message, request), request.id)
             request.stream.put(QueuedMessage(response, None, is_response=True))

@@ -613,11 +613,11 @@ def test_an_address_is_kept_with_its_type(about):
     frame = RelatedMessage(FRAME, about)
     assert frame.related_request_id == about
     assert type(frame.related_request_id) is type(about)
-    assert not frame.is_answer
+    assert not frame.is_response
 
 
 def test_a_related_message_knows_if_it_is_the_response():
-    assert RelatedMessage(FRAME, 7, is_answer=True).is_answer
+    assert RelatedMessage(FRAME, 7, is_response=True).is_response
 
 
 def test_an_annotated_message_equals_its_bytes():

@@ -38,7 +38,7 @@ from mcp_trio.limits import RequestLimits
 SESSION_COPY = """
 FRESH        client        INITIALIZE         INITIALIZING
 FRESH        client+server PING               FRESH
-FRESH        client+server ANSWER             FRESH
+FRESH        client+server RESPONSE           FRESH
 FRESH        client+server REFERENCE          FRESH
 FRESH        server        LOG                FRESH
 FRESH        client+server STATELESS          FRESH
@@ -46,7 +46,7 @@ FRESH        client+server CLOSE              CLOSED
 INITIALIZING server        INITIALIZE_RESULT  ANSWERED
 INITIALIZING server        INITIALIZE_ERROR   FRESH
 INITIALIZING client+server PING               INITIALIZING
-INITIALIZING client+server ANSWER             INITIALIZING
+INITIALIZING client+server RESPONSE           INITIALIZING
 INITIALIZING client+server REFERENCE          INITIALIZING
 INITIALIZING server        LOG                INITIALIZING
 INITIALIZING client+server STATELESS          INITIALIZING
@@ -54,7 +54,7 @@ INITIALIZING client+server CLOSE              CLOSED
 ANSWERED     client        INITIALIZE         INITIALIZING
 ANSWERED     client        INITIALIZED        READY
 ANSWERED     client+server PING               ANSWERED
-ANSWERED     client+server ANSWER             ANSWERED
+ANSWERED     client+server RESPONSE           ANSWERED
 ANSWERED     client+server REFERENCE          ANSWERED
 ANSWERED     server        LOG                ANSWERED
 ANSWERED     client        REQUEST            ANSWERED
@@ -63,7 +63,7 @@ ANSWERED     client+server STATELESS          ANSWERED
 ANSWERED     client+server CLOSE              CLOSED
 READY        client        INITIALIZE         INITIALIZING
 READY        client+server PING               READY
-READY        client+server ANSWER             READY
+READY        client+server RESPONSE           READY
 READY        client+server REFERENCE          READY
 READY        server        LOG                READY
 READY        client+server REQUEST            READY
@@ -73,23 +73,23 @@ READY        client+server CLOSE              CLOSED
 """
 
 THEIR_COPY = """
-RECEIVED  START  RUNNING
-RECEIVED  ANSWER ANSWERED
-RECEIVED  CANCEL CANCELLED
-RUNNING   ANSWER ANSWERED
-RUNNING   CANCEL CANCELLED
-ANSWERED  CANCEL ANSWERED
-CANCELLED ANSWER CANCELLED
-CANCELLED CANCEL CANCELLED
+RECEIVED  START   RUNNING
+RECEIVED  RESPOND ANSWERED
+RECEIVED  CANCEL  CANCELLED
+RUNNING   RESPOND ANSWERED
+RUNNING   CANCEL  CANCELLED
+ANSWERED  CANCEL  ANSWERED
+CANCELLED RESPOND CANCELLED
+CANCELLED CANCEL  CANCELLED
 """
 
 OUR_COPY = """
-SENT      ANSWER  ANSWERED
+SENT      RESPOND ANSWERED
 SENT      ABANDON ABANDONED
 SENT      LOSE    LOST
 ANSWERED  ABANDON ANSWERED
 ANSWERED  LOSE    ANSWERED
-ABANDONED ANSWER  ABANDONED
+ABANDONED RESPOND ABANDONED
 ABANDONED ABANDON ABANDONED
 ABANDONED LOSE    ABANDONED
 LOST      ABANDON LOST
@@ -332,7 +332,7 @@ def test_a_response_that_crosses_a_cancellation_ends_the_request_once_on_each_si
     cancellation = pair.client.abandon(opened)
     assert pair.server.finish(request) is True  # the answer is on its way
     assert pair.server.receive(cancellation).counted == "late cancellation"
-    with pytest.raises(LocalProtocolError, match="is ANSWERED: ANSWER is not possible"):
+    with pytest.raises(LocalProtocolError, match="is ANSWERED: RESPOND is not possible"):
         pair.server.finish(request)
 
 
@@ -349,7 +349,7 @@ def test_a_response_to_a_lost_request_is_rejected_by_the_table(pair):
     opened = pair.client.open_request("ping", None, now=0.0)
     pair.client.close()
     with pytest.raises(LocalProtocolError, match="is LOST: ANSWER is not possible"):
-        opened.move(OutgoingTrigger.ANSWER)
+        opened.move(OutgoingTrigger.RESPOND)
 
 
 # Progress, pings and time limits.

@@ -408,7 +408,7 @@ def addresses(channel):
         assert isinstance(frame, RelatedMessage)
         said = json.loads(frame)
         frames.append(
-            (said.get("method", said.get("id")), frame.related_request_id, frame.is_answer)
+            (said.get("method", said.get("id")), frame.related_request_id, frame.is_response)
         )
     return frames
 
@@ -442,7 +442,9 @@ async def test_a_rejection_belongs_to_the_rejected_request(serve_fake, message, 
     channel.feed(message(id=1, method="nowhere"), message(id=2, method="ping"), b"{", b"[]")
     await trio.testing.wait_all_tasks_blocked()
     assert addresses(channel)[:2] == [(1, 1, True), (2, 2, True)]
-    assert {(about, is_answer) for _, about, is_answer in addresses(channel)[2:]} <= {(None, True)}
+    assert {(about, is_response) for _, about, is_response in addresses(channel)[2:]} <= {
+        (None, True)
+    }
 
 
 @KINDS

@@ -374,9 +374,9 @@ async def test_a_ping_without_an_answer_is_a_lost_connection(autojump_clock, ser
     assert session.cause == "lost"
     assert (
         str(session.loss)
-        == "no answer to a ping within 10 s (limits.requests.ping_response_seconds)"
+        == "no response to a ping within 10 s (limits.requests.ping_response_seconds)"
     )
-    assert "the peer did not answer a ping within 10 s" in logged()
+    assert "the peer did not respond to a ping within 10 s" in logged()
 
 
 async def test_the_ping_timeout_excludes_the_sending_of_a_large_response(

@@ -57,8 +57,8 @@ def cancel(id_):
     return {"method": "notifications/cancelled", "params": {"requestId": id_}}
 
 
-def send_text(to, text, about=None, *, is_answer=False):
-    return to.send_nowait([RelatedMessage(text.encode(), about, is_answer=is_answer)])
+def send_text(to, text, about=None, *, is_response=False):
+    return to.send_nowait([RelatedMessage(text.encode(), about, is_response=is_response)])
 
 
 def taken_texts(stream):
@@ -97,7 +97,7 @@ def test_each_message_is_sent_on_one_stream():
     send_text(made, "a", 1)
     send_text(made, "b", "1")
     send_text(made, "c")
-    send_text(made, "d", 1, is_answer=True)
+    send_text(made, "d", 1, is_response=True)
     send_text(made, "e", 1)
     send_text(made, "f", 7)
     assert taken_texts(first) == ["a", "d"]
@@ -112,7 +112,7 @@ def test_an_answer_never_goes_to_the_stream_of_a_get(about):
     made = channel()
     deliver(made, 1, id=1)
     deliver(made, **cancel(1))
-    send_text(made, "late", about, is_answer=True)
+    send_text(made, "late", about, is_response=True)
     assert not made.standalone.has_messages
 
 
@@ -121,7 +121,7 @@ def test_a_session_with_a_single_stream_sends_every_message_on_it():
     made = channel(transport="sse", has_one_stream=True)
     deliver(made, id=1)
     send_text(made, "a", 1)
-    send_text(made, "b", 1, is_answer=True)
+    send_text(made, "b", 1, is_response=True)
     assert taken_texts(made.standalone) == ["a", "b"]
     assert made.events is None  # no client can resume a stream
 
@@ -131,7 +131,7 @@ def test_messages_related_to_a_json_response_go_to_the_get_stream():
     stream = deliver(made, 1, id=1)
     stream.is_json_only = True
     send_text(made, "a", 1)
-    send_text(made, "b", 1, is_answer=True)
+    send_text(made, "b", 1, is_response=True)
     assert (taken_texts(stream), taken_texts(made.standalone)) == (["b"], ["a"])
 
 
@@ -149,7 +149,7 @@ async def test_a_duplicate_id_is_rejected_and_not_delivered():
         with pytest.raises(DuplicateIdError):
             deliver(made, *awaited, id=1)
     assert len(await made.receive()) == 1
-    send_text(made, "a", 1, is_answer=True)
+    send_text(made, "a", 1, is_response=True)
     deliver(made, 1, 2, id=1)
 
 
@@ -192,7 +192,7 @@ def test_a_stream_is_resumed_with_the_messages_after_an_event():
     assert made.resume(ids[0]) is first
     assert taken_texts(first) == ["c"]
     made.mark_disconnected(first)
-    send_text(made, "d", 1, is_answer=True)
+    send_text(made, "d", 1, is_response=True)
     over = made.resume(begun)
     assert over.is_ended
     assert taken_texts(over) == ["a", "c", "d"]
@@ -226,7 +226,7 @@ def test_messages_about_no_request_wait_for_a_get():
 def test_a_response_given_before_the_stream_began_gets_event_ids():
     made = channel()
     stream = deliver(made, 1, id=1)
-    send_text(made, "a", 1, is_answer=True)
+    send_text(made, "a", 1, is_response=True)
     assert stream.number is None
     begun = made.begin_events(stream)
     assert [queued.event_id for queued in stream.take()] == ["1-2"]
@@ -246,7 +246,7 @@ async def test_events_of_ended_streams_are_dropped_after_a_while():
         stream = deliver(made, id_, id=id_)
         made.begin_events(stream)
         made.mark_disconnected(stream)
-        send_text(made, "a", id_, is_answer=True)
+        send_text(made, "a", id_, is_response=True)
     assert not made._numbered
     assert not made._stream_of
 
@@ -278,8 +278,8 @@ def asked(to, id_, method="ping"):
     return to.deliver(Request(id_, method, msgspec.Raw(b'{"a":1}')))
 
 
-def send_stateless(to, message, about, *, is_answer=False):
-    to.send_nowait([RelatedMessage(message, about, is_answer=is_answer)])
+def send_stateless(to, message, about, *, is_response=False):
+    to.send_nowait([RelatedMessage(message, about, is_response=is_response)])
 
 
 def stateless_messages(request):
@@ -292,7 +292,7 @@ async def test_requests_get_internal_ids_and_responses_the_ids_of_the_client():
     received = [json.loads(message) for message in await made.receive()]
     assert [each["id"] for each in received] == [first.number, second.number]
     assert [each["params"] for each in received] == [{"a": 1}] * 2
-    send_stateless(made, encode_response(second.number, {"b": 2}), second.number, is_answer=True)
+    send_stateless(made, encode_response(second.number, {"b": 2}), second.number, is_response=True)
     assert stateless_messages(second) == [{"jsonrpc": "2.0", "id": "a", "result": {"b": 2}}]
     assert second.stream.is_ended
     assert not first.stream.is_ended
@@ -333,7 +333,7 @@ def test_a_client_that_accepts_only_json_gets_only_its_response():
     slot = asked(made, 1)
     slot.stream.is_json_only = True
     send_stateless(made, encode_notification("n", {}), slot.number)
-    send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    send_stateless(made, encode_response(slot.number, {}), slot.number, is_response=True)
     assert [each["id"] for each in stateless_messages(slot)] == [1]
 
 
@@ -346,14 +346,14 @@ async def test_a_disconnect_cancels_the_request_once_and_ends_its_messages():
     _request, cancelled = [json.loads(message) for message in await made.receive()]
     assert cancelled["method"] == "notifications/cancelled"
     assert cancelled["params"]["requestId"] == slot.number
-    send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    send_stateless(made, encode_response(slot.number, {}), slot.number, is_response=True)
     assert stateless_messages(slot) == []
 
 
 async def test_an_answered_request_is_not_cancelled():
     made = stateless_channel()
     slot = asked(made, 1)
-    send_stateless(made, encode_response(slot.number, {}), slot.number, is_answer=True)
+    send_stateless(made, encode_response(slot.number, {}), slot.number, is_response=True)
     made.cancel(slot)
     assert len(await made.receive()) == 1
 
@@ -377,7 +377,7 @@ def test_notifications_have_the_id_of_their_subscription(id_):
     meta = {"_meta": {SUBSCRIPTION_ID: slot.number}}
     send_stateless(made, encode_notification("n", {"x": 1, **meta}), slot.number)
     send_stateless(made, encode_notification("n", {"_meta": {"a": slot.number}}), slot.number)
-    send_stateless(made, encode_response(slot.number, meta), slot.number, is_answer=True)
+    send_stateless(made, encode_response(slot.number, meta), slot.number, is_response=True)
     first, second, last = stateless_messages(slot)
     assert first["params"] == {"x": 1, "_meta": {SUBSCRIPTION_ID: id_}}
     assert second["params"] == {"_meta": {"a": slot.number}}
@@ -388,7 +388,7 @@ def test_an_error_of_a_subscription_has_no_subscription_id():
     made = stateless_channel()
     slot = asked(made, 7, LISTEN)
     error = {"jsonrpc": "2.0", "id": slot.number, "error": {"code": -1, "message": "no"}}
-    send_stateless(made, json.dumps(error).encode(), slot.number, is_answer=True)
+    send_stateless(made, json.dumps(error).encode(), slot.number, is_response=True)
     assert stateless_messages(slot) == [error | {"id": 7}]
 
 
