@@ -91,7 +91,7 @@ class BridgeHttpSession:
         return self.negotiated.is_set()
 
     @property
-    def may_be_followed(self) -> bool:
+    def may_be_renewed(self) -> bool:
         """False: the bridge records by itself, and no other recording may follow."""
         return False
 

@@ -380,7 +380,7 @@ class MockSession:
         return self
 
     @property
-    def may_be_followed(self) -> bool:
+    def may_be_renewed(self) -> bool:
         """False: a mock is not recorded."""
         return False
 

@@ -561,9 +561,9 @@ class Runtime:
         before = self._stateless
         if self._lifespan.record is None or before is None or before.closing.is_set():
             return
-        may_follow = self.stateless.is_idle and before.may_be_followed
+        may_renew = self.stateless.is_idle and before.may_be_renewed
         now = trio.current_time()
-        if not may_follow or now < self._renewable_at:
+        if not may_renew or now < self._renewable_at:
             return
         if self._reopen_stateless() is None:
             self._renewable_at = now + self.server.limits.recording.retry_seconds

@@ -243,8 +243,8 @@ class RunningSession(Protocol):
         ...
 
     @property
-    def may_be_followed(self) -> bool:
-        """Return whether a new session may replace this one, as `Session.may_be_followed` says."""
+    def may_be_renewed(self) -> bool:
+        """Return whether a new session may replace this one, as `Session.may_be_renewed` says."""
         ...
 
 

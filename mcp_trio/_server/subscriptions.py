@@ -183,7 +183,7 @@ class ChangeListener(ABC):
             if self._counts[method, uri] == count:
                 del self._pending[method, uri]
             self.session.send_queue.post(
-                self.encode(method, uri), lane, about=self.request_id, at_once=True
+                self.encode(method, uri), lane, related_request_id=self.request_id, at_once=True
             )
         return bool(choice == END)
 

@@ -44,7 +44,7 @@ def _accept(_result: Any) -> None:
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A question to the peer, sent as a request or in an `InputRequiredResult`.
+    """A question of a handler to the peer, sent as a request or in an `InputRequiredResult`.
 
     Attributes:
         method: The method.
@@ -69,7 +69,7 @@ class Call:
         progress_queued_max: The maximum number of progress notifications that wait for the caller.
         on_notification: A function that receives each notification of a subscription at once, and
             returns whether the callbacks receive it as well.
-        about: The id of the peer's request whose handler sends this request.
+        related_request_id: The id of the peer's request whose handler sends this request.
         scope: The cancel scope of the caller; its deadline moves with progress.
         response: The response.
         loss: The reason why no response was received.
@@ -78,12 +78,12 @@ class Call:
     request: OutgoingRequest
     progress_queued_max: int
     on_notification: OnNotification | None = None
-    about: RequestId | None = None
+    related_request_id: RequestId | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     response: ResponseReceived | None = attrs.field(default=None, init=False)
     loss: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
-    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.scope.deadline = self.request.budget.deadline
@@ -104,12 +104,12 @@ class Call:
         # The callbacks for progress that has arrived may take longer than the time budget.
         if self.request.wants_progress:
             self.scope.deadline = math.inf
-        self._news.set()
+        self._changed.set()
 
     def lose(self, loss: ConnectionLost | ProtocolError) -> None:
-        """Set the reason why there is no response, or none that can be decoded."""
+        """Set the error of a call that gets no response, or one that cannot be decoded."""
         self.loss = loss
-        self._news.set()
+        self._changed.set()
 
     def report(self, params: Any) -> bool:
         """Queue a progress notification; return False if an older one was dropped for it."""
@@ -118,14 +118,14 @@ class Call:
             self._progress.popleft()
         self._progress.append(params)
         self.scope.deadline = self.request.budget.deadline
-        self._news.set()
+        self._changed.set()
         return not dropped
 
     async def next_report(self) -> Any:
         """Return the oldest queued progress notification; None if the call has ended."""
         while not (self._progress or self.is_settled):
-            self._news = trio.Event()
-            await self._news.wait()
+            self._changed = trio.Event()
+            await self._changed.wait()
         return self._progress.popleft() if self._progress else None
 
     def outcome(self) -> msgspec.Raw:
@@ -139,7 +139,7 @@ class Call:
             LocalProtocolError: The channel cannot send the request; nothing was sent.
         """
         if self.loss is not None:
-            raise copy(self.loss)  # Each caller gets a copy, because raising modifies it.
+            raise copy(self.loss)  # each caller gets a copy, because raising modifies it
         assert self.response is not None
         error = self.response.error
         if error is not None:
@@ -188,7 +188,7 @@ class Requests:
         total_seconds: float | None = None,
         on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
-        about: RequestId | None = None,
+        related_request_id: RequestId | None = None,
     ) -> Any:
         """Send a request and return the peer's typed result, as `Session.request` describes."""
         # The wait for the response lets other tasks run.
@@ -203,11 +203,17 @@ class Requests:
             total_seconds=limits.requests.total_seconds if total_seconds is None else total_seconds,
             wants_progress=on_progress is not None,
         )
-        call = Call(request, limits.messages.progress_queued_max, about=about)
+        call = Call(
+            request,
+            limits.messages.progress_queued_max,
+            related_request_id=related_request_id,
+        )
         self._calls[request.id] = call
         if self._is_paused:
             call.scope.deadline = math.inf
-        self.send_queue.post(request.message, lane, about=about, at_once=True)
+        self.send_queue.post(
+            request.message, lane, related_request_id=related_request_id, at_once=True
+        )
         await self._wait(call, on_progress, lane)
         if not call.is_settled:
             raise self._timeout(request)
@@ -227,7 +233,7 @@ class Requests:
         return call
 
     def close_subscription(self, call: Call) -> None:
-        """Abandon a request that stays open, as `Session.close_subscription` describes."""
+        """Abandon the request of a subscription, as `Session.close_subscription` describes."""
         if not call.is_settled:
             self._abandon(call, None)
 
@@ -256,7 +262,7 @@ class Requests:
             return
         if lane is not None:
             self.send_queue.sequencer.resumed(lane, "err")
-        raise loss_as(ConnectionLost, self.loss)  # Nothing was sent, so the outcome is known.
+        raise loss_as(ConnectionLost, self.loss)  # nothing was sent, so the outcome is known
 
     async def _wait(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
@@ -285,7 +291,9 @@ class Requests:
         reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
         message = self.connection.abandon(call.request, reason)
         if message is not None:
-            self.send_queue.post(message, lane, about=call.about, at_once=True)
+            self.send_queue.post(
+                message, lane, related_request_id=call.related_request_id, at_once=True
+            )
 
     def _timeout(self, request: OutgoingRequest) -> RequestTimeout:
         budget = request.budget
@@ -293,7 +301,7 @@ class Requests:
         seconds = {"idle": budget.idle_seconds, "total": budget.total_seconds}[which]
         limits = self.connection.limits.requests
         default_seconds = {"idle": limits.idle_seconds, "total": limits.total_seconds}[which]
-        setting = f"{which}_seconds"  # The option of the call.
+        setting = f"{which}_seconds"  # the option of the call
         if seconds == default_seconds:
             setting = f"limits.requests.{setting}"
         return RequestTimeout(request.method.name, which, seconds, setting)
@@ -322,7 +330,7 @@ class Requests:
         event.request.budget.record_activity(trio.current_time())
         return self._calls[event.request.id].report(event.params)
 
-    def passes(self, event: NotificationReceived) -> bool:
+    def pass_to_subscription(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""
         assert event.request is not None
         on_notification = self._calls[event.request.id].on_notification

@@ -36,7 +36,7 @@ from mcp_trio._session.calls import Question, Requests
 from mcp_trio._session.handlers import Application, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
 from mcp_trio._session.lanes import Lane
-from mcp_trio._session.notifications import Deliveries
+from mcp_trio._session.notifications import NotificationQueue
 from mcp_trio._session.tasks import Tasks
 from mcp_trio._transports.concurrency import LightEvent, Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
@@ -66,7 +66,7 @@ class Dispatcher:
     session: "Session"
     application: Application
     requests: Requests
-    deliveries: Deliveries
+    notifications: NotificationQueue
     tasks: Tasks
     _admission: Admission = attrs.field(init=False)
     _handlings: dict[RequestId, Handling] = attrs.field(
@@ -75,7 +75,7 @@ class Dispatcher:
     _suspended: SuspendedHandlers | None = attrs.field(default=None, init=False)
     _seen_versions: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _open_subscriptions: int = attrs.field(default=0, init=False)
-    _idle: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _request_ended: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._admission = Admission(self.session.connection.limits)
@@ -108,19 +108,20 @@ class Dispatcher:
         self.session.sequencer.marked(LOST_MARK, body)
         self.requests.settle_lost(lost)
 
-    def _take_json_rpc_batch(self, event: BatchReceived, number: int | str) -> None:
+    def _take_batch(self, event: BatchReceived, number: int | str) -> None:
         """Act upon each message of a batch, which one record holds."""
         connection = self.session.connection
         for position, message in enumerate(event.messages):
             inner = connection.receive_batched(message, event.size_bytes)
             self._actions[type(inner)](self, inner, message_name(int(number), position))
 
-    def leave(self) -> None:
-        """End the reference to the ended session, which refers to this, unless handlers still run.
+    def release_session(self) -> None:
+        """Delete the reference to the ended session, unless handlers still run.
 
-        So the memory of a session is free at once, and not when reference cycles are collected.
+        The session refers to this object, so its memory would otherwise be freed only when the
+        garbage collector finds the reference cycle.
         """
-        if self.is_at_rest:
+        if self.is_idle:
             del self.session
 
     @property
@@ -225,7 +226,7 @@ class Dispatcher:
             self._end_rounds(rounds, response if is_answered else None)
         if handling.request.method.is_subscription:
             self._open_subscriptions -= 1
-            self._idle.wake()
+            self._request_ended.wake()
         elif has_free_slot:
             waiting = self._admission.leave(handling.request)
             if waiting is not None:
@@ -238,7 +239,9 @@ class Dispatcher:
         if not is_answered:
             self._end_lane(handling)
         elif handling.final_message is not None:
-            self.session.send_queue.post(handling.final_message, lane, about=handling.request.id)
+            self.session.send_queue.post(
+                handling.final_message, lane, related_request_id=handling.request.id
+            )
         return is_answered
 
     def _end_lane(self, handling: Handling) -> None:
@@ -259,9 +262,15 @@ class Dispatcher:
         is_last = len(self._handlings) <= self._open_subscriptions
         is_answered = self.session.connection.finish(request) and response is not None
         if response is not None and is_answered:
-            send_queue.post(response, lane, about=request.id, is_response=True, at_once=is_last)
+            send_queue.post(
+                response,
+                lane,
+                related_request_id=request.id,
+                is_response=True,
+                at_once=is_last,
+            )
         if is_last:
-            self._idle.wake()
+            self._request_ended.wake()
         return is_answered
 
     # Requests of stateless clients that are answered with questions, and their retries.
@@ -281,29 +290,28 @@ class Dispatcher:
         if self.suspended_handlers.is_closed:
             rounds.cancel_handler()
 
-    def _take_retry(self, request: IncomingRequest) -> None:
+    def _take_retry(self, retry: IncomingRequest) -> None:
+        """Respond to a retry, or let its handler go on, which responds later."""
         try:
-            reply = self._reply_to_retry(self.suspended_handlers.find_by_retry(request), request)
+            rounds = self.suspended_handlers.find_by_retry(retry)
+            kept = rounds.reply_to(retry.params.request_state)
+            if kept is not None:
+                reply = reencoded_with_id(kept, retry.id)
+            elif rounds.stage is not Stage.SUSPENDED:  # It waits for the reply to the first retry.
+                self._check_room(retry)
+                self._admission.hold(retry)
+                self._handlings[retry.id] = rounds.handling
+                rounds.duplicates.append(retry)
+                return
+            else:
+                incomplete = rounds.read_answers(retry)
+                if incomplete is None:
+                    self._admit_retry(rounds, retry)
+                    return
+                reply = incomplete
         except RequestError as error:
-            reply = self.session.connection.error(request, error.code, error.message)
-        if reply is not None:
-            self._finish_request(request, reply, None)
-
-    def _reply_to_retry(self, rounds: Rounds, retry: IncomingRequest) -> bytes | None:
-        """Return the immediate response to a retry; None if the response comes from its handler."""
-        kept = rounds.reply_to(retry.params.request_state)
-        if kept is not None:
-            return reencoded_with_id(kept, retry.id)
-        if rounds.stage is not Stage.SUSPENDED:  # It waits for the response to the first retry.
-            self._check_room(retry)
-            self._admission.hold(retry)
-            self._handlings[retry.id] = rounds.handling
-            rounds.duplicates.append(retry)
-            return None
-        reply = rounds.read_answers(retry)
-        if reply is None:
-            self._admit_retry(rounds, retry)
-        return reply
+            reply = self.session.connection.error(retry, error.code, error.message)
+        self._finish_request(retry, reply, None)
 
     def _check_room(self, retry: IncomingRequest) -> None:
         rejection = self._rejection(retry)
@@ -335,7 +343,7 @@ class Dispatcher:
         rounds.end(None if self.suspended_handlers.is_closed else reply)
         self._answer_duplicates(rounds, reply)
         self.suspended_handlers.remove(rounds)
-        self._idle.wake()
+        self._request_ended.wake()
 
     def _answer_duplicates(self, rounds: Rounds, reply: bytes | None) -> None:
         duplicates, rounds.duplicates = rounds.duplicates, []
@@ -348,27 +356,27 @@ class Dispatcher:
                 response = reencoded_with_id(reply, request.id)
             self._finish_request(request, response, None)
 
-    def shut(self) -> None:
-        """Take no more messages, and no retries."""
-        self.suspended_handlers.close()
-
     # The end.
+
+    def cancel_suspended(self) -> None:
+        """Cancel the suspended handlers, and accept no more retries."""
+        self.suspended_handlers.close()
 
     async def subscriptions_done(self) -> None:
         """Wait until the requests that stay open until the session closes have ended."""
         while self._open_subscriptions:
-            await self._idle.wait()
+            await self._request_ended.wait()
 
     @property
-    def is_at_rest(self) -> bool:
-        """Return whether no request is open and no client can come back for one."""
+    def is_idle(self) -> bool:
+        """Return whether no request is open and no client can still retry one."""
         has_rounds = self._suspended is not None and not self._suspended.is_empty
         return not (self._handlings or self._open_subscriptions or has_rounds)
 
     async def handlers_done(self) -> None:
         """Wait until no incoming request is open and no handler runs."""
         while self._handlings or self.suspended_handlers.suspended:
-            await self._idle.wait()
+            await self._request_ended.wait()
 
     def cancel_all(self) -> None:
         """Cancel every handler, and drop the requests that wait for a slot."""
@@ -380,7 +388,7 @@ class Dispatcher:
     # Other messages.
 
     def _note_peer(self, peer: Peer) -> None:
-        """Record the facts about a stateless client, at its first request with a version."""
+        """Record the facts about a stateless client at the first request with its version."""
         if peer.protocol_version.name not in self._seen_versions:
             self._seen_versions |= {peer.protocol_version.name}
             self.session.sequencer.marked(NEGOTIATED, facts_of(peer))
@@ -388,8 +396,8 @@ class Dispatcher:
     def _deliver(self, event: NotificationReceived, number: int | str) -> None:
         if event.method.trigger is SessionTrigger.INITIALIZED:
             self.session.initialized.set()
-        if event.request is None or self.requests.passes(event):
-            self.deliveries.put(event, number)
+        if event.request is None or self.requests.pass_to_subscription(event):
+            self.notifications.put(event, number)
 
     def _report(self, event: ProgressReceived, _number: int | str) -> None:
         if not self.requests.report(event):
@@ -406,7 +414,7 @@ class Dispatcher:
             self.session.peer_log.report(event.counted, f"{event.counted}: {event.text}")
         if event.peer is not None:
             self._note_peer(event.peer)
-        self.session.send_queue.post(event.message, about=event.id, is_response=True)
+        self.session.send_queue.post(event.message, related_request_id=event.id, is_response=True)
         if event.negotiated:
             if self.session.negotiated.is_set():
                 # The client has begun a new session on the same connection.
@@ -421,7 +429,7 @@ class Dispatcher:
 
     _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
         RequestReceived: _admit,
-        BatchReceived: _take_json_rpc_batch,
+        BatchReceived: _take_batch,
         NotificationReceived: _deliver,
         RequestCancelled: _cancel,
         ProgressReceived: _report,

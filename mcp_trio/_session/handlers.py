@@ -259,7 +259,7 @@ class Handling(msgspec.Struct, eq=False):
             total_seconds=total_seconds,
             on_progress=on_progress,
             lane=self.current_lane(),
-            about=self.request.id,
+            related_request_id=self.request.id,
         )
 
     def current_lane(self) -> Lane | None:
@@ -296,7 +296,7 @@ class Handling(msgspec.Struct, eq=False):
         if message is None:
             self._record_unsent(lane, "res")
         else:
-            send_queue.post(message, lane, about=self.request.id)
+            send_queue.post(message, lane, related_request_id=self.request.id)
 
     async def _wait_for_request(self, rounds: "Rounds", lane: Lane | None) -> None:
         """Wait until the handler has an unanswered request, and until it is the lane's turn."""

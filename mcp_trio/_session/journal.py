@@ -442,16 +442,16 @@ class Unrecorded(_Live):
 class SampledOut(Unrecorded):
     """The sequencer of a session that a policy does not record.
 
-    `is_over` returns whether another session should follow, about which the policy decides again.
+    `is_choice_due` returns whether the policy has to decide again, about a new session.
     """
 
-    def __init__(self, is_over: Callable[[], bool]) -> None:
-        self._is_over = is_over
+    def __init__(self, is_choice_due: Callable[[], bool]) -> None:
+        self._is_choice_due = is_choice_due
 
     @property
-    def is_nearly_full(self) -> bool:
-        """Return whether another session should follow."""
-        return self._is_over()
+    def is_due_for_renewal(self) -> bool:
+        """Return whether a new session should replace this one."""
+        return self._is_choice_due()
 
 
 UNRECORDED: Final = Unrecorded()
@@ -475,8 +475,8 @@ class Recording(_Live):
     has_steps: bool = True
 
     @property
-    def is_nearly_full(self) -> bool:
-        """Return whether the recording is nearly full, so that another file should follow."""
+    def is_due_for_renewal(self) -> bool:
+        """Return whether a new session, with a new file, should replace this one."""
         return not self.channel and self.recorder.is_nearly_full
 
     @property

@@ -3,7 +3,7 @@
 A replay has to know when a callback starts, because handlers may have gone on since the
 notification was received. Each notification therefore has a lane, `n` and the number of its `in`
 record: a mark when its callback starts, or `cxl` if the session ended before. The callback acts in
-that lane, so that its clocks are captured, and what it changes outside is refused in a replay.
+that lane, so that its clocks are captured, and a replay rejects its changes of the outside.
 """
 
 import logging
@@ -32,8 +32,8 @@ _Queue: TypeAlias = deque[tuple[NotificationReceived, Lane | None]]
 
 
 @attrs.define(eq=False, repr=False)
-class Deliveries:
-    """A bounded queue of notifications, and the task that delivers them.
+class NotificationQueue:
+    """A bounded queue of notifications, and the task that passes them to the callbacks.
 
     The dispatcher never waits for a callback: a notification that does not fit is dropped and
     counted, and the first one is logged. Queue and task exist only while notifications wait.
@@ -88,6 +88,7 @@ class Deliveries:
             self._delivering.cancel()
 
     async def _deliver(self, queue: _Queue, scope: trio.CancelScope) -> None:
+        """Pass the notifications to their callbacks until the queue is empty."""
         with scope:
             while queue:
                 await trio.lowlevel.checkpoint()

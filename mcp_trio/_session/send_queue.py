@@ -98,20 +98,20 @@ class SendQueue:
         message: bytes,
         lane: Lane | None = None,
         *,
-        about: RequestId | None = None,
+        related_request_id: RequestId | None = None,
         is_response: bool = False,
         at_once: bool = False,
     ) -> None:
         """Record and queue a message, which the writer or the end of the current read sends.
 
-        `about` is the id of the peer's request that the message belongs to or answers. `at_once`
-        writes the whole queue now, if that needs no waiting.
+        `related_request_id` is the id of the peer's request that the message belongs or responds
+        to. `at_once` writes the whole queue now, if that needs no waiting.
         """
         self.sequencer.sent(message, lane)
         if self._is_lost:
             return
         if self._is_addressed:
-            message = RelatedMessage(message, about, is_response=is_response)
+            message = RelatedMessage(message, related_request_id, is_response=is_response)
         self._queue.append((message, is_response))
         size = len(message) + _MESSAGE_OVERHEAD_BYTES
         self._bytes += size

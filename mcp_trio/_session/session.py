@@ -7,7 +7,8 @@ Roles
   pauses while responses fill the send queue.
 - The **send queue** has all outgoing messages; its writer sends them.
 - A **handler** of a request runs in a task of the pool (`leader_followers.py`). Callbacks for
-  notifications run in the task of `Deliveries`. Outgoing requests wait in their caller's task.
+  notifications run in the task of `NotificationQueue`. Outgoing requests wait in the task of their
+  caller.
 - The user's code never runs in the reader or the dispatcher, and cannot end the session by raising.
 - Background tasks of the application, such as the announcement of changes, are actors.
 - A session ends once, by `shut`, with a cause: `eof` (the peer closed the connection; handlers may
@@ -44,7 +45,7 @@ from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
 from mcp_trio._session.lanes import Lane, drive_in, watch_lanes
 from mcp_trio._session.leader_followers import Leader, TaskPool, lead
-from mcp_trio._session.notifications import Deliveries
+from mcp_trio._session.notifications import NotificationQueue
 from mcp_trio._session.send_queue import SendQueue
 from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
 from mcp_trio._transports.channel import Channel, Received
@@ -96,7 +97,7 @@ class Session:
     send_queue: SendQueue = attrs.field(init=False)
     _tasks: Tasks = attrs.field(init=False)
     _requests: Requests = attrs.field(init=False)
-    _deliveries: Deliveries = attrs.field(init=False)
+    _notifications: NotificationQueue = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
     _reader: Leader | None = attrs.field(default=None, init=False)
 
@@ -107,7 +108,7 @@ class Session:
         self._tasks = Tasks(lost)
         self.send_queue = SendQueue(self.channel, self.sequencer, limits, self._tasks, lost)
         self._requests = Requests(connection, self.send_queue)
-        self._deliveries = Deliveries(
+        self._notifications = NotificationQueue(
             application,
             self.sequencer,
             self._tasks,
@@ -116,7 +117,7 @@ class Session:
             self.peer_log,
         )
         self._dispatcher = Dispatcher(
-            self, application, self._requests, self._deliveries, self._tasks
+            self, application, self._requests, self._notifications, self._tasks
         )
 
     @property
@@ -130,11 +131,15 @@ class Session:
         return self.negotiated.is_set() or self._dispatcher.has_stateless_client
 
     @property
-    def may_be_followed(self) -> bool:
-        """Return whether the session is idle and its recording full: another may follow."""
+    def may_be_renewed(self) -> bool:
+        """Return whether another session should replace this one, which is idle.
+
+        The other session gets a recording of its own, because this recording is nearly full, or a
+        new decision of the policy.
+        """
         sequencer = self.sequencer
-        is_nearly_full = isinstance(sequencer, Recording | SampledOut) and sequencer.is_nearly_full
-        return is_nearly_full and self._dispatcher.is_at_rest
+        is_due = isinstance(sequencer, Recording | SampledOut) and sequencer.is_due_for_renewal
+        return is_due and self._dispatcher.is_idle
 
     # The life of a session.
 
@@ -199,7 +204,7 @@ class Session:
             return
         self.cause = cause
         self.sequencer.shut(cause)
-        self._dispatcher.shut()
+        self._dispatcher.cancel_suspended()
         if cause == "lost":
             self.send_queue.lose()
         if self._reader is not None:
@@ -233,7 +238,7 @@ class Session:
         if self.cause == "eof":
             with trio.move_on_after(limits.shutdown.drain_seconds):
                 await self._dispatcher.handlers_done()
-                await self._deliveries.done()
+                await self._notifications.done()
         else:
             with trio.move_on_after(limits.shutdown.close_seconds):
                 await self._dispatcher.subscriptions_done()
@@ -253,7 +258,7 @@ class Session:
             await self.send_queue.drained()
         if self.cause != "eof":  # With "eof" the notifications have been delivered above.
             with trio.move_on_after(limits.shutdown.close_seconds):
-                await self._deliveries.done()
+                await self._notifications.done()
 
     async def _close(self) -> None:
         limits = self.connection.limits
@@ -272,13 +277,13 @@ class Session:
         except Exception:
             logger.exception("the transport failed to close")
         self.connection.close()
-        self._deliveries.abandon()
+        self._notifications.abandon()
         self.peer_log.close()
         try:
             await self.sequencer.turn_to_end()
             self.sequencer.close(dict(self.connection.counts))
         finally:
-            self._dispatcher.leave()
+            self._dispatcher.release_session()
             self.ended.set()
 
     # Receiving.
@@ -348,7 +353,7 @@ class Session:
 
     async def notifications_handled(self) -> None:
         """Wait until the callbacks for all notifications that have arrived so far have returned."""
-        await self._deliveries.done()
+        await self._notifications.done()
 
     async def request(
         self,
@@ -359,13 +364,14 @@ class Session:
         total_seconds: float | None = None,
         on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
-        about: RequestId | None = None,
+        related_request_id: RequestId | None = None,
     ) -> Any:
         """Send a request, and return the peer's typed result.
 
         If this is cancelled or times out, the peer is notified once, and a late response is only
         counted. `on_progress` runs in the caller's task; if it raises, the request is cancelled
-        and the exception propagates. `about` is the id of the peer's request whose handler asks.
+        and the exception propagates. `related_request_id` is the id of the peer's request whose
+        handler sends this one.
 
         Raises:
             RequestError: The response is an error.
@@ -384,7 +390,7 @@ class Session:
             total_seconds=total_seconds,
             on_progress=on_progress,
             lane=lane,
-            about=about,
+            related_request_id=related_request_id,
         )
 
     def open_subscription(
@@ -405,7 +411,7 @@ class Session:
         return self._requests.open_subscription(method, params, on_notification)
 
     def close_subscription(self, call: Call) -> None:
-        """Abandon a request that stays open; if it is still open, the peer is notified once."""
+        """Abandon the request of a subscription; if it is open, the peer is notified once."""
         self._requests.close_subscription(call)
 
     def paused_timeouts(self) -> AbstractContextManager[None]:
