@@ -17,7 +17,7 @@ from mcp_trio._replay.live_replay import InputDifference, InputsReport, drive, r
 from mcp_trio._replay.replay import ReplayReport, replay, replay_async
 from mcp_trio._replay.schedules import Schedule
 from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
-from mcp_trio._session.nondeterminism import UntrackedCall
+from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
 
 __all__ = [

@@ -25,8 +25,8 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._session.handlers import CRASH_TEXT
-from mcp_trio._session.nondeterminism import UntrackedCall, calls_at_import
 from mcp_trio._session.recorded_errors import losses
+from mcp_trio._session.untracked_calls import UntrackedCall, calls_at_import
 from mcp_trio.errors import INTERNAL_ERROR, ReplayDivergence
 
 # Operations of these kinds are the same if they have the same name, whatever their arguments.

@@ -23,8 +23,8 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.source_locations import error_location
 from mcp_trio._server.lifespan import LifespanRun
-from mcp_trio._session.nondeterminism import UntrackedCallWatch
 from mcp_trio._session.session import Session
+from mcp_trio._session.untracked_calls import UntrackedCallWatch
 
 # The number of threads that may still run one after another once the replay is over.
 _THREADS_AFTER_END_MAX: Final = 1000

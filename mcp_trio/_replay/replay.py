@@ -27,8 +27,8 @@ from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields, 
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
+from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch
 from mcp_trio.errors import NothingCompared
 
 if TYPE_CHECKING:

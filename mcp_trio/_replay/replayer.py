@@ -87,8 +87,8 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._session.lanes import LANE, lanes_with_steps
-from mcp_trio._session.nondeterminism import UntrackedCall
 from mcp_trio._session.session import Session
+from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import ReplayDivergence
 
 # How much later than recorded a deadline may expire if the recording lacks the turns of its clock.

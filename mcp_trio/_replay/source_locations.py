@@ -24,7 +24,7 @@ from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import module_of, owner_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.lanes import DRIVER, LANE, await_frames
-from mcp_trio._session.nondeterminism import UntrackedCall
+from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import MCPError
 from mcp_trio.types import CompleteParams
 

@@ -53,9 +53,9 @@ from mcp_trio._replay.sweep_trace import (
 from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
-from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
+from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch
 from mcp_trio._system import SIGKILL
 from mcp_trio.errors import BlockedInReplay, RecordingError, SweepUnavailable
 

@@ -42,7 +42,7 @@ from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
 from mcp_trio._session.input_required import KEEPER
-from mcp_trio._session.nondeterminism import UNTRACKED_MARK
+from mcp_trio._session.untracked_calls import UNTRACKED_MARK
 from mcp_trio.errors import RecordingError
 
 NS_PER_SECOND: Final = 1e9

@@ -46,9 +46,9 @@ from mcp_trio._session.effects import Effect, begin, is_cancelled_now, recorded_
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Memory, Outcome, Recording, Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, watch_lanes
-from mcp_trio._session.nondeterminism import UntrackedCall, UntrackedCallWatch, watch_of_recording
 from mcp_trio._session.recorded_errors import encoded_error
 from mcp_trio._session.tasks import exception_to_raise
+from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch, watch_of_recording
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio.limits import Limits
 

@@ -63,8 +63,8 @@ from mcp_trio._server.sealed_state import Sealer
 from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
 from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.nondeterminism import UntrackedCallWatch, watch_of_recording
 from mcp_trio._session.session import Session
+from mcp_trio._session.untracked_calls import UntrackedCallWatch, watch_of_recording
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.peer_log import PeerLog

@@ -21,7 +21,7 @@ from mcp_trio import Client, Context, Server, effect
 from mcp_trio._replay import replay as replaying
 from mcp_trio._session.handlers import RUNNING_EFFECT
 from mcp_trio._session.lanes import LANE
-from mcp_trio._session.nondeterminism import noting_imports
+from mcp_trio._session.untracked_calls import noting_imports
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.recording import replay
 from mcp_trio.transports import memory_pair

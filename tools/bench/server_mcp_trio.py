@@ -66,9 +66,9 @@ def print_replay(recording: str) -> None:
 
 def watch_nothing() -> None:
     """Let a replay neither capture clocks and random numbers nor look for untracked calls."""
-    from mcp_trio._session import nondeterminism
+    from mcp_trio._session import untracked_calls
 
-    installation = vars(nondeterminism)["_Installation"]  # Users cannot do without it.
+    installation = vars(untracked_calls)["_Installation"]  # Users cannot do without it.
     installation.install = lambda _: None
 
 

@@ -15,9 +15,9 @@ count as a log: writing to them is no untracked call.
 While the target of a command is imported, its calls are noted as well, and a divergence lists them:
 they are not recorded, and may have other results in a replay.
 
-Not seen are calls of libraries in C that raise no audit event, calls of threads that were there
-before, and order and identity: the order of a set, and `hash` and `id` where a user's code does not
-call them by name.
+Three things go unnoticed: calls of libraries in C that raise no audit event; calls of threads that
+were started earlier; and uses of the order of a set, or of a `hash` or `id` that a user's code does
+not call by name.
 """
 
 import logging
@@ -64,7 +64,7 @@ class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
         location: The position in the user's code, such as "at desk.py:12".
         lane: The name of the lane; "import" if the module was being imported.
         instead: The replacement that a replay can repeat.
-        is_outside: Whether the call changes the outside world, so that a replay refuses it.
+        is_outside: Whether the call changes the outside world, so that a replay rejects it.
         target: The path or name that was read or changed; empty if there is none.
     """
 
@@ -124,7 +124,7 @@ def _is_other_descriptor(arguments: Sequence[Any]) -> bool:
 
 
 def _is_file(arguments: Sequence[Any]) -> bool:
-    """Return whether a writer, the first argument, is a file and no standard stream."""
+    """Return whether the first argument, a writer, is a file and no standard stream."""
     try:
         if arguments[0].fileno() <= _STDERR:
             return False
@@ -317,7 +317,7 @@ _WRITING_FLAGS: Final = (
 
 # Watches ------------------------------------------------------------------------------------------
 
-# How many paths or names are told apart of what one line reads.
+# The number of paths or names that are listed for one line; the others count as one.
 _TARGETS_MAX: Final = 10
 _OTHER_TARGETS: Final = "…"
 
@@ -377,7 +377,7 @@ class UntrackedCallWatch:
 UNTRACKED_MARK: Final = "untracked"
 """The mark of an untracked call in a recording; a replay skips it."""
 
-# What was logged in this process: the replacements of calls, and the lines of the calls.
+# The calls that were logged in this process: what to use instead, and the line of the call.
 _LOGGED: Final[set[tuple[str, str]]] = set()
 
 
@@ -395,7 +395,7 @@ def watch_of_recording(sequencer: Sequencer, *, is_strict: bool) -> UntrackedCal
         key = (call.instead, call.location)
         if key not in _LOGGED:
             _LOGGED.add(key)
-            done = "refuses it" if call.is_outside else "does not repeat it"
+            done = "rejects it" if call.is_outside else "does not repeat it"
             logger.warning("%s: a replay %s; use %s", call.text, done, call.instead)
         if key in noted:
             return
@@ -428,28 +428,26 @@ def calls_at_import() -> tuple[UntrackedCall, ...]:
 
 @contextmanager
 def noting_imports() -> Generator[None, None, None]:
-    """Note what users' modules do that the block imports; see `calls_at_import`."""
+    """Note the calls of users' modules that the block imports, for `calls_at_import`."""
     _IMPORTED.clear()
-    lane = LANE.set(Lane(IMPORT_LANE, ImportNotes(_note_reading)))
+
+    def note_read(name: str, frame: FrameType) -> None:
+        if owner_of(frame.f_code.co_filename) == "user":
+            call = UntrackedCall(
+                call=name, location=location(frame), lane=IMPORT_LANE, instead=_IN_LIFESPAN
+            )
+            _IMPORTED[call] = None
+
+    def note_call(call: UntrackedCall) -> None:
+        noted = msgspec.structs.replace(call, instead=_IN_LIFESPAN, is_outside=False)
+        _IMPORTED[noted] = None
+
+    lane = LANE.set(Lane(IMPORT_LANE, ImportNotes(note_read)))
     try:
-        with UntrackedCallWatch(on_untracked_call=_note_at_import):
+        with UntrackedCallWatch(on_untracked_call=note_call):
             yield
     finally:
         LANE.reset(lane)
-
-
-def _note_reading(name: str, frame: FrameType) -> None:
-    if owner_of(frame.f_code.co_filename) == "user":
-        _IMPORTED[
-            UntrackedCall(
-                call=name, location=location(frame), lane=IMPORT_LANE, instead=_IN_LIFESPAN
-            )
-        ] = None
-
-
-def _note_at_import(call: UntrackedCall) -> None:
-    noted = msgspec.structs.replace(call, instead=_IN_LIFESPAN, is_outside=False)
-    _IMPORTED[noted] = None
 
 
 # The hook -----------------------------------------------------------------------------------------

@@ -26,10 +26,10 @@ import pytest
 import trio
 
 import mcp_trio
-from mcp_trio._session import nondeterminism
+from mcp_trio._session import untracked_calls
 from mcp_trio._session.call_sites import reads_for_handler, responsible_frame
 from mcp_trio._session.lanes import LANE, Lane
-from mcp_trio._session.nondeterminism import (
+from mcp_trio._session.untracked_calls import (
     UntrackedCallWatch,
     calls_at_import,
     noting_imports,
@@ -99,7 +99,7 @@ def test_an_untracked_call_does_not_happen_if_its_report_raises(name):
     assert untracked_call.call == name
     assert untracked_call.is_outside
     assert untracked_call.lane == "r7"
-    assert untracked_call.location.startswith("at test_nondeterminism.py:")
+    assert untracked_call.location.startswith("at test_untracked_calls.py:")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_untracked_call_has_the_name_by_which_it_was_called(function, call):
 def test_each_function_of_the_tables_exists_here_or_is_known_to_be_missing():
     missing = {
         name
-        for name in nondeterminism._FUNCTIONS
+        for name in untracked_calls._FUNCTIONS
         if (module := sys.modules.get(name.partition(".")[0])) is not None
         and not hasattr(module, name.split(".")[1])
     }
@@ -167,12 +167,12 @@ def test_an_example_counts_as_user_code():
 def test_a_call_in_an_installed_package_is_located_at_its_caller_in_user_code(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "os.getpid()")
     untracked_call = only(untracked_calls_of(lambda: library()))
-    assert untracked_call.location.startswith("at test_nondeterminism.py:")
+    assert untracked_call.location.startswith("at test_untracked_calls.py:")
 
 
 def test_without_user_code_a_call_is_located_in_the_installed_package(tmp_path):
     library = run_as(tmp_path / "site-packages" / "dice.py", "os.getpid()")
-    handler = run_as(nondeterminism.__file__, "library()", library=library)
+    handler = run_as(untracked_calls.__file__, "library()", library=library)
     assert only(untracked_calls_of(handler)).location == "at dice.py:1"
 
 
@@ -242,7 +242,7 @@ def import_a_module():
         lambda: time.time(),
         lambda: dt.datetime.now(),
         lambda: len(sorted([3, 1])),
-        run_as(Path(nondeterminism.__file__), "os.getpid()"),
+        run_as(Path(untracked_calls.__file__), "os.getpid()"),
         run_as(Path(logging.__file__), "socket.socket().close()", "logging.handlers"),
         run_as("<frozen importlib>", "os.getpid()", "importlib._bootstrap"),
     ],
@@ -434,7 +434,7 @@ async def test_a_recording_notes_the_first_call_in_a_line_and_logs_it(caplog):
     assert sequencer.marks == [("untracked", call, None) for call in calls * 2]
     assert [record.message.partition("(")[0] for record in caplog.records] == calls
     assert "does not repeat it; use an @effect" in caplog.records[0].message
-    assert "refuses it; use ctx.to_thread()" in caplog.records[1].message
+    assert "rejects it; use ctx.to_thread()" in caplog.records[1].message
 
 
 async def test_a_strict_recording_rejects_readings_too():
