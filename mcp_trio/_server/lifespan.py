@@ -43,8 +43,9 @@ from mcp_trio._journal.records import (
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext
 from mcp_trio._session.effects import Effect, begin, is_cancelled_now, recorded_outcome
+from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import lane_of_caller
-from mcp_trio._session.journal import Memory, Outcome, Recording, Sequencer
+from mcp_trio._session.journal import Outcome, Recording, Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, watch_lanes
 from mcp_trio._session.recorded_errors import encoded_error
 from mcp_trio._session.tasks import exception_to_raise
@@ -246,7 +247,7 @@ class LifespanRun:
     served: "ServedSession"
     watch: UntrackedCallWatch | None = None
     lane: Lane = attrs.field(init=False)
-    memory: Memory | None = attrs.field(default=None, init=False)
+    journal: HandlerJournal | None = attrs.field(default=None, init=False)
     random: Random | None = attrs.field(default=None, init=False)
     value: Any = attrs.field(default=None, init=False)
     variables: Variables | None = attrs.field(default=None, init=False)

@@ -61,9 +61,10 @@ from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed
 from mcp_trio._session.effects import Effect, perform
+from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.input_required import ask_all
-from mcp_trio._session.journal import Memory, Sequencer
+from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import together
@@ -270,7 +271,7 @@ class _NotificationListener:
     """The `EffectCaller` that waits for notifications of a mounted server."""
 
     session: Session
-    memory: Memory | None = None
+    journal: HandlerJournal | None = None
     random: Random | None = None
 
     @property

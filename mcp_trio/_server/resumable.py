@@ -8,7 +8,7 @@ which the client sends back as `requestState`. There are two kinds of such handl
   the next round. A legacy client, whose protocol version has no rounds, receives the same questions
   as requests, and the handler is called again with the answers.
 - A handler that is registered with `resumable=True` and asks by its context. Its state is the list
-  of its finished operations; `Memory` describes how it runs again.
+  of its finished operations; `HandlerJournal` describes how it runs again.
 
 Keys, random numbers, the time of day and the store cannot be computed again in a replay. Therefore
 each use of them is an effect.
@@ -34,9 +34,9 @@ from mcp_trio._server.client_requests import Ask, ask_of, check_capabilities, pr
 from mcp_trio._server.effects import JsonCodec
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, StateStore
 from mcp_trio._session.effects import Effect, perform
+from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.input_required import ask_all, run_resumably
-from mcp_trio._session.journal import FinishedOperation, Memory, OperationId
 from mcp_trio.errors import INVALID_PARAMS, LocalProtocolError, RequestError
 
 if TYPE_CHECKING:
@@ -210,15 +210,15 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         state: State,
         responses: Mapping[str, msgspec.Raw],
     ) -> Result:
-        memory = Memory(state.seed, state.asked)
+        journal = HandlerJournal(state.seed, state.asked)
         answered = [
             FinishedOperation(operation_id, "res", responses[key])
             for key, operation_id in state.pending.items()
             if key in responses
         ]
-        memory.remember([*state.operations, *answered])
+        journal.add_earlier([*state.operations, *answered])
         result = await run_resumably(
-            handling, memory, functools.partial(served.run_handler, handling)
+            handling, journal, functools.partial(served.run_handler, handling)
         )
         if isinstance(result, types.InputRequiredResult):
             raise LocalProtocolError("a resumable handler has to ask by its context")
@@ -228,13 +228,13 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         after = msgspec.structs.replace(
             state,
             round=state.round + 1,
-            operations=memory.operations,
-            pending={key: operation_id for key, (operation_id, _) in memory.questions.items()},
-            asked=memory.asked,
+            operations=journal.operations,
+            pending={key: operation_id for key, (operation_id, _) in journal.questions.items()},
+            asked=journal.asked,
         )
         requests = {
             key: types.InputRequest(method=asked.method, params=asked.params)
-            for key, (_, asked) in memory.questions.items()
+            for key, (_, asked) in journal.questions.items()
         }
         text = await self._sealed(handling, after)
         return _round(requests, text)

@@ -21,7 +21,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.shares import Shares
-from mcp_trio._session.journal import FinishedOperation, OperationId
+from mcp_trio._session.handler_journal import FinishedOperation, OperationId
 from mcp_trio.errors import SERVER_BUSY, LocalProtocolError, RequestError
 from mcp_trio.limits import MIB, Limits
 

@@ -39,8 +39,8 @@ class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
 
     A call is rejected as soon as `scope`, the handler's cancel scope, is cancelled. `innermost`
-    is the thread's lane, in which the calls happen, in the innermost session or memory that has
-    one.
+    is the thread's lane, in which the calls happen, in the innermost session or handler journal
+    that has one.
     """
 
     name: str

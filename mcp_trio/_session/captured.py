@@ -33,7 +33,8 @@ import trio
 
 from mcp_trio._journal.records import encode_body
 from mcp_trio._session.call_sites import is_collecting, module_of, reads_for_handler
-from mcp_trio._session.journal import Memory, Outcome, Sequencer
+from mcp_trio._session.handler_journal import HandlerJournal
+from mcp_trio._session.journal import Outcome, Sequencer
 from mcp_trio._session.lanes import LANE, Lane
 from mcp_trio._session.recorded_errors import encoded_error, rebuilt_error
 from mcp_trio._session.replaced_functions import replace_function
@@ -80,9 +81,9 @@ def capturing_in_thread(
 def _innermost(lane: Lane | None) -> Lane | None:
     """Return the innermost lane of a session, from `lane` on outwards; None if there is none.
 
-    The lane of a resumable handler's memory is skipped: it is inside the lane of the session.
+    A lane in the journal of a resumable handler is skipped: it is inside the lane of the session.
     """
-    while lane is not None and isinstance(lane.owner, Memory):
+    while lane is not None and isinstance(lane.owner, HandlerJournal):
         lane = lane.outer
     return None if lane is None or lane.owner is None else lane
 

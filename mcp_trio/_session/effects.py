@@ -10,8 +10,8 @@ are not recorded, and a use of the handler's context there raises an error.
 A value that is read without waiting, such as a clock, has a single record, which
 `Sequencer.read_value` describes.
 
-A resumable handler runs from its start in each round. Its `Memory` keeps the outcomes of effects,
-so an effect runs in one round, and later rounds return the kept outcome.
+A resumable handler runs from its start in each round. Its `HandlerJournal` keeps the outcomes of
+effects, so an effect runs in one round, and later rounds return the kept outcome.
 
 In records and outcomes, "res" is a result, "err" an error, and "cxl" a cancellation. A deadline of
 `-math.inf` is Trio's way to say that the task is cancelled already.
@@ -29,8 +29,9 @@ import msgspec
 import trio
 
 from mcp_trio._journal.records import PATCHED_MARK, CommandBody, encode_body
+from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import RUNNING_EFFECT, EffectCaller, RunningEffect
-from mcp_trio._session.journal import FinishedOperation, Memory, OperationId, Outcome
+from mcp_trio._session.journal import Outcome
 from mcp_trio._session.lanes import LANE, Lane, operation
 from mcp_trio._session.recorded_errors import encoded_error, is_recordable, raise_rebuilt
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
@@ -104,10 +105,12 @@ async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
         LocalProtocolError: The task has no lane, or itself belongs to an effect.
         Exception: The effect raised it.
     """
-    memory = caller.memory
-    if memory is None:
+    journal = caller.journal
+    if journal is None:
         return await perform_once(caller, effect)
-    with _with_memory(caller, memory, effect, *_begin_operation(caller, memory, effect)) as wrapped:
+    with _with_journal(
+        caller, journal, effect, *_begin_operation(caller, journal, effect)
+    ) as wrapped:
         return await perform_once(caller, wrapped)
 
 
@@ -191,11 +194,11 @@ def perform_in_thread(
     Raises:
         RequestAbandoned: The request has ended; the effect may have been carried out.
     """
-    memory = caller.memory
-    if memory is None:
+    journal = caller.journal
+    if journal is None:
         return _perform_in_thread(call, caller, effect)
-    operation_id, earlier = call(_begin_operation_for_thread, caller, memory, effect)
-    with _with_memory(caller, memory, effect, operation_id, earlier) as wrapped:
+    operation_id, earlier = call(_begin_operation_for_thread, caller, journal, effect)
+    with _with_journal(caller, journal, effect, operation_id, earlier) as wrapped:
         return _perform_in_thread(call, caller, wrapped)
 
 
@@ -255,10 +258,12 @@ def perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Res
             thread.
         Exception: The effect raised it.
     """
-    memory = caller.memory
-    if memory is None:
+    journal = caller.journal
+    if journal is None:
         return _perform_without_waiting(caller, effect)
-    with _with_memory(caller, memory, effect, *_begin_operation(caller, memory, effect)) as wrapped:
+    with _with_journal(
+        caller, journal, effect, *_begin_operation(caller, journal, effect)
+    ) as wrapped:
         return _perform_without_waiting(caller, wrapped)
 
 
@@ -287,16 +292,16 @@ def read_clock(
     caller: EffectCaller, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
     """Read a clock, or return its recorded value; JSON can express the value exactly."""
-    memory = caller.memory
-    if memory is None:
+    journal = caller.journal
+    if journal is None:
         return _read_clock(caller, name, read, kind)
     _lane_in_loop(caller)
-    operation_id, earlier = memory.begin_operation(name, b"")
+    operation_id, earlier = journal.begin_operation(name, b"")
     if earlier is not None:
         body = earlier.body
         return _read_clock(caller, name, lambda: msgspec.json.decode(body, type=kind), kind)
     value = _read_clock(caller, name, read, kind)
-    memory.keep(operation_id, "res", encode_body(value))
+    journal.keep(operation_id, "res", encode_body(value))
     return value
 
 
@@ -335,8 +340,8 @@ def _lane_in_loop(caller: EffectCaller) -> Lane | None:
 def randomness(caller: EffectCaller) -> Random:
     """Return the random number generator of the calling lane, or of the request if unrecorded."""
     lane = caller.current_lane()
-    if caller.memory is not None:
-        return caller.memory.randomness()
+    if caller.journal is not None:
+        return caller.journal.randomness()
     if lane is None:
         if caller.random is None:
             caller.random = Random()  # noqa: S311 - not for secrets, as documented
@@ -351,8 +356,8 @@ def takes_patch(caller: EffectCaller, name: str) -> bool:
 
     A recording, or an earlier round, from before the change takes the old branch.
     """
-    lane, memory = _lane_in_loop(caller), caller.memory
-    patched_lane = lane if memory is None else memory.here()
+    lane, journal = _lane_in_loop(caller), caller.journal
+    patched_lane = lane if journal is None else journal.current_lane()
     if patched_lane is None:
         return True
     if patched_lane.patches is None:
@@ -360,7 +365,7 @@ def takes_patch(caller: EffectCaller, name: str) -> bool:
     if name not in patched_lane.patches:
         # The lane takes the new branch only if both the earlier rounds and the recording did.
         patched_lane.patches[name] = (
-            memory is None or memory.takes_patch(f"{PATCHED_MARK} {name}")
+            journal is None or journal.takes_patch(f"{PATCHED_MARK} {name}")
         ) and (lane is None or caller.sequencer.patched(lane, name))
     return patched_lane.patches[name]
 
@@ -390,27 +395,27 @@ class _RememberingCodec(Generic[Result]):
 
 
 def _begin_operation(
-    caller: EffectCaller, memory: Memory, effect: Effect[Any]
+    caller: EffectCaller, journal: HandlerJournal, effect: Effect[Any]
 ) -> tuple[OperationId, FinishedOperation | None]:
     caller.current_lane()  # This raises an error if the caller is the code of another effect.
-    return memory.begin_operation(effect.name, effect.arguments())
+    return journal.begin_operation(effect.name, effect.arguments())
 
 
 async def _begin_operation_for_thread(
-    caller: EffectCaller, memory: Memory, effect: Effect[Any]
+    caller: EffectCaller, journal: HandlerJournal, effect: Effect[Any]
 ) -> tuple[OperationId, FinishedOperation | None]:
-    return _begin_operation(caller, memory, effect)
+    return _begin_operation(caller, journal, effect)
 
 
 @contextmanager
-def _with_memory(
+def _with_journal(
     caller: EffectCaller,
-    memory: Memory,
+    journal: HandlerJournal,
     effect: Effect[Result],
     operation_id: OperationId,
     earlier: FinishedOperation | None,
 ) -> Generator[Effect[Result]]:
-    """Yield `effect`, or one that repeats the `earlier` outcome; keep its outcome in `memory`."""
+    """Yield `effect`, or one that repeats the `earlier` outcome; keep its outcome in `journal`."""
     # An effect with a part for replays, such as taking a lock, runs in each round.
     if effect.again is not None:
         earlier = None
@@ -420,13 +425,13 @@ def _with_memory(
     try:
         yield msgspec.structs.replace(effect, run=run, codec=codec)
     except (trio.Cancelled, RequestAbandoned):
-        memory.keep(operation_id, "cxl", None)
+        journal.keep(operation_id, "cxl", None)
         raise
     except BaseException as error:
         if is_recordable(error):
-            memory.keep(operation_id, "err", _encoded(caller, error))
+            journal.keep(operation_id, "err", _encoded(caller, error))
         raise
-    memory.keep(operation_id, "res", codec.body)
+    journal.keep(operation_id, "res", codec.body)
 
 
 def _repeat(operation: FinishedOperation) -> Any:
@@ -461,7 +466,7 @@ class _InsideEffect:
     def __init__(self, caller: EffectCaller, effect: Effect[Any], lane: Lane | None) -> None:
         self._operation = operation(lane)
         self._running = RunningEffect(caller, effect.name)
-        self._innermost = lane if caller.memory is None else lane or caller.memory.here()
+        self._innermost = lane if caller.journal is None else lane or caller.journal.current_lane()
 
     def __enter__(self) -> None:
         self._operation.__enter__()

@@ -18,7 +18,8 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest, IncomingTrigger
-from mcp_trio._session.journal import Memory, Sequencer
+from mcp_trio._session.handler_journal import HandlerJournal
+from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane, drive, lane_in, operation
 from mcp_trio._session.tasks import (
     from_users_code,
@@ -66,11 +67,11 @@ class EffectCaller(Protocol):
     """Code that calls effects: the handler of a request, or the lifespan of a server.
 
     Attributes:
-        memory: The operations of a resumable handler in all its rounds; None for other code.
+        journal: The operations of a resumable handler in all its rounds; None for other code.
         random: The random number generator of code that is not recorded, made on first use.
     """
 
-    memory: Memory | None
+    journal: HandlerJournal | None
     random: Random | None
 
     @property
@@ -142,7 +143,7 @@ class Handling(msgspec.Struct, eq=False):
         random: The random number generator of an unrecorded handler, made on first use.
         request_state: The state in a retry, as the handler returned it.
         input_responses: The client's answers in a retry, by key.
-        memory: The operations of a resumable handler in all its rounds; None for other handlers.
+        journal: The operations of a resumable handler in all its rounds; None for other handlers.
         ask_in_rounds: The function that sends questions in rounds; None if they are sent as
             requests.
         rounds: The rounds of a handler that has asked and is suspended between them.
@@ -163,7 +164,7 @@ class Handling(msgspec.Struct, eq=False):
     random: Random | None = None
     request_state: str | None = None
     input_responses: Mapping[str, InputResponse] = MappingProxyType({})
-    memory: Memory | None = None
+    journal: HandlerJournal | None = None
     ask_in_rounds: AskInRounds | None = None
     rounds: "Rounds | None" = None
     questions: int = 0
@@ -287,7 +288,7 @@ class Handling(msgspec.Struct, eq=False):
             await self._wait_for_request(self.rounds, lane)
         try:
             # A resumable handler that repeats an earlier round has sent this before.
-            is_repeated = self.memory is not None and self.memory.is_recalling
+            is_repeated = self.journal is not None and self.journal.is_recalling
             is_open = self.rounds is None or self.rounds.is_open
             message = make() if is_open and not is_repeated else None
         except Exception:

@@ -32,8 +32,8 @@ from mcp_trio._protocol.requests import (
 from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, begin, perform_once
+from mcp_trio._session.handler_journal import HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
-from mcp_trio._session.journal import Memory, OperationId
 from mcp_trio._session.lanes import LANE, Lane, drive_in, enter_lane, watch_lanes
 from mcp_trio._session.tasks import together
 from mcp_trio.errors import (
@@ -67,36 +67,36 @@ ASK_ALL: Final = "ctx.ask_all"
 
 
 async def run_resumably(
-    handling: Handling, memory: Memory, handler: Callable[[], Awaitable[Any]]
+    handling: Handling, journal: HandlerJournal, handler: Callable[[], Awaitable[Any]]
 ) -> Any:
     """Run a resumable handler with the operations of its earlier rounds; return None if it asks.
 
-    In that case `memory.questions` has the questions. Effects that were running are cancelled, and
+    In that case `journal.questions` has the questions. Effects that were running are cancelled, and
     run again in the next round.
 
     Raises:
         Exception: The handler raised it.
     """
     watch_lanes()
-    memory.has_changed = functools.partial(_has_changed, handling)
-    handling.memory, ask_suspended = memory, handling.ask_in_rounds
-    handling.ask_in_rounds = functools.partial(_ask_resumably, memory)
+    journal.has_changed = functools.partial(_has_changed, handling)
+    handling.journal, ask_suspended = journal, handling.ask_in_rounds
+    handling.ask_in_rounds = functools.partial(_ask_resumably, journal)
     result, failure = None, None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_round_when_asked, handling, memory)
-        enter_lane(memory.lane)
+        nursery.start_soon(_end_round_when_asked, handling, journal)
+        enter_lane(journal.lane)
         try:
-            with memory.scope:
+            with journal.scope:
                 result = await handler()
         except Exception as error:
             failure = error
         finally:
-            LANE.set(memory.lane.outer)
-            handling.memory, handling.ask_in_rounds = None, ask_suspended
+            LANE.set(journal.lane.outer)
+            handling.journal, handling.ask_in_rounds = None, ask_suspended
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
-    return None if memory.scope.cancelled_caught else result
+    return None if journal.scope.cancelled_caught else result
 
 
 def _has_changed(handling: Handling) -> bool:
@@ -106,31 +106,31 @@ def _has_changed(handling: Handling) -> bool:
     return lane is None or handling.session.sequencer.patched(lane, CHANGED)
 
 
-async def _end_round_when_asked(handling: Handling, memory: Memory) -> None:
+async def _end_round_when_asked(handling: Handling, journal: HandlerJournal) -> None:
     """End the round when a task has asked and all tasks that could run have run."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
     while True:
-        await memory.has_asked.wait()
+        await journal.has_asked.wait()
         await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
-        if memory.questions:  # The task that asked may have been cancelled since.
+        if journal.questions:  # The task that asked may have been cancelled since.
             break
     if lane is not None:
-        sequencer.marked(ROUND, list(memory.questions), lane)
-    memory.scope.cancel()
+        sequencer.marked(ROUND, list(journal.questions), lane)
+    journal.scope.cancel()
 
 
 async def _ask_resumably(
-    memory: Memory, handling: Handling, asked: Sequence[Question]
+    journal: HandlerJournal, handling: Handling, asked: Sequence[Question]
 ) -> list[Any]:
     """Return the answers from earlier rounds; end the round if one is missing."""
-    begun = [memory.begin_operation(each.method, _params_of(each)) for each in asked]
+    begun = [journal.begin_operation(each.method, _params_of(each)) for each in asked]
     unanswered = {
         operation_id: each
         for each, (operation_id, earlier) in zip(asked, begun, strict=True)
         if earlier is None
     }
     if unanswered:
-        await _wait_for_end_of_round(handling, memory, unanswered)
+        await _wait_for_end_of_round(handling, journal, unanswered)
     bodies = [bytes(earlier.body) for _, earlier in begun if earlier is not None]
     return [
         await perform_once(handling, _question(each, body))
@@ -139,25 +139,25 @@ async def _ask_resumably(
 
 
 async def _wait_for_end_of_round(
-    handling: Handling, memory: Memory, asked: Mapping[OperationId, Question]
+    handling: Handling, journal: HandlerJournal, asked: Mapping[OperationId, Question]
 ) -> NoReturn:
     """Add questions to the round, and wait for its end, which cancels the caller."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
     await _begin_asking(handling, list(asked.values()), lane)
     reason = None
-    if memory.scope.cancel_called:
+    if journal.scope.cancel_called:
         reason = "the round of this handler is over: it cannot ask during clean-up"
-    elif _is_shielded_from(memory.scope):
+    elif _is_shielded_from(journal.scope):
         reason = "a resumable handler cannot ask inside a shielded scope: its questions end it"
     if reason is not None:
         if lane is not None:
             sequencer.resumed(lane, "err")
         raise LocalProtocolError(reason)
-    memory.ask(asked)
+    journal.ask(asked)
     try:
         await trio.sleep_forever()
     finally:
-        memory.withdraw(asked)
+        journal.withdraw(asked)
         if lane is not None:
             sequencer.resumed(lane, "cxl")
 

@@ -1,4 +1,4 @@
-"""The journal of a session: the order of its events, and the operations of resumable handlers.
+"""The journal of a session: the order of its events.
 
 The session reports each event to its `Sequencer`, recorded or not: `Unrecorded` ignores them,
 `Recording` writes a record for each, and the sequencer of a replay compares each with the record at
@@ -15,14 +15,11 @@ The journal is also the schedule of the handlers' tasks: `drive` reports each of
   await `turn` before the record, which returns when the record is next.
 """
 
-import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from random import Random
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import attrs
 import msgspec
-import trio
 
 from mcp_trio._journal.records import (
     LIMIT,
@@ -33,195 +30,10 @@ from mcp_trio._journal.records import (
     value_body,
 )
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._session.lanes import Lane, lane_in
-from mcp_trio.errors import LocalProtocolError
+from mcp_trio._session.lanes import Lane
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.writer import Recorder
-
-# Operations of resumable handlers ---------------------------------------------------------------
-#
-# A resumable handler does not wait for the client's answers. It ends at its questions, and runs
-# again from its beginning when the answers have arrived. Its operations are identified by lane and
-# ordinal; the lanes are those of the memory, `h` for the handler, `h.0` for its first task, and so
-# on. A finished operation is kept with its outcome, and is not run again.
-#
-# The code may change between two rounds. If an operation has another name or other arguments than
-# the one kept, the outcome does not apply: that operation and all later ones are forgotten, and run
-# again.
-
-HANDLER: Final = "h"
-NOTHING: Final = msgspec.Raw(b"null")
-_DIGEST_BYTES: Final = 8
-
-# The keys of questions: q1, q2, and so on.
-_QUESTION: Final = "q{}"
-
-
-class OperationId(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of an operation: its lane, ordinal and name, and a digest of its arguments."""
-
-    lane: str
-    ordinal: int
-    name: str
-    digest: str
-
-
-class FinishedOperation(msgspec.Struct, frozen=True, array_like=True):
-    """A finished operation: a value (`res`), an error (`err`) or a cancellation (`cxl`)."""
-
-    id: OperationId
-    kind: str
-    body: msgspec.Raw = NOTHING
-
-
-@attrs.define(eq=False, repr=False)
-class Memory:
-    """The finished operations of one handler, in all its rounds.
-
-    Attributes:
-        seed: The seed of the handler's random numbers, the same in each round.
-        asked: The number of questions in all rounds.
-        has_changed: A function that decides whether an operation with another identity means that
-            the code has changed. In the replay of a redacted recording it does not: there the
-            arguments differ because of the redaction.
-        lane: The lane of the handler.
-        scope: The scope of the handler's run, cancelled when the round is over.
-        questions: The questions without an answer, with their operations, by key.
-        has_asked: An event that is set while there is a question.
-    """
-
-    seed: str
-    asked: int = 0
-    has_changed: Callable[[], bool] = attrs.field(default=lambda: True, kw_only=True)
-    lane: Lane = attrs.field(init=False)
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    questions: dict[str, tuple[OperationId, Any]] = attrs.field(
-        factory=dict[str, tuple[OperationId, Any]], init=False
-    )
-    has_asked: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _operations: dict[tuple[str, int], FinishedOperation] = attrs.field(
-        factory=dict[tuple[str, int], FinishedOperation], init=False
-    )
-    _passed: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]], init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.lane = Lane(HANDLER, self)
-
-    def remember(self, operations: Iterable[FinishedOperation]) -> None:
-        """Add the operations of earlier rounds."""
-        for operation in operations:
-            self._operations[operation.id.lane, operation.id.ordinal] = operation
-
-    @property
-    def operations(self) -> list[FinishedOperation]:
-        """The operations for the next round, in order."""
-        return list(self._operations.values())
-
-    # Steps.
-
-    def here(self) -> Lane:
-        """Return the lane of the calling task.
-
-        Raises:
-            LocalProtocolError: The task does not descend from the handler.
-        """
-        lane = lane_in(self)
-        if lane is None:
-            raise LocalProtocolError(
-                "this task has no lane: use the context only in tasks that a handler started"
-            )
-        return lane
-
-    def begin_operation(
-        self, name: str, arguments: bytes
-    ) -> tuple[OperationId, FinishedOperation | None]:
-        """Begin the next operation of the calling task; return its outcome in an earlier round.
-
-        An operation during clean-up, when the round is over, does not count: the next round
-        continues at its ordinal.
-        """
-        lane = self.here()
-        digest = hashlib.sha256(arguments).digest()[:_DIGEST_BYTES].hex()
-        operation_id = OperationId(lane.name, lane.next_ordinal(), name, digest)
-        if self.scope.cancel_called:
-            return operation_id, None
-        key = (operation_id.lane, operation_id.ordinal)
-        earlier = self._operations.get(key)
-        if earlier is not None and earlier.id != operation_id and self.has_changed():
-            self._forget_from(key)
-            earlier = None
-        self._passed.add(key)
-        return operation_id, earlier
-
-    def _forget_from(self, key: tuple[str, int]) -> None:
-        """Forget an operation and the later ones, except those that this round has already used."""
-        keys = list(self._operations)
-        for later in keys[keys.index(key) :]:
-            if later not in self._passed:
-                del self._operations[later]
-
-    def keep(self, operation_id: OperationId, kind: str, body: bytes | None) -> None:
-        """Keep the outcome of an operation, unless only the end of the round has cancelled it."""
-        if kind == "cxl" and self.scope.cancel_called:
-            return
-        key = (operation_id.lane, operation_id.ordinal)
-        if key in self._passed and key not in self._operations:
-            self._operations[key] = FinishedOperation(
-                operation_id, kind, NOTHING if body is None else msgspec.Raw(body)
-            )
-
-    @property
-    def is_recalling(self) -> bool:
-        """Return whether the next operation of the calling task has an outcome already."""
-        lane = self.here()
-        return (lane.name, lane.ordinal + 1) in self._operations
-
-    # Changes of the code, and random numbers.
-
-    def takes_patch(self, name: str) -> bool:
-        """Return whether the calling task takes the new branch at a change of the code.
-
-        It does if no earlier round has reached this point, or if an earlier round took the new
-        branch here. It does not if an earlier round ran the old code here.
-        """
-        lane = self.here()
-        earlier = self._operations.get((lane.name, lane.ordinal + 1))
-        if earlier is not None and earlier.id.name != name:
-            return False
-        operation_id, earlier = self.begin_operation(name, b"")
-        if earlier is None:
-            self.keep(operation_id, "res", b"true")
-        return True
-
-    def randomness(self) -> Random:
-        """Return the random number generator of the calling task."""
-        lane = self.here()
-        if lane.random is None:
-            lane.random = Random(f"{self.seed}:{lane.name}")  # noqa: S311 - not for secrets
-        return lane.random
-
-    # Questions.
-
-    def ask(self, questions: Mapping[OperationId, Any]) -> None:
-        """Add questions to the round, which ends when all tasks have had a chance to ask."""
-        for operation_id, question in questions.items():
-            self.asked += 1
-            self.questions[_QUESTION.format(self.asked)] = (operation_id, question)
-        self.has_asked.set()
-
-    def withdraw(self, ids: Iterable[OperationId]) -> None:
-        """Remove questions whose task no longer waits, before the round is over."""
-        if self.scope.cancel_called:
-            return
-        gone = set(ids)
-        self.questions = {key: it for key, it in self.questions.items() if it[0] not in gone}
-        self.has_asked = trio.Event()
-        if self.questions:
-            self.has_asked.set()
-
-
-# The order of events ----------------------------------------------------------------------------
 
 _encode = msgspec.json.Encoder().encode
 UNSTARTED_BODY: Final = b'"unstarted"'

@@ -47,10 +47,10 @@ class Lane(msgspec.Struct, eq=False):
 
     Attributes:
         name: The path, such as `r5.0`.
-        owner: The sequencer that the lane belongs to, or the memory of a resumable handler.
+        owner: The sequencer that the lane belongs to, or the journal of a resumable handler.
         outer: The lane of the same task in an outer session.
         has_steps: True if the steps of its task are journaled.
-        ordinal: The number of the lane's last record, or of the last operation in the memory of a
+        ordinal: The number of the lane's last record, or of the last operation in the journal of a
             resumable handler; 0 before the first.
         children: The number of tasks that the lane has spawned.
         random: The random number generator of the lane, made on first use.

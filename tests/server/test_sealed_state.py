@@ -18,7 +18,7 @@ from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LE
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, invalid_state_error, request_digest
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
-from mcp_trio._session.journal import FinishedOperation, OperationId
+from mcp_trio._session.handler_journal import FinishedOperation, OperationId
 from mcp_trio.errors import LocalProtocolError
 from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits

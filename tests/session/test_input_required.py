@@ -13,9 +13,9 @@ from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._session.calls import Question
+from mcp_trio._session.handler_journal import HandlerJournal, OperationId
 from mcp_trio._session.handlers import RUNNING_EFFECT, RunningEffect
 from mcp_trio._session.input_required import ask_all, binding_of
-from mcp_trio._session.journal import Memory, OperationId
 from mcp_trio._session.lanes import LANE
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits, RequestLimits
@@ -1064,27 +1064,27 @@ async def test_the_size_of_kept_replies_is_limited(dock, rounds, small):
 
 @pytest.fixture
 def handler():
-    """Be a resumable handler: gives a memory, and what enters its lane."""
+    """Be a resumable handler: gives a journal, and what enters its lane."""
 
     def begin(operations=()):
-        memory = Memory("seed")
-        memory.remember(operations)
-        LANE.set(memory.lane)
-        return memory
+        journal = HandlerJournal("seed")
+        journal.add_earlier(operations)
+        LANE.set(journal.lane)
+        return journal
 
     yield begin
     LANE.set(None)
 
 
-def do(memory, *names):
+def do(journal, *names):
     """Come to operations by these names; those that are remembered, and then all that are."""
     known = []
     for name in names:
-        place, operation = memory.begin_operation(name, b"")
+        place, operation = journal.begin_operation(name, b"")
         if operation is not None:
             known.append(name)
-        memory.keep(place, "res", b"1")
-    return known, [operation.id.name for operation in memory.operations]
+        journal.keep(place, "res", b"1")
+    return known, [operation.id.name for operation in journal.operations]
 
 
 async def test_an_operation_is_identified_by_lane_ordinal_name_and_arguments(handler):
@@ -1132,47 +1132,47 @@ async def test_without_a_change_of_the_code_an_operation_keeps_its_outcome(handl
 
 
 async def test_a_cancellation_by_the_end_of_the_round_is_no_outcome(handler):
-    memory = handler()
-    place, _ = memory.begin_operation("slow", b"")
-    memory.keep(place, "cxl", None)
-    later, _ = memory.begin_operation("slower", b"")
-    last, _ = memory.begin_operation("slowest", b"")
-    memory.scope.cancel()
-    memory.keep(later, "cxl", None)
-    memory.keep(last, "res", b"1")
+    journal = handler()
+    place, _ = journal.begin_operation("slow", b"")
+    journal.keep(place, "cxl", None)
+    later, _ = journal.begin_operation("slower", b"")
+    last, _ = journal.begin_operation("slowest", b"")
+    journal.scope.cancel()
+    journal.keep(later, "cxl", None)
+    journal.keep(last, "res", b"1")
 
-    assert [operation.id.name for operation in memory.operations] == ["slow", "slowest"]
+    assert [operation.id.name for operation in journal.operations] == ["slow", "slowest"]
 
 
 async def test_an_operation_after_the_end_of_a_round_is_not_kept(handler):
     first = handler()
     do(first, "a", "b")
-    memory = handler(first.operations)
-    do(memory, "a")
-    memory.scope.cancel()
+    journal = handler(first.operations)
+    do(journal, "a")
+    journal.scope.cancel()
 
-    assert do(memory, "b", "c") == ([], ["a", "b"])
+    assert do(journal, "b", "c") == ([], ["a", "b"])
 
 
 async def test_questions_are_withdrawn_until_the_round_is_over(handler):
-    memory, a, b = handler(), OperationId("h", 1, "a", ""), OperationId("h", 2, "b", "")
-    memory.ask({a: "a?", b: "b?"})
-    memory.withdraw([a])
-    assert memory.questions == {"q2": (b, "b?")}
-    assert memory.has_asked.is_set()
+    journal, a, b = handler(), OperationId("h", 1, "a", ""), OperationId("h", 2, "b", "")
+    journal.ask({a: "a?", b: "b?"})
+    journal.withdraw([a])
+    assert journal.questions == {"q2": (b, "b?")}
+    assert journal.has_asked.is_set()
 
-    memory.withdraw([b])
-    assert not memory.has_asked.is_set()
+    journal.withdraw([b])
+    assert not journal.has_asked.is_set()
 
-    memory.ask({a: "a?"})
-    memory.scope.cancel()
-    memory.withdraw([a])
-    assert memory.questions == {"q3": (a, "a?")}
+    journal.ask({a: "a?"})
+    journal.scope.cancel()
+    journal.withdraw([a])
+    assert journal.questions == {"q3": (a, "a?")}
 
 
 def test_a_task_that_no_handler_started_has_no_operations(handler):
-    memory = handler()
+    journal = handler()
     LANE.set(None)
 
     with pytest.raises(LocalProtocolError, match="no lane"):
-        memory.begin_operation("price", b"")
+        journal.begin_operation("price", b"")
