@@ -341,21 +341,29 @@ class Catalogue:
             self._add(list(read_jobs(jobs)))
 
     def _add(self, batch: "Sequence[Indexed]") -> None:
-        database = self._database
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._delete([each.job.file for each in batch])
             for each in batch:
                 self._insert(each)
-        except BaseException:
-            database.execute("ROLLBACK")
-            raise
-        database.execute("COMMIT")
 
     def remove(self, files: Sequence[str]) -> None:
-        """Forget recordings, whose files are named relative to the folder."""
+        """Forget recordings, whose files are named relative to the folder.
+
+        Raises:
+            RecordingError: The catalogue cannot be written; it is unchanged.
+        """
+        with _reporting(self._path), self._transaction():
+            self._delete(files)
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        """Write all that the block changes, or nothing if it raises."""
         self._database.execute("BEGIN IMMEDIATE")
-        self._delete(files)
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
         self._database.execute("COMMIT")
 
     def _delete(self, files: Sequence[str]) -> None:

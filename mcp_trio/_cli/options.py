@@ -275,8 +275,8 @@ def flag_of(name: str) -> str:
 
 
 def is_given(value: object) -> bool:
-    """Return whether an option was given; None, False and () are values of options left out."""
-    return not (value is None or value is False or value == ())
+    """Return whether an option was given; None, False, () and {} are values of options left out."""
+    return not (value is None or value is False or value in ((), {}))
 
 
 def given_options(transport: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class BridgeCommand(TakesServerCommand):
 FROM is where clients connect:
   -                      one client, on stdin and stdout
   http://HOST:PORT/PATH  Streamable HTTP; PATH is mcp by default
-  ws://HOST:PORT/PATH    WebSocket; PATH is ws by default
+  ws://HOST:PORT/PATH    WebSocket; PATH is empty by default
   tcp://HOST:PORT        TCP, one message per line
   unix:PATH              a Unix socket for this user alone (0600), one message per line
 TO is the server: http://, https://, ws://, wss://, tcp://HOST:PORT, unix:PATH, or its command.

@@ -215,15 +215,16 @@ def replay_command(
     import msgspec
 
     has_command = command_after_dashes(context) is not None
+    live_options = [name for name, value in options.items() if is_given(value)]
     if target is not None and (has_command or not files):  # click takes the last FILE for TARGET
         files, target = (*files, target), None
     if not files:
         raise click.UsageError("name a FILE, and a TARGET or a URL, or a COMMAND after --")
     if where is not None:
-        others = (repeat, schedule, until, break_at, key, *options.values())
         if target is None or len(files) != 1 or not Path(files[0]).is_dir():
             raise click.UsageError("--where takes one folder and a TARGET")
-        if any(others) or all_divergences or allow_damaged or inputs:
+        others = (repeat, schedule, until, break_at, key, all_divergences, allow_damaged, inputs)
+        if any(map(is_given, others)) or live_options:
             raise click.UsageError(
                 "--where takes no other options than --mode, --jobs, --junit, --markdown and --json"
             )
@@ -258,7 +259,7 @@ def replay_command(
         context.exit(0 if report.is_same else 1)
     if target is None:
         raise click.UsageError("name a TARGET or a URL, or a COMMAND after --")
-    if any(options.values()):
+    if live_options:
         raise click.UsageError(
             "--header, --ignore, --timeout, --channel and --protocol-version"
             " need --inputs, a URL or a COMMAND"

@@ -72,7 +72,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         record: The record's number; None for damage of the file.
         ms: The time since the recording began.
         kind: The kind of record, or of damage.
-        channel: The session, in a recording of several.
+        channel: The session, in a recording of several; None for channel 0.
         lane: The lane of the record.
         request: The record of the request that the row is about.
         method: That request's method, or the notification's.
@@ -460,7 +460,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         in_window = [
             row
             for row in rows
-            if (self.channel is None or row.channel == self.channel)
+            if (self.channel is None or (row.channel or 0) == self.channel)
             and (not self.kinds or row.kind in self.kinds)
             and (self.begin is None or self.begin.value <= self.begin.position_of(row))
             and (self.end is None or self.end.position_of(row) <= self.end.value)

@@ -90,10 +90,10 @@ def replay_in_parallel(
     with fresh_server(target):  # an error is reported here rather than in each process
         pass
     work = partial(_replay_file, target, mode)
-    number = min(processes or os.cpu_count() or 1, len(files))
+    number = max(min(processes or os.cpu_count() or 1, len(files)), 1)
     # A process that is forked from one with threads may hang.
     context: Any = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max(number, 1), mp_context=context) as pool:
+    with ProcessPoolExecutor(number, mp_context=context) as pool:
         yield from pool.map(work, files, chunksize=min(_CHUNK, len(files) // number or 1))
 
 

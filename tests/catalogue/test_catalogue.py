@@ -226,3 +226,19 @@ def test_the_page_has_plots_and_loads_nothing(catalogue):
     assert "<script" not in shown
     assert "http" not in shown
     assert ">pay</text>" in shown
+
+
+def test_a_catalogue_that_could_not_be_written_can_be_written_later(folder, catalogue):
+    files = [row.file for row in catalogue.find()]
+    other = sqlite3.connect(folder / CATALOGUE, timeout=0)
+    rejects = (
+        "CREATE TRIGGER full BEFORE DELETE ON recordings BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    other.execute(rejects)
+    names = [file.removeprefix(f"{folder}/") for file in files]
+    with pytest.raises(RecordingError, match="full"):
+        catalogue.remove(names[:2])
+    other.execute("DROP TRIGGER full")
+    catalogue.remove(names[:1])
+    assert [row.file for row in catalogue.find()] == files[1:]
+    other.close()

@@ -200,6 +200,7 @@ def test_a_file_that_is_not_a_recording_is_reported_in_one_line(invoke, tmp_path
         ((WEATHER, "--repeat", "2", "--schedule", "-"), "--schedule takes one FILE"),
         (("--",), "no COMMAND follows --"),
         ((WEATHER, "--ignore", "$"), "need --inputs"),
+        ((WEATHER, "--channel", "0"), "need --inputs"),
         (("--inputs", WEATHER, "--ignore", "result"), "'result' is no JSON path"),
     ],
 )

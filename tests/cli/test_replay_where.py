@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Server
-from mcp_trio._replay.in_parallel import cause_of
+from mcp_trio._replay.in_parallel import cause_of, replay_in_parallel
 from mcp_trio._replay.targets import import_server
 from mcp_trio.recording import RecordOptions
 
@@ -110,6 +110,8 @@ def test_a_damaged_recording_is_an_error_of_its_own(invoke, shop):
         (["recordings", "none.py", "--where", "tool:sell"], 2, "none.py"),
         (["shop.py", "shop.py", "--where", "tool:sell"], 2, "takes one folder and a TARGET"),
         (["recordings", "shop.py", "--where", "", "--repeat", "2"], 2, "takes no other options"),
+        (["recordings", "shop.py", "--where", "", "--until", "0"], 2, "takes no other options"),
+        (["recordings", "shop.py", "--where", "", "--channel", "0"], 2, "takes no other options"),
         (["recordings", "shop.py", "--junit", "x"], 2, "need --where"),
         (["recordings", "shop.py", "--where", "", "--junit", "no/x"], 2, "cannot write no/x"),
     ],
@@ -117,6 +119,10 @@ def test_a_damaged_recording_is_an_error_of_its_own(invoke, shop):
 def test_what_cannot_be_replayed_is_reported(invoke, shop, arguments, status, text):
     shown = invoke("replay", *arguments)
     assert (shown.exit_code, text in shown.output) == (status, True)
+
+
+def test_no_recordings_have_no_outcomes(shop):
+    assert list(replay_in_parallel([], "shop.py")) == []
 
 
 def test_an_error_that_is_no_divergence_is_its_own_cause():

@@ -389,6 +389,8 @@ def shown(write, invoke):
     ("options", "records"),
     [
         ([], list(range(14))),
+        (["--channel", "0"], list(range(14))),
+        (["--channel", "1"], []),
         (["--lane", "r2"], [2, 4, 5, 8, 9, 10]),
         (["--lane", "r2.1"], [2, 8, 10]),
         (["--method", "pi*"], [11, 12]),
