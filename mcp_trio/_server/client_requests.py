@@ -49,7 +49,6 @@ from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.security import is_loopback
 from mcp_trio._server.introspection import (
     Field,
-    InvalidValue,
     class_of,
     fields_of,
     has_fields,
@@ -58,12 +57,13 @@ from mcp_trio._server.introspection import (
     strip_metadata,
 )
 from mcp_trio._server.type_adapters import (
+    InvalidValue,
     PydanticReading,
     TypeReader,
     convert,
+    description_in,
+    error_line,
     json_schema,
-    line,
-    text_in,
     type_name,
 )
 from mcp_trio._session.calls import ProgressCallback, Question
@@ -348,7 +348,7 @@ class _FormField:
         try:
             return convert(value, self.readable)
         except msgspec.ValidationError as error:
-            raise FormError([line(error, f".{self.name}")]) from error
+            raise FormError([error_line(error, f".{self.name}")]) from error
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of the field in the form.
@@ -357,7 +357,7 @@ class _FormField:
             TypeError: A form cannot have a field of the type.
             LocalProtocolError: The field asks for a secret, or its text contains a link.
         """
-        text = text_in(self.hint)
+        text = description_in(self.hint)
         described = ({} if text is None else {"description": text}) | {**self.json_schema}
         _check_field(self.name, described)
         schema = _subset(described, _TEXTS)

@@ -31,10 +31,10 @@ from mcp_trio._server.introspection import (
     strip_metadata,
 )
 from mcp_trio._server.type_adapters import (
+    error_line,
     is_plain,
     is_pydantic,
     json_schema,
-    line,
     no_json_form,
     pydantic_to_plain,
     structure,
@@ -503,7 +503,7 @@ def _typed(signature: "Signature", hint: Any) -> OutputSchema:
         try:
             decode(encoded)
         except msgspec.MsgspecError as error:
-            return [line(error).replace("arguments", "result", 1)]
+            return [error_line(error).replace("arguments", "result", 1)]
         return []
 
     if schema is None:

@@ -48,7 +48,7 @@ from mcp_trio._server.sessions import (
     transport_of,
 )
 from mcp_trio._server.signals import run_until_signal
-from mcp_trio._server.signatures import GivenSchema, RawSignature, Signature
+from mcp_trio._server.signatures import GivenSchemaSignature, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
 from mcp_trio._server.subscriptions import ChangeNotifier, list_changed
 from mcp_trio._session.session import Session
@@ -457,7 +457,10 @@ class Server:
         def register(handler: F) -> F:
             given_schema = {} if input_schema is None else {"given": input_schema}
             signature, runs_in_thread = self._inspect(
-                handler, GivenSchema if given_schema else Signature, thread=thread, **given_schema
+                handler,
+                GivenSchemaSignature if given_schema else Signature,
+                thread=thread,
+                **given_schema,
             )
             if output_schema is not None and structured is False:
                 raise ValueError("output_schema and structured=False contradict each other")

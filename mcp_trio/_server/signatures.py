@@ -36,12 +36,13 @@ from mcp_trio._server.type_adapters import (
     TypeReader,
     annotated,
     convert,
+    description_in,
+    error_line,
+    error_lines,
+    is_of_pydantic,
     json_schema,
-    line,
-    lines_of,
     plain_schema,
     structure,
-    text_in,
 )
 from mcp_trio.errors import MCPError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -121,16 +122,17 @@ class Docstring(msgspec.Struct, frozen=True):
 
 
 def parse_docstring(text: str) -> Docstring:
-    """Parse a docstring in the Google, NumPy or Sphinx style; omit sections not about parameters.
+    """Parse a docstring in the Google, NumPy or Sphinx style.
 
-    Text in a section for parameters that is not about a parameter goes into the description.
+    Sections about anything but parameters are left out. Text in a section of parameters that
+    describes none of them goes into the description.
     """
     clean = inspect.cleandoc(text)
     if "\n" not in clean and not clean.startswith(":"):
         return Docstring(clean, {})  # A single line has no sections, but those of Sphinx.
     parsed = (_parse_as(style, clean) for style in STYLES)
-    # The style that finds the most parameters is the right one, and of several the style that
-    # recognises the most sections, which leaves the shortest description.
+    # The docstring has the style that finds the most parameters; of several, the one that leaves
+    # the shortest description, since it recognises the most sections.
     return max(parsed, key=lambda found: (len(found.parameters), -len(found.description)))
 
 
@@ -189,7 +191,7 @@ def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
 
 def _is_pydantic_field(default: Any) -> bool:
     kind: type[Any] = default.__class__
-    return kind.__name__ == "FieldInfo" and kind.__module__.partition(".")[0] == "pydantic"
+    return kind.__name__ == "FieldInfo" and is_of_pydantic(kind)
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -278,14 +280,14 @@ class Signature:
         return parse_docstring(self._function.__doc__ or "")
 
     @functools.cached_property
-    def _all_parameters(self) -> list[DeclaredParameter]:
+    def _declared_parameters(self) -> list[DeclaredParameter]:
         return declared_parameters(self.handler)
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
         """The types of the parameters; a pydantic `Field` as a default belongs to its type."""
         hints: dict[str, Any] = {}
-        for item in self._all_parameters:
+        for item in self._declared_parameters:
             hint = resolved_hint(self._function, item)
             hints[item.name] = (
                 Annotated[hint, item.default] if _is_pydantic_field(item.default) else hint
@@ -306,7 +308,7 @@ class Signature:
         if not names:
             names = [
                 item.name
-                for item in self._all_parameters
+                for item in self._declared_parameters
                 if item.name == _CONTEXT_NAME and item.annotation is inspect.Parameter.empty
             ]
         if len(names) > 1:
@@ -321,7 +323,7 @@ class Signature:
     def parameters(self) -> dict[str, Parameter]:
         """The parameters that receive arguments, in the order of the function."""
         parameters: dict[str, Parameter] = {}
-        for item in self._all_parameters:
+        for item in self._declared_parameters:
             name, hint = item.name, self.hints[item.name]
             if name == self.context_parameter:
                 continue
@@ -331,7 +333,7 @@ class Signature:
                     json_schema(hint)
                 except Exception as error:
                     raise TypeError(f"{parameter_label(self._function, name)}: {error}") from error
-            description = text_in(self.hints[name]) or self.docstring.parameters.get(name)
+            description = description_in(self.hints[name]) or self.docstring.parameters.get(name)
             if description:
                 # It comes first, so that a `Meta` or `doc` in the annotation overrides it.
                 hint = annotated(hint, [msgspec.Meta(description=description)])
@@ -352,7 +354,7 @@ class Signature:
         is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
             default is not msgspec.NODEFAULT
             and type(default) not in _PLAIN_DEFAULTS
-            and self.reader.may_change(default)
+            and self.reader.may_be_mutable(default)
         )
         return Parameter(name, hint, default, is_mutable)
 
@@ -429,7 +431,7 @@ class Signature:
             try:
                 values = msgspec.json.decode(text)
             except _DECODE_ERRORS as syntax_error:
-                raise ArgumentsError([line(syntax_error)]) from error
+                raise ArgumentsError([error_line(syntax_error)]) from error
             raise ArgumentsError(self._errors_in(values, convert, error)) from error
 
     def decode_text(self, values: Mapping[str, str]) -> msgspec.Struct:
@@ -447,8 +449,8 @@ class Signature:
     def _errors_in(
         self, values: Any, read: Callable[[Any, Any], Any], error: Exception
     ) -> list[str]:
-        lines = lines_of(self.arguments_type, values, read=read, limits=self.limits)
-        return lines or [line(error)[: self.limits.messages.validation_error_chars_max]]
+        lines = error_lines(self.arguments_type, values, read=read, limits=self.limits)
+        return lines or [error_line(error)[: self.limits.messages.validation_error_chars_max]]
 
     def bind(self, arguments: msgspec.Struct, context: Any) -> dict[str, Any]:
         """Return the keyword arguments for a call of the handler."""
@@ -478,7 +480,7 @@ class RawSignature(Signature):
         Raises:
             TypeError: More parameters than values need a value.
         """
-        own = [item for item in self._all_parameters if item.name != self.context_parameter]
+        own = [item for item in self._declared_parameters if item.name != self.context_parameter]
         needed = own[:1] + [item for item in own[1:] if item.default is inspect.Parameter.empty]
         for item in needed[self.values_max :]:
             raise TypeError(
@@ -511,7 +513,7 @@ class RawSignature(Signature):
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
-class GivenSchema(RawSignature):
+class GivenSchemaSignature(RawSignature):
     """The signature of a tool that was registered with a JSON Schema; its arguments are one dict.
 
     Raises:

@@ -17,7 +17,7 @@ from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._server.signatures import (
     ArgumentsError,
     Docstring,
-    GivenSchema,
+    GivenSchemaSignature,
     Parameter,
     RawSignature,
     Signature,
@@ -88,7 +88,7 @@ _KNOWN_KEYWORDS: Final = frozenset(
 
 @attrs.define(eq=False, repr=False)
 class ToolTransform:
-    """The way from the arguments of a transformed tool to a call of its base.
+    """The changes that make a transformed tool of another tool, its base.
 
     Attributes:
         base: The tool that the transformed tool was made of.
@@ -111,7 +111,7 @@ class ToolTransform:
 
     def __attrs_post_init__(self) -> None:
         tool, base, changes = self.base.name, self.base.signature, self.changes
-        given = base.given if isinstance(base, GivenSchema) else None
+        given = base.given if isinstance(base, GivenSchemaSignature) else None
         known = [*base.parameters] if given is None else [*given.get("properties", {})]
         change: Any
         for name, change in changes.items():
@@ -161,11 +161,12 @@ class ToolTransform:
             "limits": base.limits,
             "converter": base.converter,
         }
-        if isinstance(base, GivenSchema):
-            return TransformedSchema(transform=self, given=self._changed(base.given), **kept)
-        return TransformedParameters(transform=self, **kept)
+        if isinstance(base, GivenSchemaSignature):
+            given = self._changed_schema(base.given)
+            return TransformedSchemaSignature(transform=self, given=given, **kept)
+        return TransformedSignature(transform=self, **kept)
 
-    def _changed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _changed_schema(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON Schema of the arguments that are left, under their new names."""
         properties: dict[str, Any] = {}
         required = list(given.get("required", ()))
@@ -207,7 +208,7 @@ class ToolTransform:
                 raise TypeError(f"the argument {name!r} has the name {new!r} here")
             values[old_names.get(name, name)] = value
         base = self.base.signature
-        if isinstance(base, GivenSchema):
+        if isinstance(base, GivenSchemaSignature):
             return values
         for old, new in self.names.items():
             if old not in values and base.parameters[old].is_required:
@@ -216,7 +217,7 @@ class ToolTransform:
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
-class TransformedParameters(Signature):
+class TransformedSignature(Signature):
     """The signature of a transformed tool whose arguments come from the parameters of a function.
 
     Attributes:
@@ -266,7 +267,7 @@ class TransformedParameters(Signature):
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
-class TransformedSchema(GivenSchema):
+class TransformedSchemaSignature(GivenSchemaSignature):
     """The signature of a transformed tool that was registered with a JSON Schema.
 
     Attributes:

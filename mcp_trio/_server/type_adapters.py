@@ -11,7 +11,7 @@ custom type: for a value of that type msgspec calls `structure`, its `dec_hook`,
 - `ConverterReading`: a class that the user's cattrs `Converter` supports;
 - `PydanticReading`: a class of pydantic, or a type with pydantic's `Field`.
 
-`convert` decodes a value, `lines_of` returns a line for each validation error in one, and
+`convert` decodes a value, `error_lines` returns a line for each validation error in one, and
 `json_schema` returns the JSON Schema of a type that `readable` returned. cattrs and pydantic are
 optional. They and annotated-types are imported only when a type or constraint of theirs is used.
 """
@@ -37,7 +37,6 @@ import msgspec.inspect
 
 from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio._server.introspection import (
-    InvalidValue,
     class_of,
     count_known_keys,
     declared_parameters,
@@ -60,6 +59,18 @@ from mcp_trio.limits import Limits
 if TYPE_CHECKING:
     from cattrs import Converter
     from cattrs.errors import ForbiddenExtraKeysError
+
+
+class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
+    """A value is invalid; `errors` has a pair of a path inside the value and a text for each error.
+
+    The text of this error is that of the first of `errors`, in the form of msgspec's texts.
+    """
+
+    def __init__(self, errors: Sequence[tuple[str, str]]) -> None:
+        path, text = errors[0]
+        super().__init__(f"{text} - at `${path}`" if path else text)
+        self.errors = errors
 
 
 # Stand-ins --------------------------------------------------------------------------------------
@@ -259,12 +270,19 @@ class ClassReading(SingleReading):
 # Constraints of `annotated-types` ---------------------------------------------------------------
 #
 # A constraint becomes a keyword of `msgspec.Meta` where msgspec supports that for the type, and
-# else a check after decoding. A constraint without a row in `_rules` is an error, since users would
-# rely on a check that does not happen.
+# else a check after decoding. A constraint without a row in `_constraint_kinds` is an error, since
+# users would rely on a check that does not happen.
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """A kind of constraint; without `holds`, only msgspec can check it."""
+class ConstraintKind(msgspec.Struct, frozen=True):
+    """A kind of constraint.
+
+    Attributes:
+        member: The attribute of the constraint that has the bound.
+        keyword: The keyword of `msgspec.Meta` for it.
+        text: The end of the error text, with a place for the bound.
+        holds: Compares a value with the bound; without it, only msgspec can check the constraint.
+    """
 
     member: str
     keyword: str
@@ -273,22 +291,22 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 @functools.cache
-def _rules() -> dict[type, Rule]:
+def _constraint_kinds() -> dict[type, ConstraintKind]:
     import annotated_types as at
 
     return {
-        at.Ge: Rule("ge", "ge", ">= {}", operator.ge),
-        at.Gt: Rule("gt", "gt", "> {}", operator.gt),
-        at.Le: Rule("le", "le", "<= {}", operator.le),
-        at.Lt: Rule("lt", "lt", "< {}", operator.lt),
-        at.MultipleOf: Rule(
+        at.Ge: ConstraintKind("ge", "ge", ">= {}", operator.ge),
+        at.Gt: ConstraintKind("gt", "gt", "> {}", operator.gt),
+        at.Le: ConstraintKind("le", "le", "<= {}", operator.le),
+        at.Lt: ConstraintKind("lt", "lt", "< {}", operator.lt),
+        at.MultipleOf: ConstraintKind(
             "multiple_of",
             "multiple_of",
             "that's a multiple of {}",
             lambda value, unit: not value % unit,
         ),
-        at.MinLen: Rule("min_length", "min_length"),
-        at.MaxLen: Rule("max_length", "max_length"),
+        at.MinLen: ConstraintKind("min_length", "min_length"),
+        at.MaxLen: ConstraintKind("max_length", "max_length"),
     }
 
 
@@ -320,7 +338,7 @@ def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
             kept.append(msgspec.Meta(description=item.documentation))
         else:
             (limits if isinstance(item, at.BaseMetadata) else kept).append(item)
-    limited = _limited(hint, limits) if limits else hint
+    limited = _with_limits(hint, limits) if limits else hint
     return annotated(limited, kept)
 
 
@@ -342,27 +360,29 @@ def _ungrouped(metadata: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-def _limited(hint: Any, limits: Sequence[Any]) -> Any:
+def _with_limits(hint: Any, limits: Sequence[Any]) -> Any:
     import annotated_types as at
 
     if is_union(hint):  # A constraint of a union applies to each member but None.
         union: Any = typing.Union
         members = typing.get_args(hint)
-        return union[tuple(it if it is types.NoneType else _limited(it, limits) for it in members)]
+        return union[
+            tuple(it if it is types.NoneType else _with_limits(it, limits) for it in members)
+        ]
     known: dict[str, Any] = {}
     checks: list[Callable[[Any], None]] = []
     for limit in limits:
         keywords: dict[str, Any] = {}
         if isinstance(limit, at.Timezone) and (limit.tz is None or limit.tz is ...):
             keywords = {"tz": limit.tz is not None}
-        elif rule := _rules().get(limit.__class__):
+        elif rule := _constraint_kinds().get(limit.__class__):
             keywords = {rule.keyword: getattr(limit, rule.member)}
         if keywords and _is_constraint_accepted(hint, known | keywords):
             known |= keywords
         else:
-            checks.append(_check(hint, limit))
+            checks.append(_check_for(hint, limit))
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
-    make = functools.partial(_checked, checks)
+    make = functools.partial(_run_checks, checks)
     return stand_in(type_name(strip_metadata(hint)), DerivedReading(hint, make)) if checks else hint
 
 
@@ -377,21 +397,21 @@ def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
 # Checks that msgspec cannot make ----------------------------------------------------------------
 
 
-def _checked(checks: Iterable[Callable[[Any], None]], value: Any) -> Any:
+def _run_checks(checks: Iterable[Callable[[Any], None]], value: Any) -> Any:
     for check in checks:
         check(value)
     return value
 
 
-def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
+def _check_for(hint: Any, limit: Any) -> Callable[[Any], None]:
     import annotated_types as at
 
     name = type_name(strip_metadata(hint))
     if isinstance(limit, at.Predicate):
         called = getattr(limit.func, "__name__", "<lambda>")
         text = f"another `{name}`" if called == "<lambda>" else f"`{name}` that `{called}` accepts"
-        return functools.partial(_hold, limit.func, f"Expected {text}")
-    rule = _rules().get(limit.__class__)
+        return functools.partial(_require, limit.func, f"Expected {text}")
+    rule = _constraint_kinds().get(limit.__class__)
     if rule is None:
         raise TypeError(f"the constraint {limit!r} is not supported")
     bound, holds, kind = getattr(limit, rule.member), rule.holds, strip_metadata(hint)
@@ -400,10 +420,10 @@ def _check(hint: Any, limit: Any) -> Callable[[Any], None]:
     if holds is None or not is_comparable:
         raise TypeError(f"the constraint {limit!r} does not fit {name}")
     text = f"Expected `{name}` {rule.text.format(bound)}"
-    return functools.partial(_hold, lambda value: holds(value, bound), text)
+    return functools.partial(_require, lambda value: holds(value, bound), text)
 
 
-def _hold(holds: Callable[[Any], Any], text: str, value: Any) -> None:
+def _require(holds: Callable[[Any], Any], text: str, value: Any) -> None:
     if not holds(value):
         raise ValueError(text)
 
@@ -440,7 +460,7 @@ def has_hook(converter: "Converter", hint: Any) -> bool:
     return True
 
 
-def input_of(converter: "Converter", hint: Any) -> Any:
+def hook_input_type(converter: "Converter", hint: Any) -> Any:
     """Return the annotation of the first parameter of the hook for a type, `Any` if it has none."""
     hook: Any = converter.get_structure_hook(hint)
     try:
@@ -456,11 +476,11 @@ class ConverterReading(SingleReading):
 
     hint: Any
     converter: "Converter"
-    taken: Any
+    input_type: Any
 
     @property
     def inner(self) -> Sequence[Any]:
-        return (self.taken,)
+        return (self.input_type,)
 
     def read(self, value: Any, *, strict: bool) -> Any:
         """Return the value that the hook makes.
@@ -469,9 +489,9 @@ class ConverterReading(SingleReading):
             InvalidValue: The value is invalid; the error holds all validation errors.
             Exception: The hook failed in a way that invalid input does not explain.
         """
-        taken = convert(value, self.taken, strict=strict)
+        hook_input = convert(value, self.input_type, strict=strict)
         try:
-            return self.converter.structure(taken, self.hint)
+            return self.converter.structure(hook_input, self.hint)
         except Exception as error:
             if not _is_rejection(error):
                 raise
@@ -547,36 +567,38 @@ _encode: Final = msgspec.json.Encoder().encode
 def is_pydantic(hint: Any) -> bool:
     """Return whether pydantic decodes the type: its classes, and types with its `Field`."""
     if typing.get_origin(hint) is Annotated:
-        return any(_is_own(item.__class__) for item in hint.__metadata__)
+        return any(is_of_pydantic(item.__class__) for item in hint.__metadata__)
     kind = class_of(hint)
-    return inspect.isclass(kind) and (_is_own(kind) or hasattr(kind, "__pydantic_validator__"))
+    return inspect.isclass(kind) and (
+        is_of_pydantic(kind) or hasattr(kind, "__pydantic_validator__")
+    )
 
 
-def text_in(hint: Any) -> str | None:
+def description_in(hint: Any) -> str | None:
     """Return the description in an annotation: that of pydantic's `Field`, else its first text.
 
     `Annotated[str, "the city"]` has a text. A description by `msgspec.Meta`, or by `doc` of
     annotated-types, is part of the readable type.
     """
     metadata = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
-    fields = [getattr(it, "description", None) for it in metadata if _is_own(it.__class__)]
+    fields = [getattr(it, "description", None) for it in metadata if is_of_pydantic(it.__class__)]
     texts = [item for item in metadata if isinstance(item, str)]
     return next(filter(None, [*reversed(fields), *texts]), None)
 
 
-def _is_own(kind: type) -> bool:
+def is_of_pydantic(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "pydantic"
 
 
 def pydantic_to_plain(value: Any) -> Any:
     """Return the plain JSON of a pydantic value, with aliases as keys and sets as sorted lists."""
-    dump = _adapter(value.__class__).dump_python
+    dump = _pydantic_adapter(value.__class__).dump_python
     return _in_order(dump(value, mode="json", by_alias=True), dump(value, by_alias=True))
 
 
 def _in_order(plain: Any, value: Any) -> Any:
     """Return `plain` with each set sorted: pydantic's order would depend on the hash seed."""
-    row = _ROWS.get((plain.__class__, value.__class__))
+    row = _REORDERED.get((plain.__class__, value.__class__))
     return plain if row is None or len(plain) != len(value) else row(plain, value)
 
 
@@ -593,7 +615,7 @@ def _set(plain: list[Any], _value: object) -> list[Any]:
     return sorted(plain, key=_encode)
 
 
-_ROWS: Final[dict[tuple[type, type], Callable[[Any, Any], Any]]] = {
+_REORDERED: Final[dict[tuple[type, type], Callable[[Any, Any], Any]]] = {
     (dict, dict): _dict,
     (list, list): _list,
     (list, tuple): _list,
@@ -603,7 +625,7 @@ _ROWS: Final[dict[tuple[type, type], Callable[[Any, Any], Any]]] = {
 
 
 @functools.lru_cache
-def _adapter(hint: Any) -> Any:
+def _pydantic_adapter(hint: Any) -> Any:
     return importlib.import_module("pydantic").TypeAdapter(hint)
 
 
@@ -624,7 +646,7 @@ class PydanticReading(msgspec.Struct, frozen=True, eq=False):
         """
         try:
             # A strict model accepts a date or a tuple only from JSON text.
-            return _adapter(self.hint).validate_json(_encode(value))
+            return _pydantic_adapter(self.hint).validate_json(_encode(value))
         except importlib.import_module("pydantic").ValidationError as error:
             errors: list[tuple[str, str]] = []
             for details in error.errors(
@@ -632,7 +654,7 @@ class PydanticReading(msgspec.Struct, frozen=True, eq=False):
             ):
                 kind, location = details["type"], details["loc"]
                 text = _TEXTS.get(kind) or _PYDANTIC_JARGON.sub("", details["msg"])
-                errors.append((_path(location, value, is_missing=kind == "missing"), text))
+                errors.append((_pydantic_path(location, value, is_missing=kind == "missing"), text))
             raise InvalidValue(errors) from error
 
     def likeliest(self, _value: Any) -> Any | None:
@@ -649,8 +671,8 @@ class PydanticReading(msgspec.Struct, frozen=True, eq=False):
         return schema
 
     def _schema(self, names: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        schema: dict[str, Any] = _adapter(self.hint).json_schema(
-            ref_template=f"#/$defs/{names}", schema_generator=_generator()
+        schema: dict[str, Any] = _pydantic_adapter(self.hint).json_schema(
+            ref_template=f"#/$defs/{names}", schema_generator=_schema_generator()
         )
         own = {names.format(model=name): it for name, it in schema.pop("$defs", {}).items()}
         if "title" in schema and isinstance(self.hint, type):
@@ -667,7 +689,7 @@ _UNUSUAL_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
 
 
 @functools.cache
-def _generator() -> Any:
+def _schema_generator() -> Any:
     """Return a schema generator that does not derive titles from the names of fields."""
     base: Any = importlib.import_module("pydantic.json_schema").GenerateJsonSchema
 
@@ -683,19 +705,19 @@ _TEXTS: Final = {"missing": "missing", "extra_forbidden": "unknown field"}
 _PYDANTIC_JARGON: Final = re.compile(r"\A(?:Input|Value error,|Assertion failed,) ")
 
 
-def _path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
+def _pydantic_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
     """Return the path in `value`, without the names of union members that pydantic adds."""
     path = ""
     for key in location:
         keys = range(len(value)) if value.__class__ is list else value
-        if _KEYS.get(value.__class__) is type(key) and key in keys:
+        if _KEY_TYPES.get(value.__class__) is type(key) and key in keys:
             path += path_step(key)
             value = value[key]
     return path + path_step(location[-1]) if is_missing else path
 
 
 # The type of the keys of each container.
-_KEYS: Final[dict[type, type]] = {dict: str, list: int}
+_KEY_TYPES: Final[dict[type, type]] = {dict: str, list: int}
 
 
 # JSON Schemas -----------------------------------------------------------------------------------
@@ -710,20 +732,20 @@ def json_schema(hint: Any) -> dict[str, Any]:
     Raises:
         TypeError: A type in it has no JSON form, or is not readable.
     """
-    found = _Found()
-    (schema, *others), definitions = found.all_of(hint)
-    inner_types = [inner for kind in found.stand_ins for inner in kind.reading.inner]
+    components = _SchemaComponents()
+    (schema, *others), definitions = components.collect(hint)
+    inner_types = [inner for kind in components.stand_ins for inner in kind.reading.inner]
     orders = _declared_orders([hint, *inner_types])
     for part in (schema, *others, *definitions.values()):
-        _complete(part, orders)
+        _normalize(part, orders)
     for definition in definitions.values():
         definition.pop("title", None)
     replaced: dict[str, Any] = {}
-    for number, kind in enumerate(found.stand_ins):
+    for number, kind in enumerate(components.stand_ins):
         inner = [others.pop(0) for _ in kind.reading.inner]
-        replaced[_mark(number)] = kind.reading.schema(inner, definitions)
+        replaced[_temporary_ref(number)] = kind.reading.schema(inner, definitions)
     complete = schema | {"$defs": definitions} if definitions else schema
-    resolved: dict[str, Any] = _resolved(complete, replaced)
+    resolved: dict[str, Any] = _with_refs_replaced(complete, replaced)
     return resolved
 
 
@@ -799,7 +821,7 @@ def _values_with_types(values: Iterable[Any]) -> frozenset[Any]:
     return frozenset((type(value), value) for value in values)
 
 
-def _complete(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]]) -> None:
+def _normalize(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]]) -> None:
     """Give a schema by msgspec the order of the code, and the keywords that hosts depend on.
 
     msgspec sorts the values of an `enum` and the keys of a `TypedDict`. It leaves out the `type` of
@@ -826,21 +848,25 @@ def _complete(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]]
     for key in _SCHEMAS_BY_NAME:
         inner += schema.get(key, {}).values()
     for part in inner:
-        _complete(part, orders)
+        _normalize(part, orders)
 
 
-def _mark(number: int) -> str:
+def _temporary_ref(number: int) -> str:
     """Return the temporary `$ref` of a stand-in, which is used until all names are known."""
     return f"stand-in:{number}"
 
 
-class _Found:
-    """The stand-ins found in a type, each once."""
+class _SchemaComponents:
+    """The schemas that msgspec makes for a type and for the stand-ins in it.
+
+    Attributes:
+        stand_ins: The stand-ins in the type, each once.
+    """
 
     def __init__(self) -> None:
         self.stand_ins: list[StandIn] = []
 
-    def all_of(self, hint: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def collect(self, hint: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return the schemas of `hint` and of all inner types of the stand-ins, and definitions.
 
         One call of msgspec gets all types, because names are unique only within a call.
@@ -864,26 +890,27 @@ class _Found:
             raise no_json_form(kind)
         if kind not in self.stand_ins:
             self.stand_ins.append(kind)
-        return {"$ref": _mark(self.stand_ins.index(kind))}
+        return {"$ref": _temporary_ref(self.stand_ins.index(kind))}
 
 
-def _resolved(schema: Any, replaced: dict[str, Any]) -> Any:
+def _with_refs_replaced(schema: Any, replaced: dict[str, Any]) -> Any:
     """Return the schema with each temporary `$ref` replaced; other keys beside the `$ref` win."""
     if isinstance(schema, list):
-        return [_resolved(item, replaced) for item in cast("Sequence[Any]", schema)]
+        return [_with_refs_replaced(item, replaced) for item in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     given = cast("dict[str, Any]", schema)
-    members = {key: _resolved(it, replaced) for key, it in given.items()}
+    members = {key: _with_refs_replaced(it, replaced) for key, it in given.items()}
     found = replaced.get(str(members.get("$ref")))
     if found is None:
         return members
     del members["$ref"]
-    return _resolved(found, replaced) | members
+    return _with_refs_replaced(found, replaced) | members
 
 
 # From annotations to readable types -------------------------------------------------------------
 
+# The beginning of msgspec's error for a union whose members it cannot tell apart.
 _REJECTS_UNIONS: Final = "Type unions"
 
 
@@ -904,13 +931,13 @@ class TypeReader:
             TypeError: A constraint cannot be checked, or the members of a union cannot be
                 distinguished.
         """
-        custom = self._custom(hint)
+        custom = self._reading(hint)
         if custom is not None:
             return stand_in(type_name(hint), custom)
         if hint is object:
             return Any
         if has_fields(hint):
-            if not any(map(self._is_foreign, reachable([hint]))):
+            if not any(map(self._needs_stand_in, reachable([hint]))):
                 return hint
             if hint not in self._built:
                 self._built[hint] = stand_in(type_name(hint), ClassReading(hint, self.readable))
@@ -935,34 +962,34 @@ class TypeReader:
             raise TypeError(f"{type_name(hint)} is recursive: make its members structs with a tag")
         return stand_in(type_name(hint), UnionReading([*zip(members, inner, strict=True)]))
 
-    def may_change(self, value: Any) -> bool:
-        """Return whether a value is mutable; values of the types in `_CUSTOM` are not."""
+    def may_be_mutable(self, value: Any) -> bool:
+        """Return whether a value may be mutable; those in `_STANDARD_READINGS` are not."""
         kind = value.__class__
-        return has_fields(kind) or not isinstance(self._custom(kind), DerivedReading | None)
+        return has_fields(kind) or not isinstance(self._reading(kind), DerivedReading | None)
 
-    def _is_foreign(self, hint: Any) -> bool:
+    def _needs_stand_in(self, hint: Any) -> bool:
         """Return whether the hint itself, not a part of it, needs a stand-in."""
-        if hint is object or self._custom(hint) is not None:
+        if hint is object or self._reading(hint) is not None:
             return True
         if typing.get_origin(hint) is Annotated:
             return is_constrained(hint.__metadata__)
         return is_union(hint) and not _is_union_accepted(hint)
 
-    def _custom(self, hint: Any) -> Reading | None:
+    def _reading(self, hint: Any) -> Reading | None:
         if is_pydantic(hint):
             return PydanticReading(hint)
         for base in hint.__mro__ if isinstance(hint, type) else ():
-            if base in _CUSTOM:
-                return _CUSTOM[base](hint)
+            if base in _STANDARD_READINGS:
+                return _STANDARD_READINGS[base](hint)
         if self.converter is None or not has_hook(self.converter, hint):
             return None
-        taken = input_of(self.converter, hint)
+        input_type = hook_input_type(self.converter, hint)
         try:
-            taken = TypeReader().readable(taken)
-            json_schema(taken)
+            input_type = TypeReader().readable(input_type)
+            json_schema(input_type)
         except (TypeError, NameError):  # The hook's own type is not readable without the converter.
-            taken = Any
-        return ConverterReading(hint, self.converter, taken)
+            input_type = Any
+        return ConverterReading(hint, self.converter, input_type)
 
 
 def _is_union_accepted(union: Any) -> bool:
@@ -981,7 +1008,7 @@ def _flag(kind: Any) -> Reading:
     return DerivedReading(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
 
 
-_CUSTOM: Final[dict[type, Callable[[Any], Reading]]] = {
+_STANDARD_READINGS: Final[dict[type, Callable[[Any], Reading]]] = {
     enum.Flag: _flag,
     pathlib.PurePath: lambda kind: DerivedReading(str, kind),
 }
@@ -997,19 +1024,19 @@ _AT: Final = " - at "
 _PATH: Final = re.compile(r"(`key` in )?`\$([^`]*)`")
 
 
-def line(error: Exception, path: str = "") -> str:
+def error_line(error: Exception, path: str = "") -> str:
     """Return "Expected `int`, got `str` - at `$.days[0]`" as "days[0]: expected int, got str"."""
-    prefix, inner, text = _split(str(error))
+    prefix, inner, text = _split_path(str(error))
     # attrs' validators raise errors with further arguments; the first one is the text.
     match error.__cause__:
         case TypeError(args=(str(first), _, *_)) | ValueError(args=(str(first), _, *_)):
             text = first or text
         case _:
             pass
-    return prefix + _line(path + inner, text)
+    return prefix + _format_line(path + inner, text)
 
 
-def _split(text: str) -> tuple[str, str, str]:
+def _split_path(text: str) -> tuple[str, str, str]:
     """Return "key in " for an error about a key (else ""), its path, and the rest of the text."""
     prefix = path = ""
     while found := _PATH.fullmatch(text.rpartition(_AT)[2]):  # The outermost path comes last.
@@ -1019,12 +1046,12 @@ def _split(text: str) -> tuple[str, str, str]:
     return prefix.replace("`", ""), path, text
 
 
-def _line(path: str, text: str) -> str:
+def _format_line(path: str, text: str) -> str:
     plain = " ".join(text.replace("`", "").split())
     return f"{path.removeprefix('.') or 'arguments'}: {plain[:1].lower()}{plain[1:]}"
 
 
-def lines_of(
+def error_lines(
     hint: Any, value: Any, *, read: Callable[[Any, Any], Any], limits: Limits
 ) -> list[str]:
     """Return a short line for each validation error in `value`, within `limits`.
@@ -1032,7 +1059,9 @@ def lines_of(
     `read` decodes a value as a readable type, or raises. The result may be empty, because JSON text
     can be invalid although the values in it are valid.
     """
-    found = _Walk(read, limits).inside(hint, value, "", limits.messages.validation_error_depth_max)
+    found = _Walk(read, limits).errors_inside(
+        hint, value, "", limits.messages.validation_error_depth_max
+    )
     return shortened(
         [*itertools.islice(found, limits.messages.validation_error_members_max)], limits
     )
@@ -1044,12 +1073,12 @@ class _Walk(msgspec.Struct, frozen=True):
     read: Callable[[Any, Any], Any]
     limits: Limits
 
-    def at(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
-        """Yield the errors inside the value, or else the error of the value itself."""
+    def errors_of(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
+        """Yield the errors of the value's members, or else the error of the value itself."""
         try:
             self.read(value, hint)
         except msgspec.ValidationError as error:
-            inside = self.inside(hint, value, path, depth) if depth else iter(())
+            inside = self.errors_inside(hint, value, path, depth) if depth else iter(())
             first = next(inside, None)
             if first is not None:
                 yield first
@@ -1060,24 +1089,24 @@ class _Walk(msgspec.Struct, frozen=True):
             while cause is not None and not isinstance(cause, InvalidValue):
                 cause = cause.__cause__
             if cause is None or str(cause) != str(error):
-                yield line(error, path)
+                yield error_line(error, path)
                 return
             for inner, message in cause.errors:
-                _, deeper, text = _split(message)
-                yield _line(path + inner + deeper, text)
+                _, deeper, text = _split_path(message)
+                yield _format_line(path + inner + deeper, text)
 
-    def inside(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
+    def errors_inside(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
         """Yield the errors of the members of the value."""
         hint = strip_metadata(hint)
         if isinstance(hint, StandIn):
             likely = hint.reading.likeliest(value)
-            return iter(()) if likely is None else self.at(likely, value, path, depth)
+            return iter(()) if likely is None else self.errors_of(likely, value, path, depth)
         if is_union(hint):
             members = [it for it in typing.get_args(hint) if it is not types.NoneType]
             likely = max(members, key=lambda member: count_known_keys(member, value))
             if len(members) > 1 and count_known_keys(likely, value) < 0:
                 return iter(())  # The error of the union helps most.
-            return self.inside(likely, value, path, depth)
+            return self.errors_inside(likely, value, path, depth)
         if isinstance(value, dict) and is_object_type(hint):
             walk = self._fields if has_fields(hint) else self._members
             return walk(hint, cast("dict[str, Any]", value), path, depth - 1)
@@ -1089,21 +1118,21 @@ class _Walk(msgspec.Struct, frozen=True):
         fields = {field.wire_name: field for field in fields_of(hint)}
         for name, field in fields.items():
             if name in value:
-                yield from self.at(field.hint, value[name], path + self._step(name), depth)
+                yield from self.errors_of(field.hint, value[name], path + self._step(name), depth)
             elif field.is_required:
-                yield _line(path + self._step(name), "missing")
+                yield _format_line(path + self._step(name), "missing")
         if is_closed(hint):
             what = "field" if path else "argument"
             for name in value:
                 if name not in fields and name != tag_of(hint)[1]:
-                    yield _line(path + self._step(name), f"unknown {what}")
+                    yield _format_line(path + self._step(name), f"unknown {what}")
 
     def _members(self, hint: Any, value: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
         _, member_hint = typing.get_args(hint) or (str, Any)
         for key, member in itertools.islice(
             value.items(), self.limits.messages.validation_error_members_max
         ):
-            yield from self.at(member_hint, member, path + self._step(key), depth)
+            yield from self.errors_of(member_hint, member, path + self._step(key), depth)
 
     def _items(self, hint: Any, value: Sequence[Any], path: str, depth: int) -> Iterator[str]:
         item_hints: Iterable[Any]
@@ -1117,7 +1146,7 @@ class _Walk(msgspec.Struct, frozen=True):
         for index, (item_hint, item) in enumerate(
             itertools.islice(pairs, self.limits.messages.validation_error_members_max)
         ):
-            yield from self.at(item_hint, item, f"{path}[{index}]", depth)
+            yield from self.errors_of(item_hint, item, f"{path}[{index}]", depth)
 
     def _step(self, key: str) -> str:
         """Return the path step for a key, which is shortened if it is long."""

@@ -34,7 +34,7 @@ from mcp_trio import Server
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio._server.results import JsonWriter, tool_result
 from mcp_trio._server.signatures import ArgumentsError
-from mcp_trio._server.type_adapters import TypeReader, convert, json_schema, line
+from mcp_trio._server.type_adapters import TypeReader, convert, error_line, json_schema
 from tests.server.conftest import signature, signature_of
 
 Value = TypeVar("Value")
@@ -561,7 +561,7 @@ def test_constraints_that_msgspec_lacks_are_checked_after_decoding(hint, good, b
     assert convert(good, readable(hint)) is not ...
     with pytest.raises(msgspec.ValidationError) as caught:
         convert([bad], readable(list[hint]))
-    assert line(caught.value) == f"[0]: {expected}"
+    assert error_line(caught.value) == f"[0]: {expected}"
 
 
 @pytest.mark.parametrize(
