@@ -30,7 +30,7 @@ from mcp_trio._server.client_requests import (
     SamplingInput,
     SamplingOptions,
     UrlElicitation,
-    answers,
+    ask_client,
 )
 from mcp_trio._server.effects import NO_RESULT, Opaque, active_context, effect_of
 from mcp_trio._server.introspection import returns_awaitable
@@ -587,7 +587,7 @@ class Context(BaseContext):
         The questions are `Elicitation`, `UrlElicitation`, `Sampling` and `Roots` objects. A
         stateless client gets all of them with one response. If one fails, all fail.
         """
-        return await answers(self._handling, self._served, questions)
+        return await ask_client(self._handling, self._served, questions)
 
     # Notifying the client.
 
@@ -844,7 +844,7 @@ class ThreadContext(BaseContext):
 
     def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]:
         """Ask several questions at once, and return the answers; see `Context.ask_all`."""
-        return self._bridge.call(answers, self._handling, self._served, questions)
+        return self._bridge.call(ask_client, self._handling, self._served, questions)
 
     # Notifying the client.
 

@@ -531,7 +531,7 @@ async def _asked(
         params.pop("_meta", None)  # It belongs to the connection to the mounted server.
         (ask,) = prepared(handling, served, [ask_of(question.method, params)])
         report = partial(call.report_to_server, question.number)
-        asked = msgspec.structs.replace(ask.asked(), on_progress=report)
+        asked = msgspec.structs.replace(ask.question(), on_progress=report)
         (result,) = await ask_all(handling, [asked])
     except RequestError as error:
         return ClientAnswer(failure=Failure(error.code, error.message, error.data))

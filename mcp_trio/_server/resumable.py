@@ -156,7 +156,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         check_capabilities(handling.request.peer, list(asks.values()))
         requests = {
             key: types.InputRequest(method=asked.method, params=asked.params)
-            for key, asked in ((key, ask.asked()) for key, ask in asks.items())
+            for key, asked in ((key, ask.question()) for key, ask in asks.items())
         }
         text = None
         if result.request_state is not None:
@@ -189,7 +189,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
                 await _performed(handling, "state.pause", None, pause)
                 pause_seconds = min(2 * pause_seconds, limits.requests.round_pause_seconds_max)
             questions = prepared(handling, served, list(asks.values()))
-            answers = await ask_all(handling, [question.asked() for question in questions])
+            answers = await ask_all(handling, [question.question() for question in questions])
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(asks, answers, strict=True))
             after = await served.run_handler(handling)

@@ -30,7 +30,7 @@ from mcp_trio import (
     types,
 )
 from mcp_trio._protocol.client_features import check_form
-from mcp_trio._server.client_requests import FormError, form_of
+from mcp_trio._server.forms import FormError, form_of
 from mcp_trio.errors import (
     CapabilityMissing,
     LocalProtocolError,
