@@ -42,7 +42,7 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext
-from mcp_trio._session.effects import Effect, begin, is_cancelled_now, recorded_outcome
+from mcp_trio._session.effects import Effect, is_cancelled_now, recorded_outcome, start_effect
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Outcome, Recording, Sequencer
@@ -292,7 +292,7 @@ class LifespanRun:
                         error: BaseException | None = None
                         was_cancelled = False
                         try:
-                            deadline = begin(self, _SESSIONS, self.lane)
+                            deadline = start_effect(self, _SESSIONS, self.lane)
                             was_cancelled = deadline == -math.inf
                             if not was_cancelled:
                                 self.lane.begin_effect(deadline)
@@ -366,7 +366,7 @@ class LifespanRun:
             self.sequencer.resumed(self.lane, "cxl")
         elif isinstance(self.sequencer, LifespanRecording):  # The process ends, as by Ctrl-C.
             self.sequencer.is_over = True
-        self.lane.begin_effect(math.inf)
+        self.lane.end_effect()
 
     def _record_end(self, error: BaseException | None) -> None:
         """Record how the lifespan has ended, unless the process ends, or the replay."""

@@ -13,11 +13,10 @@ A value that is read without waiting, such as a clock, has a single record, whic
 A resumable handler runs from its start in each round. Its `HandlerJournal` keeps the outcomes of
 effects, so an effect runs in one round, and later rounds return the kept outcome.
 
-In records and outcomes, "res" is a result, "err" an error, and "cxl" a cancellation. A deadline of
-`-math.inf` is Trio's way to say that the task is cancelled already.
+In records and outcomes, "res" is a result, "err" an error, and "cxl" a cancellation. The effective
+deadline of a task that is cancelled already is `-math.inf`, as Trio defines it.
 """
 
-import functools
 import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -124,7 +123,7 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
             value = await value if hasattr(value, "__await__") else value
         return effect.codec.converted(value)[0]
     sequencer = caller.sequencer
-    deadline = begin(caller, effect, lane)
+    deadline = start_effect(caller, effect, lane)
     was_cancelled = deadline == -math.inf
     if not was_cancelled:
         lane.begin_effect(deadline)
@@ -147,10 +146,10 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     finally:
         is_cancelled = kind != "cxl" and not was_cancelled and is_cancelled_now()
         sequencer.resumed(lane, kind, body, is_cancelled=is_cancelled)
-        lane.begin_effect(math.inf)  # no effect runs any more
+        lane.end_effect()
 
 
-def begin(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
+def start_effect(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
     """Record that a lane starts an effect; return the deadline of the calling task."""
     deadline = trio.current_effective_deadline()
     command = effect.command(is_cancelled=deadline == -math.inf)
@@ -177,7 +176,7 @@ async def recorded_outcome(
         sequencer.resumed(lane, "cxl")
         raise
     finally:
-        lane.begin_effect(math.inf)  # no effect runs any more
+        lane.end_effect()
     is_cancelled = not was_cancelled and is_cancelled_now()
     sequencer.resumed(lane, outcome.kind, outcome.body, is_cancelled=is_cancelled)
     return outcome
@@ -197,7 +196,11 @@ def perform_in_thread(
     journal = caller.journal
     if journal is None:
         return _perform_in_thread(call, caller, effect)
-    operation_id, earlier = call(_begin_operation_for_thread, caller, journal, effect)
+
+    async def begin_operation() -> tuple[OperationId, FinishedOperation | None]:
+        return _begin_operation(caller, journal, effect)
+
+    operation_id, earlier = call(begin_operation)
     with _with_journal(caller, journal, effect, operation_id, earlier) as wrapped:
         return _perform_in_thread(call, caller, wrapped)
 
@@ -205,9 +208,22 @@ def perform_in_thread(
 def _perform_in_thread(
     call: Callable[..., Any], caller: EffectCaller, effect: Effect[Result]
 ) -> Result:
-    lane = call(_begin_for_thread, caller, effect)
+    async def begin() -> Lane | None:
+        lane = caller.current_lane()
+        if lane is not None:
+            start_effect(caller, effect, lane)
+            # The thread journals no steps until the effect has ended.
+            lane.is_in_operation = True
+        return lane
+
+    async def recorded(lane: Lane) -> Outcome:
+        outcome = await caller.sequencer.outcome(lane, is_in_thread=True)
+        await _end_for_thread(caller, lane, outcome)
+        return outcome
+
+    lane: Lane | None = call(begin)
     if lane is not None and caller.sequencer.replays:
-        return effect.outcome(call(_recorded_for_thread, caller, lane, outlives_request=True))
+        return effect.outcome(call(recorded, lane, outlives_request=True))
     try:
         result, body = _run_in_place(caller, effect, lane)
     except BaseException as error:
@@ -216,22 +232,6 @@ def _perform_in_thread(
         raise
     call(_end_for_thread, caller, lane, Outcome("res", body))
     return result
-
-
-async def _begin_for_thread(caller: EffectCaller, effect: Effect[Any]) -> Lane | None:
-    lane = caller.current_lane()
-    if lane is not None:
-        begin(caller, effect, lane)
-        # The thread journals no steps until the effect has ended.
-        lane.is_in_operation = True
-    return lane
-
-
-async def _recorded_for_thread(caller: EffectCaller, lane: Lane) -> Outcome:
-    outcome = await caller.sequencer.outcome(lane, is_in_thread=True)
-    lane.is_in_operation = False
-    caller.sequencer.resumed(lane, outcome.kind, outcome.body)
-    return outcome
 
 
 async def _end_for_thread(caller: EffectCaller, lane: Lane | None, outcome: Outcome) -> None:
@@ -401,12 +401,6 @@ def _begin_operation(
     return journal.begin_operation(effect.name, effect.arguments())
 
 
-async def _begin_operation_for_thread(
-    caller: EffectCaller, journal: HandlerJournal, effect: Effect[Any]
-) -> tuple[OperationId, FinishedOperation | None]:
-    return _begin_operation(caller, journal, effect)
-
-
 @contextmanager
 def _with_journal(
     caller: EffectCaller,
@@ -421,7 +415,17 @@ def _with_journal(
         earlier = None
     body = None if earlier is None or earlier.kind != "res" else bytes(earlier.body)
     codec = _RememberingCodec(effect.codec, body)
-    run = effect.run if earlier is None else functools.partial(_repeat, earlier)
+
+    def repeat() -> Any:
+        assert earlier is not None
+        if earlier.kind == "err":
+            raise_rebuilt(bytes(earlier.body))
+        if earlier.kind != "cxl":
+            return None  # `_RememberingCodec` returns the kept value in any case.
+        sleep: Any = trio.sleep_forever
+        return sleep()  # The caller awaits it, and is cancelled meanwhile.
+
+    run = effect.run if earlier is None else repeat
     try:
         yield msgspec.structs.replace(effect, run=run, codec=codec)
     except (trio.Cancelled, RequestAbandoned):
@@ -432,19 +436,6 @@ def _with_journal(
             journal.keep(operation_id, "err", _encoded(caller, error))
         raise
     journal.keep(operation_id, "res", codec.body)
-
-
-def _repeat(operation: FinishedOperation) -> Any:
-    """Repeat an outcome: raise the error, or return a wait that ends by being cancelled.
-
-    For a result this returns None, because `_RememberingCodec` returns the kept value in any case.
-    """
-    if operation.kind == "err":
-        raise_rebuilt(bytes(operation.body))
-    if operation.kind != "cxl":
-        return None
-    sleep: Any = trio.sleep_forever
-    return sleep()  # The caller awaits it.
 
 
 # Running effects --------------------------------------------------------------------------------
@@ -459,7 +450,7 @@ def _run_in_place(
 
 
 class _InsideEffect:
-    """A context manager in which the caller runs an effect, and has no lane of the handler."""
+    """A context manager around the code of an effect, which has no lane of the handler."""
 
     __slots__ = ("_innermost", "_operation", "_running", "_tokens")
 

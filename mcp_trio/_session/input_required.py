@@ -31,7 +31,7 @@ from mcp_trio._protocol.requests import (
 )
 from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.calls import Question
-from mcp_trio._session.effects import Effect, begin, perform_once
+from mcp_trio._session.effects import Effect, perform_once, start_effect
 from mcp_trio._session.handler_journal import HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import LANE, Lane, drive_in, enter_lane, watch_lanes
@@ -183,7 +183,7 @@ async def _begin_asking(handling: Handling, asked: Sequence[Question], lane: Lan
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
         return
-    begin(handling, asking(asked), lane)
+    start_effect(handling, asking(asked), lane)
     try:
         await trio.lowlevel.checkpoint_if_cancelled()
     except trio.Cancelled:

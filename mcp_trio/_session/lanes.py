@@ -83,10 +83,14 @@ class Lane(msgspec.Struct, eq=False):
         return self.ordinal
 
     def begin_effect(self, deadline: float) -> None:
-        """Note the deadline of an effect that begins; math.inf if no effect runs any more."""
+        """Note the deadline of an effect that begins; `math.inf` if it has none."""
         self.effect_deadline = deadline
         if deadline < math.inf:
             self.effect_begin = trio.current_time()
+
+    def end_effect(self) -> None:
+        """Forget the deadline of the effect, which has ended."""
+        self.effect_deadline = math.inf
 
     @property
     def expired_limit_us(self) -> int | None:
@@ -208,10 +212,6 @@ async def drive_in(lane: Lane, actor: Callable[[], Coroutine[Any, Any, Any]]) ->
     return await drive(actor(), (lane,) if lane.has_steps else ())
 
 
-async def _as_coroutine(running: Coroutine[Any, Any, Any], lanes: tuple[Lane, ...]) -> Any:
-    return await drive(running, lanes)
-
-
 # Child tasks --------------------------------------------------------------------------------------
 
 
@@ -237,6 +237,11 @@ def _take_child(context: Context, *, has_own_pace: bool = False) -> Lane | None:
     return child
 
 
+async def _as_coroutine(running: Coroutine[Any, Any, Any], lanes: tuple[Lane, ...]) -> Any:
+    # The generator that `drive` returns cannot be the coroutine of a task.
+    return await drive(running, lanes)
+
+
 def lanes_with_steps(lane: Lane | None) -> Iterator[Lane]:
     """Yield the lanes of a task whose steps are journaled: its own, and those in outer sessions."""
     while lane is not None:
@@ -255,27 +260,35 @@ class _LaneInstrument(trio.abc.Instrument):
 
 # Async generators ---------------------------------------------------------------------------------
 #
-# Trio closes an async generator that a task drops in a system task, which has no lane. Here the
-# task has one: a child of the lane that dropped the generator, numbered at that moment. If the
-# collector of reference cycles finds a generator, no step says when, and Trio closes it.
+# When a task drops an async generator before its end, Trio closes the generator in a system task,
+# which has no lane. Here that task has one: a child of the lane that dropped the generator, with
+# the number of that moment. A generator that the garbage collector finds is closed by Trio, because
+# no step says when that happens.
 
 _LOGGER: Final = logging.getLogger("trio.async_generator_errors")  # the one that Trio uses
-Generating = AsyncGenerator[Any, Any]
+AnyAsyncGenerator = AsyncGenerator[Any, Any]
 
 
 def _finalize(
-    by_trio: Callable[[Generating], None],
+    trio_finalizer: Callable[[AnyAsyncGenerator], None],
     token: trio.lowlevel.TrioToken,
-    generator: Generating,
+    generator: AnyAsyncGenerator,
 ) -> None:
-    """Close a generator that nothing refers to, in a task with a lane."""
+    """Close a generator that nothing refers to any more, in a task with a lane."""
     lane = LANE.get()
     if is_collecting() or next(lanes_with_steps(lane), None) is None:
-        by_trio(generator)
+        trio_finalizer(generator)
         return
     context = copy_context()
     _take_child(context, has_own_pace=True)  # Trio starts the task in some later turn
-    token.run_sync_soon(_start_to_close, by_trio, generator, context)
+
+    def start_to_close() -> None:
+        try:
+            trio.lowlevel.spawn_system_task(_close, generator, context=context)
+        except RuntimeError:  # the Trio run ends, and closes all generators by itself
+            trio_finalizer(generator)
+
+    token.run_sync_soon(start_to_close)
     name = getattr(generator, "__qualname__", generator)
     warnings.warn(
         f"the async generator {name!r} was dropped before its end: iterate over it inside of"
@@ -286,17 +299,8 @@ def _finalize(
     )
 
 
-def _start_to_close(
-    by_trio: Callable[[Generating], None], generator: Generating, context: Context
-) -> None:
-    try:
-        trio.lowlevel.spawn_system_task(_close, generator, context=context)
-    except RuntimeError:  # the Trio run ends, and closes all generators by itself
-        by_trio(generator)
-
-
-async def _close(generator: Generating) -> None:
-    """Close a generator, which may not wait any more: its waits are cancelled."""
+async def _close(generator: AnyAsyncGenerator) -> None:
+    """Close a generator in a cancelled scope, so that it cannot wait."""
     try:
         with trio.CancelScope(shield=True) as scope:
             scope.cancel()
@@ -314,7 +318,7 @@ def watch_lanes() -> None:
         instrument = _LaneInstrument()
         trio.lowlevel.add_instrument(instrument)
         _INSTRUMENT.set(instrument)
-        by_trio = sys.get_asyncgen_hooks().finalizer
-        if by_trio is not None:  # Trio removes the hooks when its run ends
+        trio_finalizer = sys.get_asyncgen_hooks().finalizer
+        if trio_finalizer is not None:  # Trio removes the hooks when its run ends
             token = trio.lowlevel.current_trio_token()
-            sys.set_asyncgen_hooks(finalizer=partial(_finalize, by_trio, token))
+            sys.set_asyncgen_hooks(finalizer=partial(_finalize, trio_finalizer, token))
