@@ -165,7 +165,7 @@ def run_command(
         descriptors = divert_stdio()
 
         from mcp_trio._server.stdio import run_stdio
-        from mcp_trio._session.tasks import sole_exception
+        from mcp_trio._session.exceptions import sole_exception
 
         loaded = _load(target, protocol_versions)
         try:

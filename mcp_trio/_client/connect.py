@@ -42,8 +42,8 @@ import trio
 from mcp_trio._client.config import ServerConfig
 from mcp_trio._protocol.methods import DISCOVER
 from mcp_trio._protocol.versions import STATELESS_CODES, newest, supported_versions_in
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import ErrorGroup, contained
 from mcp_trio._transports.connections import (

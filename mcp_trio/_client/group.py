@@ -27,7 +27,7 @@ from mcp_trio._client.client import CallOptions, Client, ClientOptions, GroupOpt
 from mcp_trio._client.config import ConfigSource, read_config
 from mcp_trio._client.connect import Target, is_http_target, spawn_in_system_task, starts_command
 from mcp_trio._client.results import reference
-from mcp_trio._session.tasks import together
+from mcp_trio._session.exceptions import together
 from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
 
 logger = logging.getLogger("mcp_trio")

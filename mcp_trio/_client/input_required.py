@@ -15,7 +15,7 @@ import trio
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS, ParamsToSend, has_capability
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._session.tasks import together
+from mcp_trio._session.exceptions import together
 from mcp_trio.errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
 from mcp_trio.limits import Limits
 from mcp_trio.types import ClientCapabilities, InputRequest, InputRequiredResult

@@ -36,7 +36,7 @@ import trio
 from mcp_trio._proxy.journal import Direction, LineJournal, start_line_journal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE
-from mcp_trio._session.tasks import sole_exception
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._system import SIGKILL
 from mcp_trio._transports.descriptors import Descriptor, open_descriptor
 from mcp_trio._transports.process import ChildProcess, start_child

@@ -67,7 +67,7 @@ from mcp_trio._replay.live_matching import (
 )
 from mcp_trio._replay.live_messages import MessageChannel, recorded_index
 from mcp_trio._replay.trace import load_conversation
-from mcp_trio._session.tasks import sole_exception
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, NothingCompared, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits

@@ -25,8 +25,8 @@ from mcp_trio._server.sockets import (
     bound_websocket,
     serve_connections,
 )
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.connections import (

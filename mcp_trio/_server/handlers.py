@@ -60,10 +60,10 @@ from mcp_trio._server.subscriptions import (
 )
 from mcp_trio._server.threads import ClientThreads, Limiter, ThreadBridge, run_in_thread
 from mcp_trio._session.effects import abandon_effect
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.concurrency import FairSemaphore
 from mcp_trio.errors import (
     INVALID_PARAMS,

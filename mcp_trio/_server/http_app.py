@@ -46,9 +46,14 @@ from mcp_trio._server.routes import (
     response_of,
 )
 from mcp_trio._server.sockets import HandshakeCheck
+from mcp_trio._session.exceptions import (
+    from_users_code,
+    one_line_about,
+    sole_exception,
+    split_group,
+)
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import FirstStep, lead
-from mcp_trio._session.tasks import from_users_code, one_line_about, sole_exception, split_group
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
 from mcp_trio._transports.http_response import (

@@ -51,8 +51,8 @@ from mcp_trio._server.sockets import (
     protected_resource,
     tls_context,
 )
+from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import explaining_bind_errors, netloc, open_tcp_listeners
 from mcp_trio._transports.stdio import wait_parent_death

@@ -43,12 +43,12 @@ from mcp_trio._journal.records import (
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext
 from mcp_trio._session.effects import Effect, is_cancelled_now, recorded_outcome, start_effect
+from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Outcome, Recording, Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, watch_lanes
 from mcp_trio._session.recorded_errors import encoded_error
-from mcp_trio._session.tasks import exception_to_raise
 from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch, watch_of_recording
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio.limits import Limits

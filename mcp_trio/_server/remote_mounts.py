@@ -61,13 +61,13 @@ from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed
 from mcp_trio._session.effects import Effect, perform
+from mcp_trio._session.exceptions import together
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.input_required import ask_all
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import together
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.connections import RandomSource, State, pause_seconds
 from mcp_trio.errors import (

@@ -35,9 +35,9 @@ from mcp_trio._recorder.clock import TickClock
 from mcp_trio._server.effects import CURRENT_CONTEXT
 from mcp_trio._server.threads import CALLING_THREAD
 from mcp_trio._session.call_sites import owner_of
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import await_frames
-from mcp_trio._session.tasks import sole_exception
 from mcp_trio._system import SIGHUP, open_process_end
 
 logger = logging.getLogger("mcp_trio")

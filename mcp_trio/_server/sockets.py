@@ -40,7 +40,7 @@ from mcp_trio._protocol.websocket import (
 )
 from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
-from mcp_trio._session.tasks import exception_to_raise
+from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.sockets import (

@@ -9,8 +9,8 @@ import trio
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE, serve_until_signal
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import sole_exception
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import ConnectionLost
 

@@ -18,15 +18,15 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest, IncomingTrigger
-from mcp_trio._session.handler_journal import HandlerJournal
-from mcp_trio._session.journal import Sequencer
-from mcp_trio._session.lanes import Lane, drive, lane_in, operation
-from mcp_trio._session.tasks import (
+from mcp_trio._session.exceptions import (
     from_users_code,
     one_line_about,
     sole_exception,
     split_group,
 )
+from mcp_trio._session.handler_journal import HandlerJournal
+from mcp_trio._session.journal import Sequencer
+from mcp_trio._session.lanes import Lane, drive, lane_in, operation
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     MISSING_CLIENT_CAPABILITY,

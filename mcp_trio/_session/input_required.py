@@ -32,10 +32,10 @@ from mcp_trio._protocol.requests import (
 from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, perform_once, start_effect
+from mcp_trio._session.exceptions import together
 from mcp_trio._session.handler_journal import HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import LANE, Lane, drive_in, enter_lane, watch_lanes
-from mcp_trio._session.tasks import together
 from mcp_trio.errors import (
     INVALID_PARAMS,
     SERVER_BUSY,

@@ -14,9 +14,10 @@ import attrs
 import trio
 
 from mcp_trio._protocol.events import NotificationReceived
+from mcp_trio._session.exceptions import from_users_code, split_group
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, enter_lane
-from mcp_trio._session.tasks import Tasks, from_users_code, split_group
+from mcp_trio._session.tasks import Tasks
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.peer_log import PeerLog
 

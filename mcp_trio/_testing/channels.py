@@ -16,7 +16,7 @@ import trio.testing
 
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import RelatedMessage
-from mcp_trio._session.tasks import sole_exception
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, MIB, Limits

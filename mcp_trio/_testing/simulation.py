@@ -20,8 +20,9 @@ from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import ParamsToSend
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.server import Server
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
-from mcp_trio._session.tasks import seeded_schedule, sole_exception
+from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio._testing.faults import NO_FAULTS, Fault, Faults, channel_pair
 from mcp_trio._transports.channel import Channel
 from mcp_trio.errors import ConnectionLost, MCPError, RequestTimeout

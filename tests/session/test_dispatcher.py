@@ -11,8 +11,9 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
+from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.leader_followers import TaskPool
-from mcp_trio._session.tasks import open_shielded_pool, sole_exception
+from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.transports import Lost, RelatedMessage
 from tests.session.fake_channels import DirectFakeChannel, FakeChannel

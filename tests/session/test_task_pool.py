@@ -14,6 +14,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_trio._session.exceptions import exception_to_raise, together
 from mcp_trio._session.lanes import LANE, Lane, watch_lanes
 from mcp_trio._session.leader_followers import (
     _IDLE_TASKS_MAX,
@@ -24,7 +25,6 @@ from mcp_trio._session.leader_followers import (
     TaskPool,
     lead,
 )
-from mcp_trio._session.tasks import exception_to_raise, together
 from mcp_trio._transports.concurrency import IdleConnection
 from tests.session.idle_connections import (
     NAME,

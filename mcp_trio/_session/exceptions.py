@@ -1,0 +1,163 @@
+"""Exceptions of users' code and of nurseries: taken out of groups, and as lines of the log.
+
+A nursery puts the exceptions of its tasks into a group, even if there is only one. Users of this
+package then see the exception itself.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar, cast
+
+import trio
+
+from mcp_trio._protocol.suggestions import option_advice
+from mcp_trio._session.call_sites import owner_of
+from mcp_trio.errors import MCPError
+
+_Error = TypeVar("_Error", Exception, BaseException)
+
+
+def sole_exception(error: _Error) -> _Error:
+    """Return the only exception in a group, or in nested groups; otherwise the error itself.
+
+    A nursery in a handler wraps the handler's exception in such a group.
+    """
+    inside = _members(error)
+    return sole_exception(inside[0]) if len(inside) == 1 else error
+
+
+def split_group(group: BaseExceptionGroup) -> tuple[Exception | None, BaseException]:
+    """Split a group into its errors and the rest, such as `Cancelled`."""
+    errors, rest = group.split(Exception)
+    assert rest is not None  # Otherwise the group would be an ExceptionGroup.
+    return None if errors is None else sole_exception(errors), rest
+
+
+def from_users_code(
+    error: BaseException,
+) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return an exception for a log, with a traceback that begins in the user's code.
+
+    The frames before that, which call a handler, are the same for every handler. An error that this
+    package raises on purpose needs none of its frames, so its traceback also ends in that code. If
+    no frame is the user's, the traceback stays as it is.
+    """
+    frames: list[TracebackType] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    owners = [owner_of(each.tb_frame.f_code.co_filename) for each in frames]
+    if "user" not in owners:
+        return type(error), error, error.__traceback__
+    end = len(frames)
+    while isinstance(error, MCPError) and owners[end - 1] == "mcp_trio":
+        end -= 1
+    for each in reversed(frames[owners.index("user") : end]):
+        traceback = TracebackType(traceback, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return type(error), error, traceback
+
+
+# What to do about an error of another library, by the beginning of its text.
+_HINTS: Final = {
+    "no running event loop": "; asyncio does not run here: use trio, such as trio.sleep",
+    "asyncio.run() cannot be called": "; asyncio does not run here: `await` the function",
+    "SQLite objects created in a thread": (
+        "; open it with check_same_thread=False, or use it in `async def` handlers only"
+    ),
+    "Context.log() got multiple values": "; write ctx.log(level, data)",
+}
+# An argument that a method of the context does not take.
+_UNEXPECTED: Final = re.compile(
+    r"(?:Thread)?Context\.(\w+)\(\) got an unexpected keyword argument '(\w+)'"
+)
+
+
+def one_line_about(error: BaseException) -> str:
+    """Return the class, text, notes and place of an exception: "KeyError: 'a' (desk.py:12)".
+
+    The place is the last line of a user's code in the traceback. The exceptions in a group follow
+    in brackets.
+    """
+    notes: Sequence[str] = getattr(error, "__notes__", ())
+    text = " ".join(" ".join([str(error), *notes]).split())
+    place = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if owner_of(file) == "user":
+            place = f" ({Path(file).name}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    hint = next((hint for start, hint in _HINTS.items() if text.startswith(start)), "")
+    if found := _UNEXPECTED.match(text):
+        hint = option_advice("Context", *found.groups())
+    members = "; ".join(map(one_line_about, _members(error)))
+    return f"{type(error).__name__}{text and ': '}{text}{members and f' [{members}]'}{place}{hint}"
+
+
+def exception_to_raise(group: BaseExceptionGroup) -> BaseException:
+    """Return the exception to raise from an internal nursery: an error, even beside `Cancelled`.
+
+    Return the group itself if it has no error, or an exception that is neither an error nor
+    `Cancelled`.
+    """
+    if isinstance(group, ExceptionGroup):
+        return sole_exception(cast("Exception", group))
+    _, others = group.split((Exception, trio.Cancelled))
+    error, _ = split_group(group)
+    return group if error is None or others is not None else error
+
+
+def _members(error: _Error) -> Sequence[_Error]:
+    if not isinstance(error, BaseExceptionGroup):
+        return ()
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return cast("Sequence[_Error]", group.exceptions)
+
+
+# Concurrent calls, whose errors are raised without a group.
+
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
+
+
+async def together(
+    keys: Iterable[Key],
+    ask: Callable[[Key], Awaitable[Answer]],
+    *,
+    note: str | None = None,
+) -> dict[Key, Answer]:
+    """Call `ask` for all keys at once, and return its results in the order of the keys.
+
+    An error cancels the other calls and is raised without a group, with a `note` that names its
+    key. Of several errors, the first in the order of the keys is raised. An error takes precedence
+    over a cancellation of the calling task, which Trio delivers again. A `KeyboardInterrupt` is
+    raised without a group.
+    """
+    answers = dict[Key, Answer]()
+    failures = dict[Key, Exception]()
+
+    async def ask_one(key: Key) -> None:
+        try:
+            answers[key] = await ask(key)
+        except Exception as error:
+            if note is not None:
+                error.add_note(note.format(key))
+            failures[key] = error
+            nursery.cancel_scope.cancel()
+
+    keys = list(keys)
+    try:
+        async with trio.open_nursery() as nursery:
+            for key in keys:
+                nursery.start_soon(ask_one, key)
+    except BaseExceptionGroup as group:  # This has other exceptions than those of the calls.
+        if group.subgroup(KeyboardInterrupt) is not None:
+            raise KeyboardInterrupt from None
+        if not failures or group.split(trio.Cancelled)[1] is not None:
+            raise
+    if failures:
+        raise failures[min(failures, key=keys.index)]
+    return {key: answers[key] for key in keys}
