@@ -380,7 +380,9 @@ async def test_a_watch_that_blocks_rejects_changes_and_reports_readings():
     async def handler():
         assert os.getpid()
         for _ in range(2):
-            with pytest.raises(BlockedInReplay, match=r"remove\('x'\) at test_nondet.* an @effect"):
+            with pytest.raises(
+                BlockedInReplay, match=r"remove\('x'\) at test_untracked.* an @effect"
+            ):
                 os.remove("x")
 
     with UntrackedCallWatch(on_untracked_call=noted.append, blocks=True):
