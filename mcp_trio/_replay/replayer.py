@@ -75,8 +75,8 @@ from mcp_trio._replay.trace import (
     begins_session,
     body_name,
     is_child,
-    is_keeper,
     is_request_lane,
+    is_rounds_task,
     key_of,
     lane_text,
     mark_name,
@@ -287,7 +287,7 @@ class Replayer:
             self._check_surplus()
             if not self.trace.is_complete:
                 for lane, gate in self.gates.items():
-                    if not (is_keeper(lane) or lane[1] == LIFESPAN_LANE):
+                    if not (is_rounds_task(lane) or lane[1] == LIFESPAN_LANE):
                         self.continuing[lane_text(lane)] = task_location(gate.task)
         finally:
             self.finish()

@@ -41,7 +41,7 @@ from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
-from mcp_trio._session.input_required import KEEPER
+from mcp_trio._session.input_required import ROUNDS_TASK
 from mcp_trio._session.untracked_calls import UNTRACKED_MARK
 from mcp_trio.errors import RecordingError
 
@@ -214,9 +214,9 @@ def request_lane_name(name: str) -> str:
     return name.partition(".")[0]
 
 
-def is_keeper(lane: LaneKey) -> bool:
-    """Return whether a lane answers for a handler during multi round-trip requests."""
-    return lane[1].endswith(f".{KEEPER}")
+def is_rounds_task(lane: LaneKey) -> bool:
+    """Return whether a lane is that of the task that sends a handler's questions in rounds."""
+    return lane[1].endswith(f".{ROUNDS_TASK}")
 
 
 def is_immediate(record: Record) -> bool:

@@ -4,7 +4,7 @@
 `InputRequiredResult`, and answers with a retry of the request; between the two the handler is
 either suspended (`Rounds`), or it is resumable, and ends and runs again (`run_resumably`).
 
-https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
+https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 """
 
 import enum
@@ -77,13 +77,32 @@ async def run_resumably(
     Raises:
         Exception: The handler raised it.
     """
+
+    def has_changed() -> bool:
+        # In a live session, only a change of the handler's code explains a different operation. In
+        # a replay, redaction may have changed the arguments, so the mark in the recording decides.
+        lane = handling.current_lane()
+        return lane is None or handling.session.sequencer.patched(lane, CHANGED)
+
+    async def end_round_when_asked() -> None:
+        """End the round when a task has asked and all tasks that could run have run."""
+        lane, sequencer = handling.current_lane(), handling.session.sequencer
+        while True:
+            await journal.has_asked.wait()
+            await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
+            if journal.questions:  # The task that asked may have been cancelled since.
+                break
+        if lane is not None:
+            sequencer.marked(ROUND, list(journal.questions), lane)
+        journal.scope.cancel()
+
     watch_lanes()
-    journal.has_changed = functools.partial(_has_changed, handling)
+    journal.has_changed = has_changed
     handling.journal, ask_suspended = journal, handling.ask_in_rounds
     handling.ask_in_rounds = functools.partial(_ask_resumably, journal)
     result, failure = None, None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_round_when_asked, handling, journal)
+        nursery.start_soon(end_round_when_asked)
         enter_lane(journal.lane)
         try:
             with journal.scope:
@@ -97,26 +116,6 @@ async def run_resumably(
     if failure is not None:
         raise failure
     return None if journal.scope.cancelled_caught else result
-
-
-def _has_changed(handling: Handling) -> bool:
-    # In a live session, only a change of the handler's code explains a different operation. In a
-    # replay, redaction may have changed the arguments, so the mark in the recording decides.
-    lane = handling.current_lane()
-    return lane is None or handling.session.sequencer.patched(lane, CHANGED)
-
-
-async def _end_round_when_asked(handling: Handling, journal: HandlerJournal) -> None:
-    """End the round when a task has asked and all tasks that could run have run."""
-    lane, sequencer = handling.current_lane(), handling.session.sequencer
-    while True:
-        await journal.has_asked.wait()
-        await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
-        if journal.questions:  # The task that asked may have been cancelled since.
-            break
-    if lane is not None:
-        sequencer.marked(ROUND, list(journal.questions), lane)
-    journal.scope.cancel()
 
 
 async def _ask_resumably(
@@ -242,17 +241,17 @@ class _AnswerCodec(msgspec.Struct, frozen=True):
 # with its answers. The retry then becomes the handler's request. Notifications that the handler
 # sends in between wait for the retry.
 #
-# Each handler that asks has a keeper, a background task of the session. The keeper sends the
+# The rounds of each handler that asks have a background task of the session. It sends the
 # questions when all tasks that could run have had a chance to ask, so that questions asked together
 # are sent in one round. It also enforces `limits.requests.suspended_seconds`: it cancels a handler
 # that has been suspended for too long, and drops the last reply, kept for a repeated retry.
 #
-# In a recording the keeper has a lane, the handler's with `.ask`. A mark records each action: the
+# In a recording this task has a lane, the handler's with `.ask`. A mark records each action: the
 # random state of a new round, which a replay repeats, or null when the time is over. A retry has no
 # lane, because it starts no handler.
 
-KEEPER: Final = "ask"
-"""The last part of the name of a keeper's lane."""
+ROUNDS_TASK: Final = "ask"
+"""The last part of the name of the lane in which the task of a handler's rounds runs."""
 
 _STATE_BYTES: Final = 24
 
@@ -299,14 +298,14 @@ class Rounds:
 
     In each round the client receives questions, as the response to its request, and retries the
     request with the answers. The handler's tasks call `ask`, the dispatcher passes each retry to
-    `read_answers` and `resume`, and the keeper (`run_keeper`) sends the questions and enforces the
-    time limit.
+    `read_answers` and `resume`, and the task of the rounds (`run`) sends the questions and
+    enforces the time limit.
 
     Attributes:
         handling: The handler and its current request.
         dispatcher: The dispatcher of the session.
         stage: The stage of the handler.
-        lane: The lane of the keeper; None if the session is not recorded.
+        lane: The lane of the task of the rounds; None if the session is not recorded.
         state: The `requestState` of the last round; None before the first.
         retry: The retry that waits to be admitted.
         duplicates: Repeated retries, which receive the same reply as the first.
@@ -330,12 +329,12 @@ class Rounds:
     _sent: dict[str, _OpenQuestion] = attrs.field(factory=dict[str, _OpenQuestion], init=False)
     # The number of questions so far.
     _asked: int = attrs.field(default=0, init=False)
-    # The time at which the keeper stops waiting for a retry, or drops the last reply.
+    # The time at which the task stops waiting for a retry, or drops the last reply.
     _deadline: float = attrs.field(default=math.inf, init=False)
-    _keeper_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # Set when the handler has a request again, or is cancelled.
     _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # Set when the keeper has to look at the handler again.
+    # Set when the task has to look at the handler again.
     _change: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -345,7 +344,7 @@ class Rounds:
         if outer is None:
             self.lane = None
         else:
-            self.lane = Lane(f"{outer.name}.{KEEPER}", outer.owner, has_steps=outer.has_steps)
+            self.lane = Lane(f"{outer.name}.{ROUNDS_TASK}", outer.owner, has_steps=outer.has_steps)
 
     # Properties for the dispatcher.
 
@@ -446,9 +445,8 @@ class Rounds:
         if rejection is not None:
             raise RequestError(SERVER_BUSY, rejection)
         if not self._asked:
-            keeper, lane = self.run_keeper, self.lane
-            start = self.dispatcher.tasks.start
-            start(keeper) if lane is None else start(drive_in, lane, keeper)
+            start, lane = self.dispatcher.tasks.start, self.lane
+            start(self.run) if lane is None else start(drive_in, lane, self.run)
         for question in questions:
             self._asked += 1
             self._pending[f"q{self._asked}"] = question
@@ -473,11 +471,11 @@ class Rounds:
         if kind == "err":
             raise _cannot_be_asked()
 
-    # The keeper.
+    # The task of the rounds.
 
-    async def run_keeper(self) -> None:
-        """Run the keeper's task until the handler is over and no reply is kept."""
-        with self._keeper_scope:
+    async def run(self) -> None:
+        """Send questions and enforce the time limit, until the handler ends and keeps no reply."""
+        with self._scope:
             while True:
                 await trio.lowlevel.checkpoint()  # Tasks that have just been woken may ask as well.
                 has_to_ask = self.is_open and self._pending and not self.handling.is_cancelled
@@ -490,10 +488,15 @@ class Rounds:
                 state = f"{SUSPENDED_PREFIX}{token}" if has_to_ask else None
                 if self.lane is not None:
                     state = self.handling.session.sequencer.marked(SUSPENDED_MARK, state, self.lane)
-                if state is None:
-                    self._expire()
-                else:
+                if state is not None:
                     self._suspend(state)
+                    continue
+                # The time is over: stop waiting for a retry, and drop the kept reply.
+                if self.stage is Stage.SUSPENDED:
+                    self.cancel_handler()
+                self.state = self._last_reply = None
+                self._scope.cancel()
+                self.dispatcher.suspended_handlers.update(self)
 
     def _suspend(self, state: str) -> None:
         """Send the questions as the response to the request; the handler waits for a retry."""
@@ -505,14 +508,6 @@ class Rounds:
         self._deadline = trio.current_time() + connection.limits.requests.suspended_seconds
         self._opened = trio.Event()
         self.dispatcher.suspend(self, reply)
-
-    def _expire(self) -> None:
-        """Stop waiting for a retry, which cancels the handler, and drop the kept reply."""
-        if self.stage is Stage.SUSPENDED:
-            self.cancel_handler()
-        self.state = self._last_reply = None
-        self._keeper_scope.cancel()
-        self.dispatcher.suspended_handlers.update(self)
 
     # The dispatcher's side.
 
@@ -581,11 +576,11 @@ class Rounds:
         self._change.set()
 
     def drop_reply(self) -> None:
-        """Drop the kept reply; end the keeper if the handler is over."""
+        """Drop the kept reply; end the task of the rounds if the handler is over."""
         self._last_reply = None
         if self.stage is Stage.OVER:
             self.state = None
-            self._keeper_scope.cancel()
+            self._scope.cancel()
 
 
 def binding_of(request: IncomingRequest) -> tuple[bytes, str | None]:

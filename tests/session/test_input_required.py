@@ -458,7 +458,7 @@ async def test_a_recording_of_a_stateless_session_has_its_protocol_version_once(
     assert not session.negotiated.is_set()
 
 
-async def test_a_round_has_records_of_the_handler_and_its_keeper(dock, rounds, recording):
+async def test_a_round_has_records_of_the_handler_and_of_its_rounds(dock, rounds, recording):
     _, peer = await dock({"sail": rounds.asking("Which boat?")}, sequencer=recording)
     await peer.send(rounds.call("sail", 1))
     _, state = await rounds.wanted(peer, 1)
