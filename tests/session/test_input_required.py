@@ -1112,7 +1112,7 @@ async def test_operations_that_a_round_has_used_are_not_forgotten(handler):
         LANE.set(lane)
         do(first, name)
     second = handler(first.operations)
-    second.remember(first.operations)
+    second.add_earlier(first.operations)
     LANE.set(second.lane)
     do(second, "a")
     LANE.set(second.lane.child())
