@@ -1,12 +1,12 @@
-"""The owners of code, and the line of a user's code that is responsible for a call.
+"""Call sites: the owner of the code that makes a call, and the user's line that is responsible.
 
 A call of the standard library or of Trio counts as one of the user or library that called it. Calls
 of this package do not count, except for those of its clients and channels. Neither do those of the
 modules in `_WITHOUT_INFLUENCE`, which do not change what a handler does: logging, the import
 system, debuggers.
 
-The garbage collector runs finalizers in whichever task happens to run. Calls during a collection
-are not attributed to that task: `is_collecting` tells.
+The garbage collector runs finalizers in whichever task happens to run. While `is_collecting`
+returns True, calls are not attributed to that task.
 """
 
 import functools
@@ -115,7 +115,7 @@ def responsible_frame(
         is_internal = owner == "mcp_trio" and not is_outgoing
         is_internal |= module == _WAKES_LOOP
         is_without_influence = module.partition(".")[0] in _WITHOUT_INFLUENCE
-        if is_internal or (is_without_influence and not _is_set_up_of_log(frame)):
+        if is_internal or (is_without_influence and not _sets_up_log(frame)):
             return None
         if owner == "library":
             return frame, called
@@ -127,7 +127,7 @@ def responsible_frame(
 _SET_UP: Final = frozenset({"__init__", "basicConfig", "dictConfig", "fileConfig"})
 
 
-def _is_set_up_of_log(frame: FrameType) -> bool:
+def _sets_up_log(frame: FrameType) -> bool:
     """Return whether a frame of `logging` opens a file because the program sets its log up."""
     outer: FrameType | None = frame
     name = ""
@@ -182,9 +182,9 @@ def _collection_ends(phase: str, _: object) -> None:
 
 
 def note_collections() -> None:
-    """Let `is_collecting` tell from now on; repeated calls do nothing.
+    """Make `is_collecting` report collections from now on; repeated calls do nothing.
 
-    The callbacks of others have to run between ours, so each collection puts ours first and last.
+    The task does not make the calls of others' callbacks either: ours run first and last.
     """
     others = [each for each in gc.callbacks if each not in (_collection_begins, _collection_ends)]
     gc.callbacks[:] = [_collection_begins, *others, _collection_ends]

@@ -4,14 +4,14 @@ The functions of `time`, `random` and `uuid` in the tables of this module, and `
 replaced. A call in a lane is recorded as a call of `ctx.now` is: a live session records the value
 that the call returns, and a replay returns the recorded value. The functions of `random` draw from
 the generator of the lane, which `ctx.random` uses too, and so need no record. Outside of a lane,
-which includes effects, a call costs one look at a context variable more than before.
+which includes effects, a call only reads a context variable in addition.
 
 Clocks that logging, the import system, Trio, this package or a library reads for a time limit are
 not captured, because the number of these calls is not the same in a replay. Neither are those of
 finalizers that the garbage collector runs, and of threads that a handler started itself.
 
-A function escapes if it was stored where `rebind_in_users_modules` does not look. The same holds
-for an instance of `random.Random` that was made outside of any lane, and for `datetime.now` in a
+Three things are not captured: functions that were stored where `rebind_in_users_modules` does not
+look, instances of `random.Random` that were made outside of any lane, and `datetime.now` in a
 Python whose types in C cannot be changed.
 """
 
@@ -62,7 +62,7 @@ class _HandlerThread(msgspec.Struct, frozen=True):
 
 
 _HANDLER_THREAD: Final[ContextVar[_HandlerThread | None]] = ContextVar(
-    "mcp_trio_calls", default=None
+    "mcp_trio_handler_thread", default=None
 )
 
 
@@ -109,7 +109,7 @@ _PARTS: Final = _Conversion(
 )
 
 
-def _uuid(text: str) -> uuid.UUID:
+def _recorded_uuid(text: str) -> uuid.UUID:
     """Return the recorded UUID; if redaction has replaced it, another that depends on its token."""
     try:
         return uuid.UUID(text)
@@ -117,7 +117,7 @@ def _uuid(text: str) -> uuid.UUID:
         return uuid.uuid5(uuid.NAMESPACE_OID, text)
 
 
-_UUID: Final = _Conversion(str, _uuid)
+_UUID: Final = _Conversion(str, _recorded_uuid)
 
 
 def _captured(
@@ -190,8 +190,8 @@ _CLOCKS: Final = (
     *("time.process_time_ns", "time.thread_time_ns"),
 )
 
-# Other functions: how their value is converted, and the number of arguments with which they read no
-# clock, as `time.gmtime(0)` with one.
+# Other functions, with the conversion of their value, and the number of arguments with which they
+# read no clock, as `time.gmtime(0)` does not.
 _FUNCTIONS: Final[dict[str, tuple[_Conversion, float]]] = {
     "time.localtime": (_PARTS, 1),
     "time.gmtime": (_PARTS, 1),
@@ -207,7 +207,7 @@ _FUNCTIONS: Final[dict[str, tuple[_Conversion, float]]] = {
 }
 
 
-def _clock(name: str, original: Callable[[], Any]) -> Callable[[], Any]:
+def _clock_function(name: str, original: Callable[[], Any]) -> Callable[[], Any]:
     def read() -> Any:
         lane = LANE.get()
         if lane is None:
@@ -217,7 +217,7 @@ def _clock(name: str, original: Callable[[], Any]) -> Callable[[], Any]:
     return read
 
 
-def _function(name: str, original: _Function) -> _Function:
+def _other_function(name: str, original: _Function) -> _Function:
     conversion, arguments_max = _FUNCTIONS[name]
 
     def read(*args: Any, **keywords: Any) -> Any:
@@ -231,10 +231,10 @@ def _function(name: str, original: _Function) -> _Function:
 
 
 # Class methods that return the current time in local time, or in UTC without a time zone.
-_MOMENTS: Final = ("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.date.today")
+_CLASS_METHODS: Final = ("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.date.today")
 
 
-def _moment(name: str, original: _Function) -> _Function:
+def _class_method(name: str, original: _Function) -> _Function:
     def read(class_: type[date], *args: Any, **keywords: Any) -> Any:
         lane = LANE.get()
         zone = args[0] if args else keywords.get("tz")
@@ -276,7 +276,7 @@ def _generator(name: str, lane: Lane | None, frame: FrameType) -> random.Random 
     return lane.random
 
 
-def _draw(name: str, original: _Function) -> _Function:
+def _random_function(name: str, original: _Function) -> _Function:
     method = name.rpartition(".")[2]
 
     def draw(*args: Any, **keywords: Any) -> Any:
@@ -292,7 +292,7 @@ def _draw(name: str, original: _Function) -> _Function:
 _SEED_BITS: Final = 256
 
 
-def _seed(original: _Function) -> _Function:
+def _seed_method(original: _Function) -> _Function:
     """Return a `Random.seed` that takes its seed in a lane from the generator of the lane."""
 
     def seed(self: random.Random, a: Any = None, *args: Any, **keywords: Any) -> None:
@@ -313,14 +313,14 @@ def _seed(original: _Function) -> _Function:
 def capture() -> None:
     """Replace the functions of the tables, and the functions of `random`."""
     for name in _CLOCKS:
-        replace_function(name, partial(_clock, name))
+        replace_function(name, partial(_clock_function, name))
     for name in _FUNCTIONS:
-        replace_function(name, partial(_function, name))
-    for name in _MOMENTS:
-        replace_function(name, partial(_moment, name))
+        replace_function(name, partial(_other_function, name))
+    for name in _CLASS_METHODS:
+        replace_function(name, partial(_class_method, name))
     shared: Any = getattr(random.random, "__self__", None)
     for attribute in random.__all__:
         if getattr(getattr(random, attribute), "__self__", None) is shared:
             name = f"random.{attribute}"
-            replace_function(name, partial(_draw, name))
-    replace_function("random.Random.seed", _seed)
+            replace_function(name, partial(_random_function, name))
+    replace_function("random.Random.seed", _seed_method)

@@ -101,7 +101,7 @@ class RunningEffect(msgspec.Struct, frozen=True, eq=False):
 
 
 RUNNING_EFFECT: Final[ContextVar[RunningEffect | None]] = ContextVar(
-    "mcp_trio_inside", default=None
+    "mcp_trio_running_effect", default=None
 )
 
 
@@ -252,7 +252,10 @@ class Handling(msgspec.Struct, eq=False):
         """
         if self.request.peer.protocol_version.is_stateless:
             name = self.request.method.name
-            raise LocalProtocolError(f"{method} cannot be asked while {name} of this client runs")
+            raise LocalProtocolError(
+                f"{method} cannot be sent while {name} is handled: a stateless client accepts no"
+                " requests; ask in a tool, a resource or a prompt, whose result can ask instead"
+            )
         return await self.session.request(
             method,
             params,
@@ -328,9 +331,19 @@ class Handling(msgspec.Struct, eq=False):
         if lane is not None and lane.has_steps:
             driven: Any = drive(running, (lane,))
             running = driven
-        if self.session.send_queue.is_full_of_responses:
-            return self._run_when_there_is_room(running)
-        return running
+        send_queue = self.session.send_queue
+        if not send_queue.is_full_of_responses:
+            return running
+
+        async def run_when_there_is_room() -> None:
+            try:
+                await send_queue.room_for_responses()
+            except BaseException:
+                running.close()
+                raise
+            await running
+
+        return run_when_there_is_room()
 
     def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
         """Begin the first step, unless responses fill the queue or a replay orders all steps."""
@@ -343,14 +356,6 @@ class Handling(msgspec.Struct, eq=False):
         if lane is not None and lane.has_steps:
             sequencer.step(lane)
         return self._handle()
-
-    async def _run_when_there_is_room(self, running: Coroutine[Any, Any, None]) -> None:
-        try:
-            await self.session.send_queue.room_for_responses()
-        except BaseException:
-            running.close()
-            raise
-        await running
 
     async def _handle(self) -> None:
         if not self.is_cancelled:

@@ -30,7 +30,7 @@ request alone.
 
 Caveats
 -------
-- Trio has no public name for the innermost cancel scope of a task. `_INNERMOST` is a private
+- Trio has no public name for the innermost cancel scope of a task. `_INNERMOST_SCOPE` is a private
   attribute of `trio.lowlevel.Task`; without it (a later Trio may rename it) no scope is used twice
   and no handler is led, and everything still works. The tests of scopes that a handler leaves open
   fail without it.
@@ -65,12 +65,13 @@ logger = logging.getLogger("mcp_trio")
 _IDLE_TASKS_MAX: Final = 128
 _IDLE_SECONDS: Final = 5.0
 
-# How many idle connections may continue before all other tasks have had their turn.
+# The number of idle connections that may continue before all other tasks have had their turn.
 _READY_MAX: Final = 16
 
-_INNERMOST: Final = "_cancel_status"
+# The private attribute of a Trio task with its innermost cancel scope; see the caveats above.
+_INNERMOST_SCOPE: Final = "_cancel_status"
 
-# How often a task looks whether a nursery that a handler left open has closed.
+# The interval at which a task checks whether a nursery that a handler left open has closed.
 _NURSERY_POLL_SECONDS: Final = 1.0
 
 
@@ -146,12 +147,12 @@ def lead(steps: list[FirstStep]) -> Generator[FirstSteps, None, None]:
             steps.pop().begin()
 
 
-Request: TypeAlias = FirstSteps | IdleConnection | None
-"""A request of a driven coroutine to its driver; None: the coroutine has ended."""
+DriverRequest: TypeAlias = FirstSteps | IdleConnection | None
+"""What a leader asks its driver for: first steps, or a wait; None if the leader has ended."""
 
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
-    """Start a coroutine, or continue it where it led or became idle."""
+    """Start a coroutine, or continue it at a `lead` or an idle wait."""
     try:
         return driven.send(None)
     except StopIteration:
@@ -195,7 +196,7 @@ class Leader:
     @coroutine
     def run_until_request(
         self, scope: trio.CancelScope, trap: Trap = None
-    ) -> Generator[Any, Any, Request]:
+    ) -> Generator[Any, Any, DriverRequest]:
         """Continue in the calling task, whose scope this is, until the leader needs its driver.
 
         `trap` is one of Trio that it has come to already.
@@ -249,9 +250,7 @@ class Poller:
             if self._epoll is None:
                 self._epoll = select.epoll()
             self._epoll.register(connection.fd, select.EPOLLIN)
-        except (
-            OSError
-        ):  # the process has no more descriptors, or the system no room for polled ones
+        except OSError:  # too many descriptors are open, or are polled in the whole system
             return False
         if len(self._idle) == 1:  # End the wait for the connection that was the only one.
             (fd,) = self._idle
@@ -452,7 +451,7 @@ class _PoolTask:
             if not has_ended:
                 # The scope has closed; if the job was cancelled, the scope has caught `Cancelled`.
                 self._end_work()
-                await _outlive_nurseries()
+                await _close_nurseries_left_open()
                 self.work = await self.pool.next_work()
 
     async def _run_in_one_scope(self) -> bool:
@@ -460,7 +459,7 @@ class _PoolTask:
         with trio.CancelScope() as scope:
             self._scope, self._task = scope, trio.lowlevel.current_task()
             self._was_left_open = False
-            self._innermost = getattr(self._task, _INNERMOST, self)
+            self._innermost = getattr(self._task, _INNERMOST_SCOPE, self)
             while self.work is not None:
                 if isinstance(self.work, Leader):
                     await self._drive(self.work)
@@ -479,36 +478,30 @@ class _PoolTask:
 
     def _is_left_open(self) -> bool:
         """Return whether a scope inside of ours is still open, or Trio does not reveal it."""
-        return getattr(self._task, _INNERMOST, None) is not self._innermost
+        return getattr(self._task, _INNERMOST_SCOPE, None) is not self._innermost
 
     async def _drive(self, leader: Leader, trap: Trap = None) -> None:
         """Continue a leader until it ends, becomes idle, or led a handler that keeps this task."""
         leader.context = self._task.context
+        # A leader leaves this task only where Trio tells the innermost scope of a task: a scope
+        # that the leader left open would otherwise stay behind with the task unnoticed.
+        can_leave = hasattr(self._task, _INNERMOST_SCOPE)
         try:
             while self.work is leader:
                 request = await leader.run_until_request(self._scope, trap)
                 trap = None
                 if isinstance(request, FirstSteps):
                     await self._lead(request.steps, leader)
-                elif request is None or await self._is_watched_when_idle(leader, request):
+                elif request is None or (can_leave and self.pool.watch(leader, request)):
                     return
+                else:
+                    with suppress(trio.ClosedResourceError):  # the leader meets it when it reads
+                        await trio.lowlevel.wait_readable(request.fd)
                 del request  # a leader that waits for its next message must not keep this one
         except BaseException:
             if self.work is leader:
                 leader.driven.close()
             raise
-
-    async def _is_watched_when_idle(self, leader: Leader, connection: IdleConnection) -> bool:
-        """Give an idle connection to the poller (True), or wait for it here (False).
-
-        A scope that the leader left open would stay behind with this task unnoticed where Trio does
-        not tell the innermost scope, so there no connection goes to the poller.
-        """
-        if hasattr(self._task, _INNERMOST) and self.pool.watch(leader, connection):
-            return True
-        with suppress(trio.ClosedResourceError):  # the leader meets it again when it reads
-            await trio.lowlevel.wait_readable(connection.fd)
-        return False
 
     async def _lead(self, steps: list[FirstStep], leader: Leader) -> None:
         """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
@@ -596,7 +589,7 @@ class _PoolTask:
             work.end()
 
 
-async def _outlive_nurseries() -> None:
+async def _close_nurseries_left_open() -> None:
     """Cancel nurseries that a handler left open, and wait until they are closed.
 
     Trio would cancel the whole pool if this task ended before them. The generator that opened such

@@ -256,7 +256,7 @@ class Session:
             )
         with trio.move_on_after(limits.shutdown.close_seconds):
             await self.send_queue.drained()
-        if self.cause != "eof":  # With "eof" the notifications have been delivered above.
+        if self.cause != "eof":  # with "eof" they were delivered above
             with trio.move_on_after(limits.shutdown.close_seconds):
                 await self._notifications.done()
 
@@ -302,16 +302,14 @@ class Session:
                     await lead(steps)
                 finally:
                     self.send_queue.release()
-        except Exception as error:  # A transport may raise anything; it ends this session only.
+        except Exception as error:  # a transport may raise anything, which ends this session only
             self._lost(error)
 
     def _take_delivered(self, messages: Sequence[Received]) -> None:
         """Take what a channel delivers by itself, which has room for all responses."""
         try:
             self._take_messages(messages)
-        except (
-            Exception
-        ) as error:  # An error of ours ends this session, and does not reach the caller.
+        except Exception as error:  # A bug of ours ends this session, and not the caller.
             self._lost(error)
         self.send_queue.release()
 
