@@ -483,21 +483,23 @@ class _PoolTask:
     async def _drive(self, leader: Leader, trap: Trap = None) -> None:
         """Continue a leader until it ends, becomes idle, or led a handler that keeps this task."""
         leader.context = self._task.context
-        # A leader leaves this task only where Trio tells the innermost scope of a task: a scope
-        # that the leader left open would otherwise stay behind with the task unnoticed.
-        can_leave = hasattr(self._task, _INNERMOST_SCOPE)
         try:
             while self.work is leader:
                 request = await leader.run_until_request(self._scope, trap)
                 trap = None
                 if isinstance(request, FirstSteps):
                     await self._lead(request.steps, leader)
-                elif request is None or (can_leave and self.pool.watch(leader, request)):
+                    del request  # it must not stay in memory while the leader waits for the next
+                    continue
+                # An idle leader leaves this task only where Trio tells the innermost scope: a scope
+                # that the leader left open would otherwise stay behind with the task unnoticed.
+                if request is None or (
+                    hasattr(self._task, _INNERMOST_SCOPE) and self.pool.watch(leader, request)
+                ):
                     return
-                else:
-                    with suppress(trio.ClosedResourceError):  # the leader meets it when it reads
-                        await trio.lowlevel.wait_readable(request.fd)
-                del request  # a leader that waits for its next message must not keep this one
+                with suppress(trio.ClosedResourceError):  # the leader meets it when it reads
+                    await trio.lowlevel.wait_readable(request.fd)
+                del request
         except BaseException:
             if self.work is leader:
                 leader.driven.close()
