@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
         # An import statement asks for a submodule here before it imports it.
         if name.startswith("_") or name in _MODULES:
             raise
-        from mcp_trio._protocol.other_names import PACKAGE
+        from mcp_trio._protocol.other_sdk_names import PACKAGE
 
         # Python drops the text of an `AttributeError` in `from mcp_trio import NAME`.
         if name in PACKAGE:

@@ -196,7 +196,7 @@ class OutputSchemas:
         if name not in self._compiled and name in self._listed:
             try:
                 self._compiled[name] = SchemaValidator(
-                    self._listed[name], of="result", limits=self.limits
+                    self._listed[name], name="result", limits=self.limits
                 )
             except SchemaError as error:
                 logger.warning("results of the tool %s are not checked: %s", name, error)

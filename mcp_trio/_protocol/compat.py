@@ -335,7 +335,7 @@ _VALUE_RULES: Final[Mapping[type, _Rule]] = {
 # The changes for each type and protocol version.
 
 
-class _Step(NamedTuple):
+class _MemberChange(NamedTuple):
     """The change of one member; `absent` is its value when it is not set."""
 
     name: str
@@ -353,7 +353,7 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
         return lambda value, protocol_version: downgraded(
             rule.change(value, protocol_version), protocol_version
         )
-    steps: list[_Step] = []
+    member_changes: list[_MemberChange] = []
     bases = reversed(kind.__mro__)
     rules = {name: each for base in bases for name, each in _MEMBER_RULES.get(base, {}).items()}
     for field in msgspec.structs.fields(kind):
@@ -363,14 +363,14 @@ def _change_for(kind: type, protocol_version: ProtocolVersion) -> _Change | None
         if any(_change_for(inner, protocol_version) for inner in _structs_in(field.type)):
             changes.append(_downgraded_member)
         if changes:
-            change = changes[0] if len(changes) == 1 else functools.partial(_in_turn, changes)
-            steps.append(_Step(field.name, field.default, change))
-    if not steps:
+            change = changes[0] if len(changes) == 1 else functools.partial(_apply_in_turn, changes)
+            member_changes.append(_MemberChange(field.name, field.default, change))
+    if not member_changes:
         return None
 
     def downgrade_members(value: Any, protocol_version: ProtocolVersion) -> Any:
         changed: dict[str, Any] = {}
-        for name, absent, change in steps:
+        for name, absent, change in member_changes:
             before = getattr(value, name)
             if before is not absent:
                 after = change(before, protocol_version)
@@ -389,7 +389,9 @@ def _structs_in(hint: Any) -> Iterator[type[types.Model]]:
         yield from _structs_in(argument)
 
 
-def _in_turn(changes: Sequence[_Change], member: Any, protocol_version: ProtocolVersion) -> Any:
+def _apply_in_turn(
+    changes: Sequence[_Change], member: Any, protocol_version: ProtocolVersion
+) -> Any:
     for change in changes:
         member = change(member, protocol_version)
         if member is msgspec.UNSET:

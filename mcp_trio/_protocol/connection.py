@@ -216,12 +216,12 @@ class _Rejected(Exception):  # noqa: N818  the peer's error, which `receive` tur
     """A received request is answered with an error before any handler runs."""
 
     def __init__(
-        self, code: int, text: str, *, counted: str = "rejected", data: Any = UNSET
+        self, code: int, text: str, *, counter: str = "rejected", data: Any = UNSET
     ) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
-        self.counted = counted
+        self.counter = counter
         self.data = data
 
 
@@ -257,12 +257,13 @@ class Connection:
         instructions: A server's instructions; on a client, those that it has received.
         limits: The limits.
         methods: The methods of this connection; a user's own methods may be added at any time.
-        get_capabilities: Return a server's current capabilities; None: they never change.
+        get_capabilities: Return a server's current capabilities; None if they never change.
         protocol_versions: The names of the supported protocol versions, the newest first.
-        request_metadata: Return what a client adds to `_meta` of each request.
+        request_metadata: Return the members that a client adds to `_meta` of each request.
         result_types: The result types that extensions add, by their `resultType`.
         state: The state of the session.
         peer: The peer, once the handshake or a client's discovery has made it known.
+        their_role: The role of the peer.
         incoming: The open requests of the peer, by their ids.
         outgoing: The open requests of this side.
         counts: The number of ignored messages and of errors, by their kind.
@@ -345,12 +346,12 @@ class Connection:
         if isinstance(message, Request) and message.method == INITIALIZE:
             # https://modelcontextprotocol.io/specification/2025-03-26/basic/lifecycle#initialization
             text = "initialize must not be part of a batch"
-            return self._rejection(message.id, INVALID_REQUEST, text, counted="out of order")
+            return self._rejection(message.id, INVALID_REQUEST, text, counter="out of order")
         return self._receivers[type(message)](self, message, size_bytes)
 
-    def _ignored(self, counted: str, text: str) -> Ignored:
-        self.counts[counted] += 1
-        return Ignored(counted, self._shortened(text))
+    def _ignored(self, counter: str, text: str) -> Ignored:
+        self.counts[counter] += 1
+        return Ignored(counter, self._shortened(text))
 
     def _rejection(
         self,
@@ -358,13 +359,13 @@ class Connection:
         code: int,
         text: str,
         *,
-        counted: str = "rejected",
+        counter: str = "rejected",
         data: Any = UNSET,
     ) -> Reply:
-        self.counts[counted] += 1
+        self.counts[counter] += 1
         text = self._shortened(text)
         error = encode_error(request_id, code, text, data)
-        return Reply(error, request_id, counted=counted, text=text)
+        return Reply(error, request_id, counter=counter, text=text)
 
     def _shortened(self, text: str) -> str:
         # Texts quote the peer, and JSON-RPC asks for a concise message of one sentence.
@@ -377,7 +378,7 @@ class Connection:
         limit = f"limits.messages.bytes_max={self.limits.messages.bytes_max}"
         text = f"a message of at least {oversized.size} bytes exceeds {limit}"
         bad = malformed(oversized.prefix, INVALID_REQUEST, text)
-        request = self.outgoing.answered(oversized_response_id(bad, self.outgoing.waiting))
+        request = self.outgoing.finish(oversized_response_id(bad, self.outgoing.waiting))
         if request is None:
             return self._reject_malformed(bad, oversized.size)
         error = OutcomeUnknown(
@@ -387,7 +388,7 @@ class Connection:
         return self._unreadable(request, error)
 
     def _receive_malformed(self, message: Malformed, size_bytes: int) -> Event:
-        request = self.outgoing.answered(response_id_of(message))
+        request = self.outgoing.finish(response_id_of(message))
         if request is None:
             return self._reject_malformed(message, size_bytes)
         text = self._shortened(f"{self._response_name(request)} is {message.message}")
@@ -400,7 +401,7 @@ class Connection:
         self, request: OutgoingRequest, error: RemoteProtocolError | OutcomeUnknown
     ) -> ResponseUnreadable:
         event = ResponseUnreadable(request, error)
-        self.counts[event.counted] += 1
+        self.counts[event.counter] += 1
         self._move(self.their_role, _response_trigger(request, is_result=False))
         return event
 
@@ -412,7 +413,7 @@ class Connection:
             versions = [self.peer.protocol_version]
         is_answered = message.id is not None or all(it.has_errors_without_id for it in versions)
         if self.our_role is Role.SERVER and message.is_request and is_answered:
-            return self._rejection(message.id, message.code, message.message, counted="malformed")
+            return self._rejection(message.id, message.code, message.message, counter="malformed")
         return self._ignored("malformed", f"{message.message} ({size_bytes} bytes)")
 
     def _receive_batch(self, batch: Batch, size_bytes: int) -> Event:
@@ -463,7 +464,7 @@ class Connection:
                 message.id,
                 rejected.code,
                 rejected.text,
-                counted=rejected.counted,
+                counter=rejected.counter,
                 data=rejected.data,
             )
 
@@ -495,17 +496,17 @@ class Connection:
             raise _Rejected(METHOD_NOT_FOUND, text)
         if message.id in self.incoming:
             text = f"an unfinished request has the same id: {message.id!r}"
-            raise _Rejected(INVALID_REQUEST, text, counted="duplicate id")
+            raise _Rejected(INVALID_REQUEST, text, counter="duplicate id")
         trigger = row.trigger if metadata is None else _STATELESS
         if trigger is _INITIALIZE and (self.incoming or self.outgoing):
             text = (
                 "initialize is not allowed now: it would begin a new session, but requests of this"
                 f" one are unfinished ({len(self.incoming)} received, {len(self.outgoing)} sent)"
             )
-            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
+            raise _Rejected(INVALID_REQUEST, text, counter="out of order")
         if not self._move(self.their_role, trigger):
             text = f"{row.name} is not allowed now: the session is {self.state.name}"
-            raise _Rejected(INVALID_REQUEST, text, counted="out of order")
+            raise _Rejected(INVALID_REQUEST, text, counter="out of order")
         required = row.required_capability
         if required is not None:
             own = self.our_capabilities if metadata is None else self.current_capabilities()
@@ -639,10 +640,10 @@ class Connection:
 
     def _receive_response(self, message: Response | ErrorResponse, _size: int) -> Event:
         request_id = message.id
-        if self.outgoing.is_late(request_id):
+        if self.outgoing.forget_abandoned(request_id):
             text = f"request {request_id!r} was abandoned before its response"
             return self._ignored("late answer", text)
-        request = self.outgoing.answered(request_id)
+        request = self.outgoing.finish(request_id)
         if request is None:
             reason = f": {message.error.message}" if isinstance(message, ErrorResponse) else ""
             text = f"no open request has the id {request_id!r} of this response{reason}"

@@ -74,7 +74,7 @@ _Kept: TypeAlias = tuple[int, bytes]
 _Ended: TypeAlias = tuple[int, int, *tuple[bytes, ...]]
 """An ended stream: its number, that of its first stored event, and the data from there on.
 
-A busy server has many of these; as tuples of atoms they are not visited by the garbage collector.
+A busy server has many of these. The garbage collector does not visit tuples of numbers and bytes.
 """
 
 
@@ -92,7 +92,7 @@ class _Stream:
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class ReplayBuffer:
+class MemoryEventStore:
     """An event store in memory: the newest events of one session's streams.
 
     The id of an event has the number of its stream and its number in the stream.
@@ -199,16 +199,16 @@ class ReplayBuffer:
                 stream, first, *events = self._closed.popleft()
                 if len(events) > 1:
                     self._closed.appendleft((stream, first + 1, *events[1:]))
-                self._forgot(events[0])
+                self._count_forgotten(events[0])
             else:
                 streams = (stream for stream in self._open.values() if stream.events)
                 self._forget_first(min(streams, key=lambda stream: stream.events[0][0]))
 
     def _forget_first(self, stream: _Stream) -> None:
         _, data = stream.events.pop(0)
-        self._forgot(data)
+        self._count_forgotten(data)
 
-    def _forgot(self, data: bytes) -> None:
+    def _count_forgotten(self, data: bytes) -> None:
         self._kept_events -= 1
         self._kept_bytes -= len(data)
 

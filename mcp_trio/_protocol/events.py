@@ -65,7 +65,7 @@ class ResponseUnreadable(msgspec.Struct, gc=False):
 
     request: OutgoingRequest
     error: RemoteProtocolError | OutcomeUnknown
-    counted: str = "unreadable answer"
+    counter: str = "unreadable answer"
 
 
 class Reply(msgspec.Struct, gc=False):
@@ -74,7 +74,7 @@ class Reply(msgspec.Struct, gc=False):
     Attributes:
         message: The encoded response.
         id: The id of the request; None if it could not be read.
-        counted: The name of the counter, if the response is an error.
+        counter: The name of the counter, if the response is an error.
         text: The text of that error.
         negotiated: Whether the handshake has just set the protocol version, peer and capabilities.
         peer: The sender of a stateless request.
@@ -82,16 +82,16 @@ class Reply(msgspec.Struct, gc=False):
 
     message: bytes
     id: RequestId | None = None
-    counted: str | None = None
+    counter: str | None = None
     text: str | None = None
     negotiated: bool = False
     peer: Peer | None = None
 
 
 class Ignored(msgspec.Struct, gc=False):
-    """A message without effect; `counted` names its counter, and `text` is for the log."""
+    """A message without effect; `counter` names its counter, and `text` is for the log."""
 
-    counted: str
+    counter: str
     text: str
 
 

@@ -47,7 +47,7 @@ class SchemaValidator:
 
     Attributes:
         given: The schema; it is copied, and never changed.
-        of: The name of the value in error texts.
+        name: The name of the value in error texts.
         limits: The limits on schemas, and on the number and length of error texts.
 
     Raises:
@@ -56,7 +56,7 @@ class SchemaValidator:
     """
 
     given: Mapping[str, Any]
-    of: str = attrs.field(default="value", kw_only=True)
+    name: str = attrs.field(default="value", kw_only=True)
     limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
     _root: Subschema = attrs.field(init=False)
 
@@ -83,12 +83,14 @@ class SchemaValidator:
         try:
             failures = self._root.failures(run, value)
         except (RecursionError, TooDeep):
-            return [f"{self.of}: nested too deeply"]
+            return [f"{self.name}: nested too deeply"]
         except TooManySteps:
             most = self.limits.messages.schema_steps_max
-            return [f"{self.of}: takes too long to check (limits.messages.schema_steps_max={most})"]
+            return [
+                f"{self.name}: takes too long to check (limits.messages.schema_steps_max={most})"
+            ]
         except UnicodeError as error:
-            return [f"{self.of}: {error}"]
+            return [f"{self.name}: {error}"]
         return self._lines(failures) if failures else []
 
     def _run(self) -> Run:
@@ -111,7 +113,7 @@ class SchemaValidator:
                 path += path_step(step[:chars_max] if isinstance(step, str) else step)
                 if len(path) > chars_max:
                     break
-            path = f"{path.removeprefix('.') or self.of}: "
+            path = f"{path.removeprefix('.') or self.name}: "
             by_path.setdefault(path, []).append(failure)
         lines: list[str] = []
         for path in sorted(by_path):

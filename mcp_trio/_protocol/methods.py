@@ -95,7 +95,7 @@ class Method:
         senders: The roles that send it.
         params: The type of its params: one of `types`, or any that msgspec decodes.
         result: The type of its result; None for a notification.
-        trigger: The kind of message that it is to the session's state.
+        trigger: The kind of the message, by which it changes the state of the session.
         required_capability: The capability that it requires, if any.
         since: The first protocol version that has the method; None for the oldest.
         until: The last protocol version that has the method; None for the newest.
@@ -103,8 +103,9 @@ class Method:
         is_cacheable: Whether its stateless results say for how long they may be cached.
         is_subscription: Whether the request stays open until the client or server ends it, so that
             its handler does not count as running.
-        needs_subscription: Whether a stateless server sends it on a subscription only.
-        is_custom: Whether a user has registered it; its handler receives all params, with `_meta`.
+        needs_subscription: Whether a stateless server sends it only for an open subscription.
+        is_custom: Whether it is a request that a user has registered, whose handler receives all
+            params, with `_meta`.
         is_request: Whether it is answered.
         protocol_versions: The protocol versions that have the method.
     """

@@ -270,7 +270,7 @@ class Admission:
         self._waiting.queue.wait(request.client, request)
 
     def hold(self, request: IncomingRequest) -> None:
-        """Count a request as queued, although it waits for a response of the peer, not for a place.
+        """Count a request as queued, although it waits for another response, and not for a place.
 
         The caller has checked `rejection`, and calls `release` when the wait is over.
         """
@@ -411,7 +411,7 @@ class OutgoingRequests:
         self._next_id += 1
         return self._next_id
 
-    def next_id_is(self, request_id: int) -> None:
+    def set_next_id(self, request_id: int) -> None:
         """Let `next_id` return this id next.
 
         A replay that leaves out requests calls this to continue with the recorded ids. An abandoned
@@ -433,7 +433,7 @@ class OutgoingRequests:
         """The ids of the open requests except subscriptions, which are answered at their end."""
         return [each.id for each in self._open.values() if not each.method.is_subscription]
 
-    def answered(self, request_id: RequestId | None) -> OutgoingRequest | None:
+    def finish(self, request_id: RequestId | None) -> OutgoingRequest | None:
         """Remove and return the open request that a response ends, if there is one."""
         request = self.get(request_id)
         if request is not None:
@@ -441,8 +441,8 @@ class OutgoingRequests:
             request.move(OutgoingTrigger.RESPOND)
         return request
 
-    def is_late(self, request_id: RequestId | None) -> bool:
-        """Return whether a response belongs to an abandoned request, which is then forgotten."""
+    def forget_abandoned(self, request_id: RequestId | None) -> bool:
+        """Forget the abandoned request of a late response; return whether there is one."""
         late = self._abandoned.pop(request_id, None) if isinstance(request_id, int) else None
         if late is not None:
             late.move(OutgoingTrigger.RESPOND)

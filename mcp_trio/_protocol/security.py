@@ -1,6 +1,6 @@
-"""Security of web transports: the host and origin check, and the form of digests.
+"""Security of web transports: the check of hosts and origins, and the encoding of digests.
 
-The check is against DNS rebinding and cross-site requests.
+The check prevents DNS rebinding and cross-site requests.
 
 A page in a browser can send requests to the user's machine, but it can hide neither its own origin
 (`Origin`) nor the name under which it found the server (`Host`). Programs other than browsers send
@@ -30,15 +30,15 @@ ANY: Final = "*"
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing is bound here
 _LOOPBACK: Final = re.compile(r"localhost|::1|127(?:\.[0-9]{1,3}){3}")
 
-_NUMBER: Final = re.compile(r"\[.*\]|[0-9.]+")
+_IP_ADDRESS: Final = re.compile(r"\[.*\]|[0-9.]+")
 _PAGE: Final = re.compile(rf"(?P<scheme>https?)://{HOST.pattern}")
 _ORIGIN_OF_AN_APP: Final = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^\s/@,]+")
 _DEFAULT_PORTS: Final = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
 
-_TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]+")
+_HEADER_NAMES: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]+")
 _SHOWN_CHARS_MAX: Final = 100
 
-_EXPOSED: Final = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce"
+_EXPOSED_HEADERS: Final = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, DPoP-Nonce"
 _METHODS: Final = "GET, POST, DELETE"
 _PREFLIGHT_SECONDS: Final = "600"
 
@@ -101,7 +101,7 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             return []
         return [
             ("Access-Control-Allow-Origin", origin),
-            ("Access-Control-Expose-Headers", _EXPOSED),
+            ("Access-Control-Expose-Headers", _EXPOSED_HEADERS),
             ("Vary", "Origin"),
         ]
 
@@ -128,7 +128,7 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             ("Access-Control-Max-Age", _PREFLIGHT_SECONDS),
         ]
         names = request.header("access-control-request-headers")
-        if names is not None and _TOKENS.fullmatch(names):
+        if names is not None and _HEADER_NAMES.fullmatch(names):
             # Parameter headers may have any names, so all requested names are allowed.
             headers.append(("Access-Control-Allow-Headers", names))
         return headers
@@ -148,7 +148,7 @@ class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
             return False
         # With DNS rebinding, a page's own name leads to this server. Unless names are checked, only
         # an address in `Host` is certain to be no such name.
-        return self.hosts is not None or _NUMBER.fullmatch(name) is not None
+        return self.hosts is not None or _IP_ADDRESS.fullmatch(name) is not None
 
 
 def is_preflight(request: HttpRequest) -> bool:
@@ -193,13 +193,13 @@ def host_check_for(
     if hosts is None and not is_local:
         hosts = [ANY]
     own_origins = [
-        _given_origin(f"{scheme}://{name}:{port}")
+        _checked_origin(f"{scheme}://{name}:{port}")
         for name, port in own
         for scheme in ("http", "https")
     ]
     return HostCheck(
-        hosts=_allowed(hosts or (), _given_host, own_hosts),
-        origins=_allowed(origins or (), _given_origin, own_origins),
+        hosts=_allowed(hosts or (), _checked_host, own_hosts),
+        origins=_allowed(origins or (), _checked_origin, own_origins),
         allows_cors=allows_cors,
     )
 
@@ -223,14 +223,14 @@ def _bracketed(name: str) -> str:
     return f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name
 
 
-def _given_host(text: str) -> str:
+def _checked_host(text: str) -> str:
     host = _bracketed(text.lower())
     if HOST.fullmatch(host) is None:
         raise ValueError(f"hosts= takes name or name:port, not {text!r}")
     return host
 
 
-def _given_origin(text: str) -> str:
+def _checked_origin(text: str) -> str:
     """Return an origin as browsers send it: in lower case, without the scheme's default port."""
     page = _PAGE.fullmatch(text.lower())
     if page is not None:

@@ -27,14 +27,14 @@ def missing_attribute(kind: str, owner: object, name: str) -> AttributeError:
     """Return the error for an attribute that an object lacks, with what to write instead.
 
     Args:
-        kind: The class in `other_names.ATTRIBUTES`.
+        kind: The name of the class, a key of `other_sdk_names.ATTRIBUTES`.
         owner: The object.
         name: The name of the attribute.
     """
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(text)
-    from mcp_trio._protocol.other_names import ATTRIBUTES
+    from mcp_trio._protocol.other_sdk_names import ATTRIBUTES
 
     advice = ATTRIBUTES.get(kind, {}).get(name)
     known = (each for each in dir(type(owner)) if not each.startswith("_"))
@@ -49,7 +49,7 @@ def unknown_option(
     """Return the error for an argument that a method does not take, with what to write instead.
 
     Args:
-        kind: The class in `other_names.OPTIONS`.
+        kind: The name of the class, a key of `other_sdk_names.OPTIONS`.
         method: The method; `__init__` for the class itself.
         name: The name of the argument.
         known: The names of the method's arguments.
@@ -63,7 +63,7 @@ def unknown_option(
 
 def option_advice(kind: str, method: str, name: str) -> str:
     """Return the end of an error text about an argument of FastMCP or the official SDK, or ""."""
-    from mcp_trio._protocol.other_names import OPTIONS
+    from mcp_trio._protocol.other_sdk_names import OPTIONS
 
     advice = OPTIONS[kind].get(method, {}).get(name)
     return f"; {advice}" if advice else ""

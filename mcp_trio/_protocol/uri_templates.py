@@ -154,10 +154,11 @@ class Expression(msgspec.Struct, frozen=True):
             return None
         for name, value in decoded.items():
             # Handlers may decode a value once more by mistake, so that is checked too.
-            leaves = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
-            if leaves or ("/" in value and not operator.may_hold_slash):
+            is_unsafe = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
+            if is_unsafe or ("/" in value and not operator.may_hold_slash):
                 raise TraversalError(
-                    f"{name}: a value that could leave its place in the path is refused"
+                    f"{name}: the value could lead out of its path segment, by `..`, a slash, a"
+                    " backslash or NUL"
                 )
         return decoded
 
@@ -211,7 +212,7 @@ class UriTemplate:
             "a variable occurs twice": len(set(self.variables)) < len(self.variables),
             "{+…} occurs twice": operators.count(OPERATORS["+"]) > 1,
             "{#…} is not at the end": OPERATORS["#"] in operators[: None if self.tail else -1],
-            "no sign stands between two expressions": is_touching,
+            "two expressions have no text or sign between them": is_touching,
         }
         broken = [rule for rule, is_broken in rules.items() if is_broken]
         if broken:

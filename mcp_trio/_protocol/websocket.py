@@ -208,11 +208,11 @@ def error_of_peer_close(name: str, code: int, reason: str = "") -> ConnectionLos
     """
     if code in _IS_EOF:
         return None
-    said = f": {reason[:_SHOWN_CHARS_MAX]!r}" if reason else ""
-    return OutcomeUnknown(f"{name} {_MEANINGS.get(code, _UNKNOWN)} (close code {code}){said}")
+    quoted = f": {reason[:_SHOWN_CHARS_MAX]!r}" if reason else ""
+    return OutcomeUnknown(f"{name} {_MEANINGS.get(code, _UNKNOWN)} (close code {code}){quoted}")
 
 
 def error_of_own_close(name: str, code: CloseCode, detail: str = "") -> ConnectionLost:
     """Return the error for a connection that this side closes because of the peer."""
-    said = f": {detail}" if detail else ""
-    return OutcomeUnknown(f"{name} {_VIOLATIONS[code]} (close code {code:d}){said}")
+    more = f": {detail}" if detail else ""
+    return OutcomeUnknown(f"{name} {_VIOLATIONS[code]} (close code {code:d}){more}")

@@ -726,7 +726,7 @@ class Replayer:
             message = message_fields(body_bytes(record) or b"")
             if message.is_request and isinstance(message.id, int):
                 outgoing = self.sessions[lane[0]].connection.outgoing
-                outgoing.next_id_is(message.id)
+                outgoing.set_next_id(message.id)
 
     def _finding(self, operation: Operation | None, problem: str = "") -> Finding:
         suspended: dict[str, str] = {}

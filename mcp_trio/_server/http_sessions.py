@@ -167,7 +167,7 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         events: Returns the event store of a session, given the session's id. With None each session
-            has a `ReplayBuffer` within `limits.http.events_kept_max` and
+            has a `MemoryEventStore` within `limits.http.events_kept_max` and
             `limits.http.events_kept_bytes_max`.
         sessions: The store of sessions.
         changes: The broadcast of change notices.

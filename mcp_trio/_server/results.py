@@ -520,7 +520,7 @@ def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchem
     """
     from mcp_trio._protocol.json_schema import SchemaValidator  # most servers need none
 
-    checker = SchemaValidator(given, of="result", limits=limits)
+    checker = SchemaValidator(given, name="result", limits=limits)
     return OutputSchema(dict(given), lambda encoded: checker.check(msgspec.json.decode(encoded)))
 
 

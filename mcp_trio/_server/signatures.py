@@ -532,7 +532,7 @@ class GivenSchemaSignature(RawSignature):
         if self.given.get("type") != "object":
             raise ValueError('an input schema needs "type": "object" at its root')
         param_headers_of(self.given)
-        self._checker = SchemaValidator(self.given, of="arguments", limits=self.limits)
+        self._checker = SchemaValidator(self.given, name="arguments", limits=self.limits)
 
     @functools.cached_property
     def schema(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Dispatcher:
         """
         session = self.session
         event = session.connection.receive(message)
-        is_accepted = getattr(event, "counted", None) not in _NO_MESSAGES
+        is_accepted = getattr(event, "counter", None) not in _NO_MESSAGES
         number = session.sequencer.received(message, embed=is_accepted)
         self._actions[type(event)](self, event, number)
 
@@ -410,8 +410,8 @@ class Dispatcher:
         self.requests.fail(event)
 
     def _reply(self, event: Reply, _number: int | str) -> None:
-        if event.counted is not None:
-            self.session.peer_log.report(event.counted, f"{event.counted}: {event.text}")
+        if event.counter is not None:
+            self.session.peer_log.report(event.counter, f"{event.counter}: {event.text}")
         if event.peer is not None:
             self._note_peer(event.peer)
         self.session.send_queue.post(event.message, related_request_id=event.id, is_response=True)
@@ -424,8 +424,8 @@ class Dispatcher:
             self.session.mark_negotiated()
 
     def _ignore(self, event: Ignored, _number: int | str) -> None:
-        level = _IGNORED_LEVELS.get(event.counted, logging.DEBUG)
-        self.session.peer_log.report(event.counted, event.text, level=level)
+        level = _IGNORED_LEVELS.get(event.counter, logging.DEBUG)
+        self.session.peer_log.report(event.counter, event.text, level=level)
 
     _actions: ClassVar[Mapping[type, Callable[..., None]]] = {
         RequestReceived: _admit,

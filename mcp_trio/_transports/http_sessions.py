@@ -34,7 +34,7 @@ from mcp_trio._jsonrpc.messages import (
     with_id_replaced,
     with_sender,
 )
-from mcp_trio._protocol.event_store import EventStore, ReplayBuffer
+from mcp_trio._protocol.event_store import EventStore, MemoryEventStore
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
 from mcp_trio._protocol.shares import network_of
@@ -162,8 +162,8 @@ class SessionChannel(RoutedChannel):
     Attributes:
         has_one_stream: Whether the transport is HTTP+SSE of 2024-11-05, where responses, too, go to
             the stream of the GET, and streams cannot be resumed.
-        events: The store of sent events for clients that reconnect. By default, a `ReplayBuffer`
-            is made when the first event is to be kept.
+        events: The store of sent events for clients that reconnect. By default, a
+            `MemoryEventStore` is made when the first event is to be kept.
         standalone: The stream of the GET, for messages that belong to no request.
     """
 
@@ -185,7 +185,7 @@ class SessionChannel(RoutedChannel):
         """The event store, made on first use, since most sessions send JSON responses only."""
         if self.events is None:
             limits = self.limits
-            self.events = ReplayBuffer(
+            self.events = MemoryEventStore(
                 events_max=limits.http.events_kept_max, bytes_max=limits.http.events_kept_bytes_max
             )
         return self.events

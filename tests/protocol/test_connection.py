@@ -94,7 +94,7 @@ def test_the_server_answers_the_known_protocol_version_with_its_capabilities_and
     event = initialize(server, frame)
     assert isinstance(event, Reply)
     assert event.negotiated
-    assert event.counted is None
+    assert event.counter is None
     assert json.loads(event.message) == {
         "jsonrpc": "2.0",
         "id": 1,
@@ -238,7 +238,7 @@ def test_initialize_while_a_request_is_unfinished_is_rejected_and_changes_nothin
     error = json.loads(event.message)["error"]
     assert error["code"] == INVALID_REQUEST
     assert "requests of this one are unfinished (1 received, 0 sent)" in error["message"]
-    assert event.counted == "out of order"
+    assert event.counter == "out of order"
     assert server.peer_info.name == "client"
     assert server.state is SessionState.READY
 
@@ -278,7 +278,7 @@ def test_initialized_with_bad_params_does_not_count_as_initialized(connect, fram
     server = connect(Role.SERVER)
     initialize(server, frame)
     bad = frame(method="notifications/initialized", params={"_meta": 5})
-    assert server.receive(bad).counted == "malformed notification"
+    assert server.receive(bad).counter == "malformed notification"
     assert server.state is SessionState.ANSWERED
 
 
@@ -432,7 +432,7 @@ BAD_FRAMES = [
 def test_a_server_answers_a_malformed_message_with_a_readable_id(ready, bad, id_, code):
     server = ready(Role.SERVER, protocol_versions=["2024-11-05"])
     event = server.receive(bad)
-    assert event.counted == "malformed"
+    assert event.counter == "malformed"
     assert server.counts["malformed"] == 1
     if id_ is None:
         assert isinstance(event, Ignored)
@@ -513,7 +513,7 @@ REJECTED_REQUESTS = [
 def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, members, code):
     event = pair.server.receive(frame(id="x", **members))
     assert isinstance(event, Reply)
-    assert event.counted == "rejected"
+    assert event.counter == "rejected"
     assert json.loads(event.message)["error"]["code"] == code
     assert len(pair.server.incoming) == 0
 
@@ -568,7 +568,7 @@ def test_an_id_that_is_in_use_is_rejected_and_the_first_request_goes_on(pair, fr
     first = pair.server.receive(frame(id=5, method="tools/list")).request
     for method in ("tools/list", "ping"):
         event = pair.server.receive(frame(id=5, method=method))
-        assert event.counted == "duplicate id"
+        assert event.counter == "duplicate id"
         assert json.loads(event.message)["error"]["code"] == INVALID_REQUEST
     assert pair.server.incoming.get(5) is first
     assert isinstance(pair.server.receive(frame(id="5", method="tools/list")), RequestReceived)
@@ -603,13 +603,13 @@ def test_meta_and_unknown_members_travel_without_harm(pair, frame):
 def test_a_response_ends_the_request_with_its_exact_id_once(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     wrong = pair.client.receive(frame(id=str(opened.id), result={}))
-    assert wrong.counted == "unknown answer"
+    assert wrong.counter == "unknown answer"
     answer = pair.client.receive(frame(id=opened.id, result={"tools": []}))
     assert isinstance(answer, ResponseReceived)
     assert answer.request is opened
     assert answer.error is None
     again = pair.client.receive(frame(id=opened.id, result={"tools": []}))
-    assert again.counted == "unknown answer"
+    assert again.counter == "unknown answer"
 
 
 @pytest.mark.requirement("BASE-11")
@@ -617,7 +617,7 @@ def test_an_error_response_without_an_id_ends_no_request(pair, frame):
     opened = pair.client.open_request("tools/list", None, now=0.0)
     error = {"code": -32000, "message": "busy", "data": None}
     lost = pair.client.receive(frame(error=error))
-    assert (lost.counted, "busy" in lost.text) == ("unknown answer", True)
+    assert (lost.counter, "busy" in lost.text) == ("unknown answer", True)
     answer = pair.client.receive(frame(id=opened.id, error=error))
     assert (answer.error.code, answer.error.message) == (-32000, "busy")
     assert answer.result is None
@@ -865,7 +865,7 @@ def test_a_received_method_without_its_capability_is_rejected(
             receiver.our_capabilities = without(holder)
         else:
             receiver.set_peer(NEWEST_LEGACY, without(holder), None)
-        assert receiver.receive(leaving).counted == "not announced"
+        assert receiver.receive(leaving).counter == "not announced"
 
 
 def test_a_server_may_log_before_its_capabilities_are_known(connect, valid_params):
@@ -1175,7 +1175,7 @@ def test_two_requests_of_a_batch_cannot_have_the_same_id(connect):
     server = settled(connect, Role.SERVER, BATCHED)
     first, second = taken(server, batch(CALL, CALL))
     assert isinstance(first, RequestReceived)
-    assert second.counted == "duplicate id"
+    assert second.counter == "duplicate id"
 
 
 @pytest.mark.requirement("BASE-26", "TRAP-01")
@@ -1187,11 +1187,11 @@ def test_initialize_is_never_in_a_batch(connect):
     }
     initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}
     server = connect(Role.SERVER)
-    assert server.receive(batch(initialize)).counted == "malformed"
+    assert server.receive(batch(initialize)).counter == "malformed"
     assert server.receive(encode(initialize)).negotiated
     server = settled(connect, Role.SERVER, BATCHED)
     (again,) = taken(server, batch(initialize))
-    assert again.counted == "out of order"
+    assert again.counter == "out of order"
 
 
 @pytest.mark.requirement("BASE-28", "BASE-29", "TRAP-01")
@@ -1200,7 +1200,7 @@ def test_initialize_is_never_in_a_batch(connect):
 def test_other_protocol_versions_take_no_batch(connect, role, protocol_version):
     connection = settled(connect, role, protocol_version)
     event = connection.receive(batch(PING, ROOTS))
-    assert event.counted == "malformed"
+    assert event.counter == "malformed"
     assert "this protocol version has no batches" in event.text
     assert connection.counts == {"malformed": 1}
 
@@ -1215,7 +1215,7 @@ def test_errors_without_an_id_are_sent_only_to_versions_with_them(
     connect, protocol_version, bad, code
 ):
     event = settled(connect, Role.SERVER, protocol_version).receive(bad)
-    assert event.counted == "malformed"
+    assert event.counter == "malformed"
     if PROTOCOL_VERSIONS[protocol_version].has_errors_without_id:
         answer = json.loads(event.message)
         assert answer.keys() == {"jsonrpc", "error"}
@@ -1250,7 +1250,7 @@ def test_received_errors_without_an_id_are_accepted_in_every_version(
     event = settled(connect, Role.CLIENT, protocol_version).receive(
         encode({"jsonrpc": "2.0", **id_, "error": error})
     )
-    assert event.counted == "unknown answer"
+    assert event.counter == "unknown answer"
     assert "what?" in event.text
 
 
@@ -1336,7 +1336,7 @@ def test_an_oversized_response_ends_its_request_with_side_and_setting(ready, has
         "the server's response to tools/list:"
         " at least 5000 bytes, over limits.messages.bytes_max=100 of this client"
     )
-    assert event.counted == "unreadable answer"
+    assert event.counter == "unreadable answer"
     assert client.counts == {"unreadable answer": 1}
     assert not client.outgoing.waiting
 
@@ -1381,7 +1381,7 @@ def test_a_malformed_response_ends_its_request(ready, result, says):
     assert str(event.error).startswith(f"the server's response to tools/list {says}")
     assert client.counts == {"unreadable answer": 1}
     again = client.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % request.id)
-    assert again.counted == "unknown answer"
+    assert again.counter == "unknown answer"
 
 
 def test_texts_that_quote_the_peer_are_shortened(ready):

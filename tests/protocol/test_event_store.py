@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio.transports import RelatedMessage
 
 EVENTS_MAX = 6
@@ -21,7 +21,7 @@ BYTES_MAX = 20
 
 
 def opened(events_max=EVENTS_MAX, bytes_max=BYTES_MAX, streams=1):
-    buffer = ReplayBuffer(events_max=events_max, bytes_max=bytes_max)
+    buffer = MemoryEventStore(events_max=events_max, bytes_max=bytes_max)
     return buffer, *(buffer.open_stream() for _ in range(streams))
 
 
@@ -83,7 +83,7 @@ class Replaying(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.buffer = ReplayBuffer(events_max=EVENTS_MAX, bytes_max=BYTES_MAX)
+        self.buffer = MemoryEventStore(events_max=EVENTS_MAX, bytes_max=BYTES_MAX)
         self.model = Model()
 
     def open_streams(self):
@@ -300,7 +300,7 @@ def test_streams_that_came_and_went_leave_nothing():
 
 
 def test_the_mark_of_an_ended_stream_is_not_stored():
-    buffer = ReplayBuffer(events_max=1, bytes_max=BYTES_MAX)
+    buffer = MemoryEventStore(events_max=1, bytes_max=BYTES_MAX)
     assert buffer.append_ended_stream([b"answer"]) == ["1-1", "1-2"]
     assert buffer.after("1-1") == (1, [("1-2", b"answer")])
     assert buffer.after("1-2") == (1, [])

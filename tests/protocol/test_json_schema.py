@@ -222,7 +222,7 @@ def test_a_value_nested_too_deeply_is_an_error():
     deep = {}
     for _ in range(800):
         deep = {"a": deep}
-    schema = SchemaValidator({"properties": {"a": {"$ref": "#"}}}, of="structuredContent")
+    schema = SchemaValidator({"properties": {"a": {"$ref": "#"}}}, name="structuredContent")
     assert schema.check(deep) == ["structuredContent: nested too deeply"]
 
 

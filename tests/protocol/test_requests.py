@@ -179,7 +179,7 @@ def test_a_method_is_received_only_in_states_with_a_row(ready, frame, valid_para
         connection = ready(sender.peer, state)
         event = connection.receive(frame(**members))
         after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
-        rejected = isinstance(event, Ignored | Reply) and event.counted == "out of order"
+        rejected = isinstance(event, Ignored | Reply) and event.counter == "out of order"
         assert rejected is (after is None), state
         if rejected and row.is_request:
             assert msgspec.json.decode(event.message)["error"]["code"] == INVALID_REQUEST, state
@@ -248,7 +248,7 @@ def test_a_cancellation_of_initialize_is_ignored(connect, frame):
     assert server.receive(opened.message).negotiated
     params = {"requestId": opened.id}
     event = server.receive(frame(method="notifications/cancelled", params=params))
-    assert event.counted == "late cancellation"
+    assert event.counter == "late cancellation"
 
 
 @pytest.mark.requirement("CANC-06")
@@ -276,7 +276,7 @@ def test_cancelling_a_request_that_is_not_open_does_nothing(pair, frame):
     for id_ in (7, "7", 8, 10**30, ours.id):
         event = cancel(pair, frame, id_)
         assert isinstance(event, Ignored)
-        assert event.counted == "late cancellation"
+        assert event.counter == "late cancellation"
     assert answered.state is IncomingState.ANSWERED
     assert open_request.state is IncomingState.RECEIVED
     assert ours.state is OutgoingState.SENT
@@ -286,7 +286,7 @@ def test_cancelling_a_request_that_is_not_open_does_nothing(pair, frame):
 def test_a_second_cancellation_is_ignored(pair, frame):
     request = taken(pair, frame)
     assert isinstance(cancel(pair, frame), RequestCancelled)
-    assert cancel(pair, frame).counted == "late cancellation"
+    assert cancel(pair, frame).counter == "late cancellation"
     assert request.state is IncomingState.CANCELLED
 
 
@@ -297,7 +297,7 @@ def test_a_second_cancellation_is_ignored(pair, frame):
 def test_a_malformed_cancellation_is_ignored(pair, frame, params):
     request = taken(pair, frame)
     event = pair.server.receive(frame(method="notifications/cancelled", params=params))
-    assert event.counted == "malformed notification"
+    assert event.counter == "malformed notification"
     assert request.state is IncomingState.RECEIVED
 
 
@@ -310,7 +310,7 @@ def test_a_late_response_is_counted_and_ignored(pair, frame):
     assert pair.client.counts == {"late answer": 1}
     assert opened.state is OutgoingState.ABANDONED
     again = pair.client.receive(frame(id=opened.id, error={"code": 1, "message": "?"}))
-    assert again.counted == "unknown answer"
+    assert again.counter == "unknown answer"
 
 
 @pytest.mark.requirement("TRAP-58")
@@ -320,7 +320,7 @@ def test_abandoned_ids_are_remembered_up_to_the_limit(ready, frame):
     for request in opened:
         client.abandon(request)
     assert not any(request.message for request in opened)  # their bytes are not
-    kinds = [client.receive(frame(id=request.id, result={})).counted for request in opened]
+    kinds = [client.receive(frame(id=request.id, result={})).counter for request in opened]
     assert kinds == ["unknown answer", "late answer", "late answer"]
 
 
@@ -331,7 +331,7 @@ def test_a_response_that_crosses_a_cancellation_ends_the_request_once_on_each_si
     request.move(IncomingTrigger.START)
     cancellation = pair.client.abandon(opened)
     assert pair.server.finish(request) is True  # the answer is on its way
-    assert pair.server.receive(cancellation).counted == "late cancellation"
+    assert pair.server.receive(cancellation).counter == "late cancellation"
     with pytest.raises(LocalProtocolError, match="is ANSWERED: RESPOND is not possible"):
         pair.server.finish(request)
 
@@ -462,11 +462,11 @@ def test_late_and_unknown_tokens_do_no_harm(pair, frame):
     silent = pair.client.open_request("tools/list", None, now=0.0, idle_seconds=10.0)
     for token in (silent.id, str(opened.id), 999, ""):
         assert (
-            report(pair.client, frame, progressToken=token, progress=1).counted == "late progress"
+            report(pair.client, frame, progressToken=token, progress=1).counter == "late progress"
         )
     pair.client.receive(frame(id=opened.id, result={"tools": []}))
     late = report(pair.client, frame, progressToken=opened.id, progress=1)
-    assert late.counted == "late progress"
+    assert late.counter == "late progress"
     assert silent.budget.deadline == 10.0
     assert pair.client.counts == {"late progress": 5}
 
@@ -477,7 +477,7 @@ def test_late_and_unknown_tokens_do_no_harm(pair, frame):
 )
 def test_a_malformed_report_is_counted(pair, frame, params):
     pair.client.open_request("tools/list", None, now=0.0, wants_progress=True)
-    assert report(pair.client, frame, **params).counted == "malformed notification"
+    assert report(pair.client, frame, **params).counter == "malformed notification"
 
 
 @pytest.mark.requirement("PING-01")

@@ -232,7 +232,7 @@ def test_a_stateless_request_is_cancelled_before_any_handshake(server, ask, fram
 def test_discover_returns_versions_and_capabilities(connect, ask):
     server = connect(Role.SERVER, instructions="Ask for the tide first.")
     event = ask(server, "server/discover")
-    assert event.counted is None
+    assert event.counter is None
     assert not event.negotiated
     assert json.loads(event.message)["result"] == {
         "resultType": "complete",
@@ -495,7 +495,7 @@ def test_a_kind_that_was_not_to_be_expected_is_an_error(stateless_client):
 def test_a_stateless_client_answers_no_requests(stateless_client, frame):
     event = stateless_client.receive(frame(id=4, method="roots/list"))
     assert isinstance(event, Ignored)
-    assert event.counted == "request of a server"
+    assert event.counter == "request of a server"
 
 
 @pytest.mark.requirement("ROOT-07")

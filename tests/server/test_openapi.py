@@ -761,7 +761,7 @@ def test_a_path_that_is_no_template_is_no_resource():
     named = [{"name": name, "in": "path", "schema": {"type": "string"}} for name in ("a", "b")]
     spec = document({"/{a}{b}": {"get": {"parameters": named}}})
     (entry,) = Server.from_openapi(spec, resources=lambda _: True).openapi_report.rejected
-    assert "no sign stands between two expressions" in entry.reason
+    assert "two expressions have no text or sign between them" in entry.reason
 
 
 async def test_a_resource_that_the_api_does_not_have_is_not_found(api, reading):

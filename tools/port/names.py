@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import mcp_trio
-from mcp_trio._protocol.other_names import ATTRIBUTES, OPTIONS, PACKAGE
+from mcp_trio._protocol.other_sdk_names import ATTRIBUTES, OPTIONS, PACKAGE
 from mcp_trio._server.http_serve import HttpOptions
 
 HERE: Final = Path(__file__).resolve().parent

@@ -3,9 +3,9 @@
 `python tools/port/port_table.py [ROW…] [--fastmcp PYTHON] [--page]`. Without `--fastmcp`, the
 interpreter of an environment that has FastMCP, that environment is made with uv at the version that
 `tools/hosts` uses. At the end, each public name of FastMCP's classes is looked up in ours and in
-`mcp_trio/_protocol/other_names.py`. `--page` writes the tables of `docs/how-to/from-fastmcp.md` and
-`docs/reference/fastmcp-names.md`, and runs nothing. Status 1: a row does not compare as
-`port_rows.py` says, or a name is unknown.
+`mcp_trio/_protocol/other_sdk_names.py`. `--page` writes the tables of
+`docs/how-to/from-fastmcp.md` and `docs/reference/fastmcp-names.md`, and runs nothing. Status 1: a
+row does not compare as `port_rows.py` says, or a name is unknown.
 """
 
 import argparse

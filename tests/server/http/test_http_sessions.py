@@ -16,7 +16,7 @@ import trio.testing
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio import types as s
-from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._server.http_sessions import MemoryChanges, MemorySessions
 from mcp_trio.http import HttpStores, SessionFacts
 from mcp_trio.limits import KIB, HttpLimits
@@ -502,7 +502,7 @@ class Wire:
             nursery.cancel_scope.cancel()
 
 
-EVENT_STORES = [lambda: ReplayBuffer(events_max=100, bytes_max=1000), EventList]
+EVENT_STORES = [lambda: MemoryEventStore(events_max=100, bytes_max=1000), EventList]
 SESSION_STORES = [MemorySessions, SessionTable]
 CHANGES = [MemoryChanges, Wire]
 

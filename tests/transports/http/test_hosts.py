@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcp_trio.http
-from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._protocol.http_headers import encoded
 from mcp_trio._transports import http_client_requests as trust
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
@@ -1016,7 +1016,7 @@ async def test_the_native_listener_names_the_limit(open_host, data, limits, stat
 
 
 def test_the_error_for_a_dropped_event_names_the_limits():
-    buffer = ReplayBuffer(events_max=1, bytes_max=100)
+    buffer = MemoryEventStore(events_max=1, bytes_max=100)
     stream = buffer.open_stream()
     first, *_ = (buffer.keep(stream, b"data") for _ in range(3))
     with pytest.raises(

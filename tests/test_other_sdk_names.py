@@ -7,7 +7,7 @@ import pytest
 
 import mcp_trio
 from mcp_trio import Client, Context, Server, ThreadContext
-from mcp_trio._protocol.other_names import ATTRIBUTES, OPTIONS, PACKAGE
+from mcp_trio._protocol.other_sdk_names import ATTRIBUTES, OPTIONS, PACKAGE
 from mcp_trio.errors import ToolError
 
 server = Server("desk")
