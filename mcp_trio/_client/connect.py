@@ -45,7 +45,7 @@ from mcp_trio._protocol.versions import STATELESS_CODES, newest, supported_versi
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
-from mcp_trio._transports.concurrency import ErrorGroup, contained
+from mcp_trio._transports.concurrency import ErrorGroup, errors_handled_by
 from mcp_trio._transports.connections import (
     ConnectionOptions,
     OnState,
@@ -335,7 +335,7 @@ class SessionTask:
         """Run the session until it is shut or ends by itself."""
         self._task = trio.lowlevel.current_task()
         try:
-            with contained(self._fail):
+            with errors_handled_by(self._fail):
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     if self.served is not None:

@@ -66,7 +66,7 @@ from mcp_trio._proxy.journal import (
 from mcp_trio._proxy.stdio import until_signal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._transports.http_client_requests import (
-    Link,
+    EndpointClient,
     body_pieces,
     client_for,
     content_encoding,
@@ -336,7 +336,7 @@ class ProxiedExchange:
     is_endpoint: bool
     recording: OpenRecording
     recordings: OpenRecordings
-    link: Link
+    endpoint_client: EndpointClient
     limits: Limits
     _open: dict[int | str, Request] = attrs.field(init=False)
     _has_begun: bool = attrs.field(default=False, init=False)
@@ -366,7 +366,7 @@ class ProxiedExchange:
                 self.recordings.end(self._sse_session)
 
     async def _pass(self) -> None:
-        given = self.link.http.timeout
+        given = self.endpoint_client.http.timeout
         timeout = httpx2.Timeout(
             None,
             connect=given.connect,
@@ -375,15 +375,15 @@ class ProxiedExchange:
         )
         request = httpx2.Request(
             self.exchange.request.method,
-            self.link.url.copy_with(raw_path=self.target.encode("ascii")),
+            self.endpoint_client.url.copy_with(raw_path=self.target.encode("ascii")),
             headers=[*self.fields],
             content=self.body or None,
             extensions={"timeout": timeout.as_dict()},
         )
         try:
-            response = await self.link.http.send(request, stream=True)
+            response = await self.endpoint_client.http.send(request, stream=True)
         except httpx2.RequestError as error:
-            await self._reject(str(self.link.loss_from(error)))
+            await self._reject(str(self.endpoint_client.loss_from(error)))
             return
         try:
             await self._pass_response(response)
@@ -402,7 +402,9 @@ class ProxiedExchange:
         try:
             fields = self._fields(response)
         except ValueError as error:
-            await self._reject(f"{self.link.name} sent an answer that is not valid HTTP: {error}")
+            await self._reject(
+                f"{self.endpoint_client.name} sent an answer that is not valid HTTP: {error}"
+            )
             return
 
         # The headers begin or end a session.
@@ -424,7 +426,7 @@ class ProxiedExchange:
             else:
                 await self._pass_body(response, fields)
         except httpx2.RequestError as error:
-            loss = str(self.link.loss_from(error))
+            loss = str(self.endpoint_client.loss_from(error))
             # A response that has begun is left without its end: the client sees the failure.
             if self._has_begun:
                 self._note(error=loss)
@@ -438,7 +440,7 @@ class ProxiedExchange:
         fields: list[tuple[str, str]] = []
         for name, value in response_headers(response):
             # A `Location` at the server becomes one at the proxy.
-            url = self.link.same_origin(value) if name == "location" else None
+            url = self.endpoint_client.same_origin(value) if name == "location" else None
             fields.append((name, value if url is None else url.raw_path.decode()))
         return fields
 
@@ -514,7 +516,7 @@ class ProxiedExchange:
         for event in events:
             if isinstance(event, Event) and event.name == "endpoint" and self._sse_session is None:
                 # A session of 2024-11-05 begins; it ends with its stream, and its URL is its key.
-                url = self.link.same_origin(event.data.decode(errors="replace"))
+                url = self.endpoint_client.same_origin(event.data.decode(errors="replace"))
                 if url is None:
                     continue
                 key = url.raw_path
@@ -596,7 +598,7 @@ class HttpProxy:
         token: The bearer token that clients have to send, which is not forwarded; None accepts all.
     """
 
-    link: Link
+    endpoint_client: EndpointClient
     host_check: HostCheck
     recordings: OpenRecordings
     limits: Limits
@@ -642,13 +644,15 @@ class HttpProxy:
         request, target = exchange.request, self._target(exchange.request)
         is_sse_session = self.recordings.knows(target)
         path = target.partition("?")[0]
-        is_endpoint = is_sse_session or path.rstrip("/") == self.link.url.path.rstrip("/")
+        is_endpoint = is_sse_session or path.rstrip("/") == self.endpoint_client.url.path.rstrip(
+            "/"
+        )
         messages = self._decoder.messages(body) if is_endpoint and body else ()
         with self.recordings.used(
             target if is_sse_session else request.header(SESSION_ID), messages
         ) as recording:
             # The proxy's own headers for the server replace the client's.
-            own = encoded([*self.link.headers.items()])
+            own = encoded([*self.endpoint_client.headers.items()])
             replaced = {name for name, _ in own}
             if self.token is not None:
                 replaced.add(b"authorization")
@@ -662,7 +666,7 @@ class HttpProxy:
                 is_endpoint=is_endpoint,
                 recording=recording,
                 recordings=self.recordings,
-                link=self.link,
+                endpoint_client=self.endpoint_client,
                 limits=self.limits,
             )
             await proxied_exchange.run()
@@ -671,14 +675,14 @@ class HttpProxy:
         """Return the request target at the server."""
         if self.path is None or request.path.rstrip("/") != self.path.rstrip("/"):
             return f"{request.path}?{request.query}" if request.query else request.path
-        own, _, query = self.link.url.raw_path.decode("ascii").partition("?")
+        own, _, query = self.endpoint_client.url.raw_path.decode("ascii").partition("?")
         queries = "&".join(filter(None, (query, request.query)))
         return f"{own}?{queries}" if queries else own
 
 
 async def serve_http_proxy(
     listen: ListenOptions,
-    link: Link,
+    endpoint_client: EndpointClient,
     recordings: OpenRecordings,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
@@ -696,18 +700,18 @@ async def serve_http_proxy(
             bound, hosts=listen.hosts, origins=listen.origins, allows_cors=True
         )
         proxy = HttpProxy(
-            link=link,
+            endpoint_client=endpoint_client,
             host_check=host_check,
             recordings=recordings,
-            limits=link.limits,
+            limits=endpoint_client.limits,
             path=listen.path,
             token=None if listen.token is None else checked_token(listen.token),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(recordings.expire)
-            serve = partial(serve_native, proxy.respond, listeners, limits=link.limits)
+            serve = partial(serve_native, proxy.respond, listeners, limits=endpoint_client.limits)
             await nursery.start(serve)
-            path = link.url.raw_path.decode() if listen.path is None else listen.path
+            path = endpoint_client.url.raw_path.decode() if listen.path is None else listen.path
             task_status.started(f"http://{netloc(listen.host, bound[0][1])}{path}")
     finally:
         recordings.close()
@@ -749,15 +753,17 @@ async def _run(
     headers: Mapping[str, str],
     limits: Limits,
 ) -> int:
-    link = Link(http=client_for(url), url=url, headers=headers, limits=limits)
-    async with link.http:
+    endpoint_client = EndpointClient(http=client_for(url), url=url, headers=headers, limits=limits)
+    async with endpoint_client.http:
         with recording_for_sessions(record) as recording:
             start = partial(start_message_journal, recording, transport=TRANSPORT, name=url.host)
             recordings = OpenRecordings(start=partial(start, limits=limits), limits=limits)
 
             async def serve() -> int:
                 async with trio.open_nursery() as nursery:
-                    report_url(await nursery.start(serve_http_proxy, listen, link, recordings))
+                    report_url(
+                        await nursery.start(serve_http_proxy, listen, endpoint_client, recordings)
+                    )
                 return 0
 
             return await until_signal(serve, shut=partial(recordings.shut, "signal"))

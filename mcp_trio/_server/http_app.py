@@ -55,7 +55,7 @@ from mcp_trio._session.exceptions import (
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import FirstStep, lead
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
-from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, contained
+from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, errors_handled_by
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
     Exchange,
@@ -892,7 +892,7 @@ class _RuntimeTask:
                 self.error = error
 
         try:
-            with contained(keep):
+            with errors_handled_by(keep):
                 await self.app.runtime.run(task_status=self)
         finally:
             self.ready.set()

@@ -1,4 +1,4 @@
-"""Light events, a timer queue, a fair semaphore, and the containment of errors in system tasks."""
+"""Additions to Trio's primitives: light events, a timer queue, a fair semaphore, and others."""
 
 import signal
 from collections.abc import Callable, Generator
@@ -173,11 +173,11 @@ async def call_when_cancelled(function: Callback) -> None:
 
 
 @contextmanager
-def contained(contain: Callable[[ErrorGroup], object]) -> Generator[None]:
-    """Pass the errors of a block to `contain`, so that only `Cancelled` leaves it.
+def errors_handled_by(handle: Callable[[ErrorGroup], object]) -> Generator[None]:
+    """Pass the errors of a block to `handle`, so that only `Cancelled` leaves the block.
 
-    For system tasks: Trio takes any other exception of theirs for an error of its own, and ends the
-    run. A `KeyboardInterrupt` is raised again in the main task.
+    This is for system tasks: Trio takes any other exception of such a task for an error of its own,
+    and ends the run. A `KeyboardInterrupt` is raised again in the main task.
     """
     try:
         yield
@@ -185,7 +185,7 @@ def contained(contain: Callable[[ErrorGroup], object]) -> Generator[None]:
         errors = BaseExceptionGroup("", [error]).split(trio.Cancelled)[1]
         if errors is None:
             raise
-        contain(errors)
+        handle(errors)
         if errors.subgroup(KeyboardInterrupt) is not None:
             signal.raise_signal(signal.SIGINT)  # system tasks are protected: Trio interrupts main
 

@@ -48,12 +48,12 @@ from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._protocol.versions import STATELESS_CODES
 from mcp_trio._transports.channel import Received, ReceivedQueue
-from mcp_trio._transports.concurrency import ErrorGroup, contained
+from mcp_trio._transports.concurrency import ErrorGroup, errors_handled_by
 from mcp_trio._transports.connections import OnState, RandomSource, ReportedState, State
 from mcp_trio._transports.http_client_requests import (
+    EndpointClient,
     EventStream,
     HttpSseStream,
-    Link,
     SessionNotFound,
     UnexpectedResponse,
     client_for,
@@ -294,7 +294,7 @@ class HttpChannel:
     is_unfinished: ClassVar[bool] = False
     reports_losses: ClassVar[bool] = True
 
-    _link: Link = attrs.field(alias="link")
+    _endpoint_client: EndpointClient = attrs.field(alias="endpoint_client")
     _reported_state: ReportedState = attrs.field(alias="reported_state")
     _random_source: RandomSource = attrs.field(alias="random_source")
     _has_own_client: bool = attrs.field(alias="has_own_client")
@@ -325,7 +325,7 @@ class HttpChannel:
     _deletes_session: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        limits = self._link.limits
+        limits = self._endpoint_client.limits
         self._decoder = Decoder(json_depth_max=limits.messages.json_depth_max)
         self._inbox = ReceivedQueue(limits.messages.chunk_bytes)
         self._tools = ToolHeaders(limits.requests.cache_entries_max)
@@ -337,7 +337,7 @@ class HttpChannel:
     @property
     def name(self) -> str:
         """The server's URL, without the parts that may be secret."""
-        return self._link.name
+        return self._endpoint_client.name
 
     @property
     def state(self) -> State:
@@ -439,7 +439,7 @@ class HttpChannel:
     async def _send_request(self, request: _PendingRequest) -> None:
         """Send a request, and return when its response has arrived."""
         if request.message.method == INITIALIZE:
-            self._link.session_id = self._link.version = None
+            self._endpoint_client.session_id = self._endpoint_client.version = None
             if self._tries_http_sse_first:
                 await self._find_endpoint()
         stream = self._event_stream(request)
@@ -466,20 +466,22 @@ class HttpChannel:
     async def _post_request(self, request: _PendingRequest, stream: EventStream) -> None:
         message = request.message
         headers = self._headers(message)
-        async with self._link.post(message.data, headers, url=self._endpoint) as response:
-            await self._link.check_success(response)
+        async with self._endpoint_client.post(
+            message.data, headers, url=self._endpoint
+        ) as response:
+            await self._endpoint_client.check_success(response)
             self._reported_state.become("open")
             request.is_accepted = True
             self._decisions.unpark_all()
             if message.method == INITIALIZE:
-                self._link.session_id = session_id_of(response)
+                self._endpoint_client.session_id = session_id_of(response)
             if is_event_stream(response):
                 await stream.read(response)
             elif self._endpoint is not None:
-                await self._link.body_prefix(response)
+                await self._endpoint_client.body_prefix(response)
             else:
-                bytes_max = self._link.limits.messages.bytes_max
-                body = await self._link.body(response, bytes_max=bytes_max)
+                bytes_max = self._endpoint_client.limits.messages.bytes_max
+                body = await self._endpoint_client.body(response, bytes_max=bytes_max)
                 if isinstance(body, Oversized):
                     self._inbox.put(body)
                     text = f"the response is over limits.messages.bytes_max ({bytes_max})"
@@ -493,9 +495,9 @@ class HttpChannel:
                     raise OutcomeUnknown(f"{text} without a JSON-RPC response")
 
     def _event_stream(self, request: _PendingRequest | None) -> EventStream:
-        limits = self._link.limits
+        limits = self._endpoint_client.limits
         return EventStream(
-            link=self._link,
+            endpoint_client=self._endpoint_client,
             on_message=partial(self._take, request=request),
             random_source=self._random_source,
             reported_state=self._reported_state,
@@ -505,12 +507,12 @@ class HttpChannel:
     def _headers(self, message: OutgoingMessage) -> Headers:
         """Return the headers of a stateless message, or those of the legacy session."""
         version = message.version
-        if version is None and self._link.version is None and message.method is not None:
+        if version is None and self._endpoint_client.version is None and message.method is not None:
             version = self._stateless_version
         if self._endpoint is not None or message.method == INITIALIZE:
             return []
         if version is None or message.method is None:
-            return self._link.session_headers()
+            return self._endpoint_client.session_headers()
         paths = self._tools.paths_of(message.tool)
         params = message.header_params(with_arguments=bool(paths))
         return headers_from_body(version=version, method=message.method, params=params, paths=paths)
@@ -518,7 +520,7 @@ class HttpChannel:
     def _loss_from(self, error: Exception) -> ConnectionLost | LocalProtocolError:
         if isinstance(error, HeaderMismatchError):
             return LocalProtocolError(str(error))
-        loss = self._link.loss_from(error)
+        loss = self._endpoint_client.loss_from(error)
         if isinstance(error, httpx2.RequestError):
             self._reported_state.become("retrying", str(loss))
         return loss
@@ -558,7 +560,7 @@ class HttpChannel:
                 if answered is None or isinstance(each, ErrorResponse):
                     continue
                 if answered.message.method == INITIALIZE:
-                    self._link.version = agreed_version(each.result)
+                    self._endpoint_client.version = agreed_version(each.result)
                 if answered.message.version is not None:
                     self._stateless_version = answered.message.version
                     if answered.message.method == LIST_TOOLS:
@@ -575,7 +577,7 @@ class HttpChannel:
         request = None if request_id is None else self._pending.pop(request_id, None)
         if request is not None:
             request.answered.set()
-            linger_seconds = self._link.limits.shutdown.close_seconds
+            linger_seconds = self._endpoint_client.limits.shutdown.close_seconds
             request.scope.deadline = trio.current_time() + linger_seconds
         return request
 
@@ -605,7 +607,7 @@ class HttpChannel:
             # The server may have HTTP+SSE: send `initialize` again.
             reason = await self._find_endpoint()
             if self._endpoint is None:
-                loss = unexpected.loss(self._link)
+                loss = unexpected.loss(self._endpoint_client)
                 text = f"{loss}; as for HTTP+SSE: {reason}"
                 raise ConnectionLost(text, http_status=loss.http_status)
             try:
@@ -619,7 +621,7 @@ class HttpChannel:
 
     async def _find_endpoint(self) -> str:
         """Open the stream of an HTTP+SSE server; return why there is none, or an empty text."""
-        stream = HttpSseStream(link=self._link, on_message=self._take)
+        stream = HttpSseStream(endpoint_client=self._endpoint_client, on_message=self._take)
 
         async def read() -> None:
             await stream.run()
@@ -645,7 +647,9 @@ class HttpChannel:
             return
         # The end of a request's stream is the cancellation; a legacy server is notified, too.
         request = self._pending.get(request_id)
-        is_stateless = self._link.version is None if request is None else request.message.version
+        is_stateless = (
+            self._endpoint_client.version is None if request is None else request.message.version
+        )
         if not is_stateless:
             await self._deliver(message)
         if request is not None:
@@ -658,7 +662,7 @@ class HttpChannel:
         The time limit starts again whenever a part of the message has been sent. It is half of
         `limits.messages.write_stall_seconds`, after which the session ends.
         """
-        seconds = self._link.limits.messages.write_stall_seconds / 2
+        seconds = self._endpoint_client.limits.messages.write_stall_seconds / 2
         kind = message.method or "a response"
         bytes_after = self._posted_bytes + len(message.data)
         try:
@@ -669,13 +673,13 @@ class HttpChannel:
                     stall_timeout.deadline = trio.current_time() + seconds
 
                 headers = self._headers(message)
-                async with self._link.post(
+                async with self._endpoint_client.post(
                     message.data, headers, url=self._endpoint, on_progress=on_progress
                 ) as response:
-                    await self._link.check_success(response)
+                    await self._endpoint_client.check_success(response)
                     self._reported_state.become("open")
                     # The connection can be used again only after the body.
-                    await self._link.body_prefix(response)
+                    await self._endpoint_client.body_prefix(response)
         except SessionNotFound:
             self._end_unknown_session()
         except trio.TooSlowError:
@@ -714,12 +718,14 @@ class HttpChannel:
                 if stream.was_accepted:
                     self._end_unknown_session()
             except (UnexpectedResponse, ConnectionLost) as error:  # usually 405
-                logger.debug("there is no standalone stream: %s", self._link.loss_from(error))
+                logger.debug(
+                    "there is no standalone stream: %s", self._endpoint_client.loss_from(error)
+                )
             except Exception:
                 logger.exception("the standalone stream failed")
 
         self._nursery.start_soon(read)
-        with trio.move_on_after(self._link.limits.http.get_stream_seconds):
+        with trio.move_on_after(self._endpoint_client.limits.http.get_stream_seconds):
             await stream.was_tried.wait()
 
     # The end of the session
@@ -732,7 +738,7 @@ class HttpChannel:
         """
 
         async def end_when_decided() -> None:
-            with trio.move_on_after(self._link.limits.shutdown.close_seconds):
+            with trio.move_on_after(self._endpoint_client.limits.shutdown.close_seconds):
                 while self._has_undecided():
                     await self._decisions.park()
             self._end(_SESSION_ENDED)
@@ -777,22 +783,22 @@ class HttpChannel:
             self._end("the HTTP channel failed")
 
         try:
-            with contained(report_failure):
+            with errors_handled_by(report_failure):
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     self._started.set()
                     await trio.sleep_forever()
         finally:
-            close_seconds = self._link.limits.shutdown.close_seconds
+            close_seconds = self._endpoint_client.limits.shutdown.close_seconds
             with trio.move_on_after(close_seconds, shield=True):
                 if self._deletes_session:
                     try:
-                        await self._link.delete()
+                        await self._endpoint_client.delete()
                     except Exception as error:
                         logger.debug("the session was not deleted at the server: %s", error)
             if self._has_own_client:
                 with trio.move_on_after(close_seconds, shield=True):
-                    await self._link.http.aclose()
+                    await self._endpoint_client.http.aclose()
             self._stopped.set()
 
     async def aclose(self) -> None:
@@ -803,11 +809,15 @@ class HttpChannel:
         """
         if not self._is_closing:
             self._is_closing = True
-            self._deletes_session = self._link.session_id is not None and not self._has_ended
+            self._deletes_session = (
+                self._endpoint_client.session_id is not None and not self._has_ended
+            )
             self._inbox.close()
             self._end("closed on this side")
             self._log.close()
-        with trio.move_on_after(2 * self._link.limits.shutdown.close_seconds, shield=True):
+        with trio.move_on_after(
+            2 * self._endpoint_client.limits.shutdown.close_seconds, shield=True
+        ):
             await self._stopped.wait()
         await trio.lowlevel.checkpoint()
 
@@ -846,7 +856,9 @@ async def open_http_channel(
     # A client of httpx has the methods of httpx2's; only the classes of its objects differ.
     client = client_for(parsed) if http is None else cast("httpx2.AsyncClient", http)
     channel = HttpChannel(
-        link=Link(http=client, url=parsed, headers=headers or {}, limits=limits, auth=auth),
+        endpoint_client=EndpointClient(
+            http=client, url=parsed, headers=headers or {}, limits=limits, auth=auth
+        ),
         reported_state=ReportedState(on_state),
         random_source=random_source,
         has_own_client=http is None,

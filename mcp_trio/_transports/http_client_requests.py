@@ -173,21 +173,21 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
         """Return whether the status is 4xx, but does not ask for other credentials."""
         return self.status // 100 == 4 and self.status not in (401, 403)  # noqa: PLR2004
 
-    def loss(self, link: "Link") -> ConnectionLost:
+    def loss(self, endpoint_client: "EndpointClient") -> ConnectionLost:
         """Return the error for the caller whose request got this response."""
-        parts = [f"{link.name} answered HTTP {self.status} {self.phrase}".rstrip()]
+        parts = [f"{endpoint_client.name} answered HTTP {self.status} {self.phrase}".rstrip()]
         if self.location is not None:
             parts.append(f"it redirects to {self.location}: connect to that URL if you trust it")
         text = text_of_body(self.body)
         if text:
-            parts.append(text[: link.limits.messages.error_text_chars_max])
+            parts.append(text[: endpoint_client.limits.messages.error_text_chars_max])
         kind = OutcomeUnknown if self.status >= SERVER_ERROR else ConnectionLost
         return kind(": ".join(parts), http_status=self.status)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class Link:
-    """The HTTP requests to one server.
+class EndpointClient:
+    """An HTTP client for the MCP endpoint of one server.
 
     Attributes:
         http: The HTTP client that sends the requests.
@@ -457,7 +457,7 @@ class EventStream:
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
 
     Attributes:
-        link: The requests to the server.
+        endpoint_client: The client that sends the requests to the server.
         on_message: Called with each message.
         random_source: Spreads the pauses between connections.
         reported_state: The state of the channel.
@@ -470,7 +470,7 @@ class EventStream:
         was_tried: Set when the first connection is accepted, or has failed.
     """
 
-    link: Link
+    endpoint_client: EndpointClient
     on_message: OnMessage
     random_source: RandomSource
     reported_state: ReportedState
@@ -487,7 +487,7 @@ class EventStream:
     @property
     def exceeded_limit(self) -> str:
         """The limit that forbids to resume the stream again, with its value; empty if none does."""
-        limits = self.link.limits
+        limits = self.endpoint_client.limits
         if self.failures > limits.http.reconnects_max:
             return f"limits.http.reconnects_max={limits.http.reconnects_max}"
         is_late = trio.current_time() >= self._give_up_at
@@ -496,10 +496,10 @@ class EventStream:
     async def read(self, response: httpx2.Response) -> None:
         """Receive the events of one connection until it ends or breaks."""
         self.end_reason = "the stream ended"
-        self.link.check_not_encoded(response)
+        self.endpoint_client.check_not_encoded(response)
         started_at = trio.current_time()
         has_events = False
-        parser = EventParser(data_bytes_max=self.link.limits.messages.bytes_max)
+        parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         try:
             async with body_pieces(response) as pieces:
                 async for piece in pieces:
@@ -510,7 +510,7 @@ class EventStream:
         except httpx2.RequestError as error:
             self.end_reason = f"the stream broke: {str(error) or type(error).__name__}"
         open_seconds = trio.current_time() - started_at
-        if has_events or open_seconds >= self.link.limits.http.reconnect_seconds_max:
+        if has_events or open_seconds >= self.endpoint_client.limits.http.reconnect_seconds_max:
             self.failures, self._give_up_at = 0, math.inf
         else:
             self._give_up_at += open_seconds  # the server was reachable meanwhile
@@ -541,7 +541,7 @@ class EventStream:
             pause = max(asked_seconds, _PAUSE_SECONDS_MIN)
         else:
             left_seconds = self._give_up_at - trio.current_time()
-            pause = pause_seconds(self.failures, self.link.limits, self.random_source)
+            pause = pause_seconds(self.failures, self.endpoint_client.limits, self.random_source)
             pause = max(min(pause, left_seconds), asked_seconds or 0.0)
         await trio.sleep(pause)
         await self.connect()
@@ -557,8 +557,8 @@ class EventStream:
             ConnectionLost: The response is not an event stream.
         """
         try:
-            async with self.link.get_stream(self.last_event_id) as response:
-                await self.link.check_success(response)
+            async with self.endpoint_client.get_stream(self.last_event_id) as response:
+                await self.endpoint_client.check_success(response)
                 check_event_stream(response)
                 self.was_accepted = True
                 self.was_tried.set()
@@ -588,14 +588,14 @@ class HttpSseStream:
     https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse
 
     Attributes:
-        link: The requests to the server.
+        endpoint_client: The client that sends the requests to the server.
         on_message: Called with each message.
         endpoint: The URL to POST messages to, which the first event names.
         end_reason: Why there is no endpoint, or why the stream has ended.
         was_tried: Set when there is an endpoint, or a reason why there is none.
     """
 
-    link: Link
+    endpoint_client: EndpointClient
     on_message: OnMessage
     endpoint: httpx2.URL | None = attrs.field(default=None, init=False)
     end_reason: str = attrs.field(default="", init=False)
@@ -603,7 +603,7 @@ class HttpSseStream:
 
     async def run(self) -> None:
         """Read the stream to its end; the endpoint is due in `limits.requests.probe_seconds`."""
-        seconds = self.link.limits.requests.probe_seconds
+        seconds = self.endpoint_client.limits.requests.probe_seconds
         try:
             with trio.fail_after(seconds) as until_endpoint:
                 await self._read(until_endpoint)
@@ -613,16 +613,16 @@ class HttpSseStream:
                 f"no `endpoint` event within limits.requests.probe_seconds ({seconds:g})"
             )
         except Exception as error:
-            self.end_reason = str(self.link.loss_from(error))
+            self.end_reason = str(self.endpoint_client.loss_from(error))
         finally:
             self.was_tried.set()
 
     async def _read(self, until_endpoint: trio.CancelScope) -> None:
-        parser = EventParser(data_bytes_max=self.link.limits.messages.bytes_max)
-        async with self.link.get_stream() as response:
-            await self.link.check_success(response)
+        parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
+        async with self.endpoint_client.get_stream() as response:
+            await self.endpoint_client.check_success(response)
             check_event_stream(response)
-            self.link.check_not_encoded(response)
+            self.endpoint_client.check_not_encoded(response)
             async with body_pieces(response) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
@@ -632,7 +632,7 @@ class HttpSseStream:
         if self.endpoint is None:
             if isinstance(event, Oversized) or event.name != "endpoint":
                 raise ConnectionLost("the first event of the server's stream is not `endpoint`")
-            url = self.link.same_origin(event.data.decode(errors="replace"))
+            url = self.endpoint_client.same_origin(event.data.decode(errors="replace"))
             if url is None:
                 raise ConnectionLost("the server's `endpoint` event names a URL of another origin")
             self.endpoint = url

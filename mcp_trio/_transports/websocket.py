@@ -28,7 +28,7 @@ from mcp_trio._protocol.websocket import (
     error_of_own_close,
     error_of_peer_close,
 )
-from mcp_trio._transports.concurrency import ErrorGroup, contained
+from mcp_trio._transports.concurrency import ErrorGroup, errors_handled_by
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 
@@ -309,7 +309,7 @@ class _WebSocketTask:
             logger.error("the WebSocket channel failed", exc_info=errors)
 
         try:
-            with contained(log_errors), self.scope:
+            with errors_handled_by(log_errors), self.scope:
                 await self._run()
         finally:
             self.started.set()

@@ -13,7 +13,7 @@ from mcp_trio._protocol.security import host_check_for
 from mcp_trio._proxy.http import HttpProxy, OpenRecordings
 from mcp_trio._proxy.journal import recording_for_sessions, start_message_journal
 from mcp_trio._recorder.writer import options_of
-from mcp_trio._transports.http_client_requests import Link
+from mcp_trio._transports.http_client_requests import EndpointClient
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
 from tests.transports.http.scripted_server import URL, Script
 
@@ -76,14 +76,19 @@ async def between(answer, record, *, to=URL, **limits):
     limits = Limits(**limits)
     server = Upstream(answer)
     url = httpx2.URL(to)
-    link = Link(http=httpx2.AsyncClient(transport=server), url=url, headers={}, limits=limits)
+    endpoint_client = EndpointClient(
+        http=httpx2.AsyncClient(transport=server), url=url, headers={}, limits=limits
+    )
     with recording_for_sessions(options_of(record)) as recording:
         start = partial(
             start_message_journal, recording, transport="http", name=url.host, limits=limits
         )
         recordings = OpenRecordings(start=start, limits=limits)
         proxy = HttpProxy(
-            link=link, host_check=host_check_for(()), recordings=recordings, limits=limits
+            endpoint_client=endpoint_client,
+            host_check=host_check_for(()),
+            recordings=recordings,
+            limits=limits,
         )
         try:
             async with trio.open_nursery() as nursery:

@@ -15,7 +15,7 @@ from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._journal.conversation import CANCELLED, conversation
 from mcp_trio._proxy.http import ListenOptions, OpenRecordings, serve_http_proxy
 from mcp_trio._proxy.journal import start_message_journal
-from mcp_trio._transports.http_client_requests import Link, client_for
+from mcp_trio._transports.http_client_requests import EndpointClient, client_for
 from mcp_trio.limits import HttpLimits, MessageLimits
 from mcp_trio.recording import RecordOptions, Redaction, open_recording, read_recording, run_inputs
 from mcp_trio.testing import mock_server
@@ -852,13 +852,15 @@ async def proxy_to(url, folder, *, http=None):
     """The URL that stands for the server's."""
     limits = Limits()
     parsed = httpx2.URL(url)
-    link = Link(http=http or client_for(parsed), url=parsed, headers={}, limits=limits)
+    endpoint_client = EndpointClient(
+        http=http or client_for(parsed), url=parsed, headers={}, limits=limits
+    )
     start = partial(
         start_message_journal, folder, transport="http", name=parsed.host, limits=limits
     )
     recordings = OpenRecordings(start=start, limits=limits)
-    async with link.http, trio.open_nursery() as nursery:
-        yield await nursery.start(serve_http_proxy, ListenOptions(), link, recordings)
+    async with endpoint_client.http, trio.open_nursery() as nursery:
+        yield await nursery.start(serve_http_proxy, ListenOptions(), endpoint_client, recordings)
         nursery.cancel_scope.cancel()
 
 

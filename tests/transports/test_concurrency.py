@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from mcp_trio._protocol.shares import Shares
-from mcp_trio._transports.concurrency import FairSemaphore, LightEvent, Wakeup, contained
+from mcp_trio._transports.concurrency import FairSemaphore, LightEvent, Wakeup, errors_handled_by
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ async def test_functions_are_called_once_and_before_waiting_tasks(waiters):
 def test_errors_are_contained_alone_and_in_groups():
     kept = []
     for fault in (ValueError("a"), ExceptionGroup("", [ValueError("b")]), SystemExit(3)):
-        with contained(kept.append):
+        with errors_handled_by(kept.append):
             raise fault
     first, second, third = kept
     assert [str(each) for each in first.exceptions] == ["a"]
@@ -102,13 +102,13 @@ async def test_a_cancellation_leaves_but_not_together_with_an_error():
     kept = []
     with trio.CancelScope() as scope:
         scope.cancel()
-        with contained(kept.append):
+        with errors_handled_by(kept.append):
             await trio.lowlevel.checkpoint()
     assert scope.cancelled_caught
     assert kept == []
     async with trio.open_nursery() as nursery:
         nursery.cancel_scope.cancel()
-        with contained(kept.append):
+        with errors_handled_by(kept.append):
             async with trio.open_nursery() as inner:
                 inner.start_soon(trio.sleep_forever)
                 raise ValueError("c")
@@ -120,10 +120,10 @@ def test_an_interrupt_reaches_the_main_task():
     kept, come = [], []
     before = signal.signal(signal.SIGINT, lambda *_: come.append(True))
     try:
-        with contained(kept.append):
+        with errors_handled_by(kept.append):
             raise KeyboardInterrupt
         assert come == [True]
-        with contained(kept.append):
+        with errors_handled_by(kept.append):
             raise ValueError
         assert come == [True]
     finally:
@@ -132,7 +132,7 @@ def test_an_interrupt_reaches_the_main_task():
 
 
 def test_without_an_error_nothing_is_contained():
-    with contained(pytest.fail):
+    with errors_handled_by(pytest.fail):
         pass
 
 
