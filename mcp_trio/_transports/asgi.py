@@ -43,6 +43,25 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
 
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""The types of ASGI 3, in the form that servers and frameworks accept."""
+
+
+async def send_shielded(send: Send, message: Message) -> None:
+    """Send a message, without being interrupted by a cancellation.
+
+    hypercorn updates its state of the protocol, waits for its turn to write, and shields the write
+    itself. A cancellation of the wait would lose bytes that its state counts as sent.
+    """
+    await trio.lowlevel.checkpoint_if_cancelled()
+    with trio.CancelScope(shield=True):
+        await send(message)
+
+
 # WebSockets. The ASGI server does framing, pings and the handshake, and passes complete messages.
 # It may shield its writes from cancellation, for as long as its client reads nothing. So once a
 # WebSocket is open, only the task `AsgiSocket.write` calls `send`, and no other task ever waits
@@ -76,8 +95,8 @@ class AsgiUpgrade:
 
     request: HttpRequest
     extensions: Any
-    receive: Any
-    send: Any
+    receive: Receive
+    send: Send
     limits: Limits
     is_stuck: bool = attrs.field(default=False, init=False)
 
@@ -111,7 +130,7 @@ class AsgiUpgrade:
         finally:
             self.is_stuck = socket.stop()
 
-    async def _put(self, message: dict[str, Any]) -> None:
+    async def _put(self, message: Message) -> None:
         try:
             await send_shielded(self.send, message)
         except Exception as error:  # the client has disconnected, or has sent frames too early
@@ -126,14 +145,14 @@ class AsgiSocket:
         bytes_sent: The number of characters of all messages whose sending has begun.
     """
 
-    _receive: Any
-    _send: Any
+    _receive: Receive
+    _send: Send
     _limits: Limits
     bytes_sent: int = attrs.field(default=0, init=False)
     _inbox: ReceivedQueue = attrs.field(init=False)
     _ended: SocketEnded | None = attrs.field(default=None, init=False)
     _is_gone: bool = attrs.field(default=False, init=False)
-    _unsent: deque[dict[str, Any]] = attrs.field(factory=deque[dict[str, Any]], init=False)
+    _unsent: deque[Message] = attrs.field(factory=deque[Message], init=False)
     _sending_since: float = attrs.field(default=0.0, init=False)
     _writing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _filled: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -217,7 +236,7 @@ class AsgiSocket:
         """False: the task `write` finishes every message."""
         return False
 
-    async def _put(self, messages: Sequence[dict[str, Any]]) -> None:
+    async def _put(self, messages: Sequence[Message]) -> None:
         await self._all_sent()  # a cancelled call may have left messages in the queue
         self._unsent.extend(messages)
         self._filled.unpark_all()
@@ -269,28 +288,10 @@ class AsgiSocket:
             await self._progress.park()
 
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-"""The types of ASGI 3, in the form that servers and frameworks accept."""
-
 NO_TRIO: Final = (
     "This application runs on Trio. Serve it by hypercorn's Trio worker "
     "(hypercorn --worker-class trio), or by mcp_trio itself.\n"
 )
-
-
-async def send_shielded(send: Send, message: Message) -> None:
-    """Send a message, without being interrupted by a cancellation.
-
-    hypercorn updates its state of the protocol, waits for its turn to write, and shields the write
-    itself. A cancellation of the wait would lose bytes that its state counts as sent.
-    """
-    await trio.lowlevel.checkpoint_if_cancelled()
-    with trio.CancelScope(shield=True):
-        await send(message)
 
 
 class IncompleteResponse(Exception):  # noqa: N818  its cause was logged as an error already

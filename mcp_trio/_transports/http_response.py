@@ -1,8 +1,9 @@
 """HTTP responses of a server: the exchange interface of the hosts, and JSON or SSE responses.
 
 A response that comes soon, and alone, is sent as JSON. If it takes longer, or if other messages
-precede it, it becomes an event stream, unless the client does not accept one
-(https://modelcontextprotocol.io/specification, Transports, Streamable HTTP).
+precede it, it becomes an event stream, unless the client does not accept one.
+
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#streamable-http
 """
 
 import enum
@@ -59,7 +60,7 @@ class UnfinishedBody:
         self._counted = size
 
     def release(self) -> None:
-        """Count no bytes any more."""
+        """Stop counting the bytes: the body is complete, or has failed."""
         self.bodies.give_back(self.client, self._counted)
         self._counted = 0
 

@@ -3,10 +3,11 @@
 Each subprocess leads its own process group. One system task for each subprocess reads its stderr,
 waits for its exit and reaps it. Only this task reaps the subprocess: once the leader of a group is
 reaped, another group may get the same number, so a signal to the number would be unsafe. Between
-exit and reaping the task always kills the rest of the group. To end a subprocess, signal it or
-cancel the task, and wait.
+exit and reaping, the task always kills the rest of the group. A subprocess ends by a signal, or
+when the task is cancelled; the task then sets `ChildProcess.ended`.
 
-Specification: 2025-11-25, page basic/transports, "stdio", and page basic/lifecycle, "Shutdown".
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#stdio
+https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
 """
 
 import logging
@@ -31,7 +32,7 @@ from mcp_trio._transports.lines import LineChannel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("mcp_trio")
 
 
 def write_to_stderr(line: str) -> None:
@@ -88,7 +89,7 @@ class StderrTail:
             self.forward(line.decode(errors="replace").removesuffix("\r"))
         except Exception:
             self.forward = None
-            _log.exception("the function for lines of stderr failed; it is not called again")
+            logger.exception("the function for lines of stderr failed; it is not called again")
 
 
 Folder: TypeAlias = str | os.PathLike[str]
@@ -174,7 +175,7 @@ class ChildProcess:
                         if self.stderr is not None:
                             self.stderr.end()
         except Exception:  # a system task that raises would end the Trio run
-            _log.exception("watching a subprocess failed")
+            logger.exception("watching a subprocess failed")
         finally:
             if self.stderr is not None:
                 self.stderr.close()

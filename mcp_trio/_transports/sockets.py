@@ -107,23 +107,20 @@ class SocketChannel(LineChannel):
                 await self._closed.wait()
             else:
                 self._is_closing = True
-                await self._finish_closing()
+                self.mark_closed()
+                self.socket.interrupt()
+                self.socket.shut_writing()
+                try:
+                    with (
+                        trio.move_on_after(self.limits.shutdown.close_seconds),
+                        contextlib.suppress(OSError),
+                    ):
+                        while not self._is_ended and await self.socket.read():
+                            pass
+                finally:
+                    self.socket.close()
+                    self._closed.set()
         await trio.lowlevel.checkpoint()
-
-    async def _finish_closing(self) -> None:
-        self.mark_closed()
-        self.socket.interrupt()
-        self.socket.shut_writing()
-        try:
-            with (
-                trio.move_on_after(self.limits.shutdown.close_seconds),
-                contextlib.suppress(OSError),
-            ):
-                while not self._is_ended and await self.socket.read():
-                    pass
-        finally:
-            self.socket.close()
-            self._closed.set()
 
 
 def _channel(
@@ -259,6 +256,7 @@ async def unix_listener(path: SocketPath) -> AsyncGenerator[trio.SocketListener,
 
 
 def _remove_own(path: str, made: os.stat_result) -> None:
+    """Remove the socket file that this process has made, unless another one has replaced it."""
     with contextlib.suppress(OSError), locked_path(path):
         found = os.lstat(path)
         # The inode number of a removed file may be reused at once, so its time is compared, too.
