@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from mcp_trio._server.server import IMPORTED_TARGET, Server
 from mcp_trio._server.sessions import sessions_of
+from mcp_trio._session.untracked_calls import noting_imports
 from mcp_trio.errors import MCPError
 
 # Like multiprocessing, which imports a main module a second time under such a name: code under
@@ -148,7 +149,8 @@ def _import(source: str) -> ModuleType:
 def fresh_server(target: str) -> Generator[Server]:
     """Import the server and its modules anew; afterwards, the modules are those from before.
 
-    So nothing that earlier sessions or replays left in variables of the modules is found. The
+    So nothing that earlier sessions or replays left in variables of the modules is found. What the
+    modules read while they are imported is noted, since a divergence may follow from it. The
     modules of a server are those in its package, or beside its file and below; installed packages,
     test modules and `conftest` are not imported anew. No other thread may import meanwhile.
 
@@ -160,7 +162,9 @@ def fresh_server(target: str) -> Generator[Server]:
         del sys.modules[name]
     importlib.invalidate_caches()
     try:
-        yield import_server(target)
+        with noting_imports():
+            server = import_server(target)
+        yield server
     finally:
         for name in _own_modules(target):
             del sys.modules[name]

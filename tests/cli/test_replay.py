@@ -916,6 +916,38 @@ def test_all_divergences_of_several_recordings_are_printed_below_the_table(invok
     assert "2 divergences in 2 requests" in shown.stdout
 
 
+READING_AT_IMPORT = """
+import time
+from mcp_trio import Server
+server = Server("clock", version="1")
+STARTED = time.time_ns()
+
+@server.tool
+def started() -> int:
+    return STARTED
+"""
+
+
+def test_a_clock_that_the_module_of_the_server_has_read_is_named_as_the_cause(invoke, tmp_path):
+    target, path = tmp_path / "clock.py", tmp_path / "clock.mcprec.jsonl"
+    target.write_text(READING_AT_IMPORT)
+
+    class Recorded:
+        async def serve(self, channel):
+            with fresh_server(str(target)) as server:
+                await server.serve(channel, record=path)
+
+    async def call_tool():
+        async with Client(Recorded()) as client:
+            await client.call_tool("started")
+
+    trio.run(call_tool)
+    shown = invoke("replay", path, target)
+    assert shown.exit_code == 1
+    cause = "time.time_ns() at clock.py:5, when the module was imported: use the lifespan"
+    assert cause in shown.stderr
+
+
 def test_output_of_handlers_is_not_in_the_report(invoke, shop):
     shown = invoke("replay", shop.path, shop.target)
     assert shown.exit_code == 0
