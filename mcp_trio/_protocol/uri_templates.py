@@ -157,8 +157,7 @@ class Expression(msgspec.Struct, frozen=True):
             is_unsafe = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
             if is_unsafe or ("/" in value and not operator.may_hold_slash):
                 raise TraversalError(
-                    f"{name}: the value could lead out of its path segment, by `..`, a slash, a"
-                    " backslash or NUL"
+                    f"{name}: a value that could leave its place in the path is refused"
                 )
         return decoded
 

@@ -719,7 +719,7 @@ async def test_timeouts_of_requests_go_on_after_the_login(servers, autojump_cloc
             yield b""
 
     started = trio.current_time()
-    with pytest.raises(Exception, match="no answer"):
+    with pytest.raises(Exception, match="no response"):
         await client(servers, auth=servers.oauth(on_authorize=think)).__aenter__()
     assert 235 <= trio.current_time() - started < 245
 

@@ -348,7 +348,7 @@ def test_a_cancelled_request_finished_twice_leaves_its_successor_alone(pair, fra
 def test_a_response_to_a_lost_request_is_rejected_by_the_table(pair):
     opened = pair.client.open_request("ping", None, now=0.0)
     pair.client.close()
-    with pytest.raises(LocalProtocolError, match="is LOST: ANSWER is not possible"):
+    with pytest.raises(LocalProtocolError, match="is LOST: RESPOND is not possible"):
         opened.move(OutgoingTrigger.RESPOND)
 
 

@@ -900,5 +900,5 @@ async def test_an_answer_over_the_size_limit_is_reported_at_once(spoken, scripte
     report = await run_inputs(
         spoken(("C", call(1)), ("S", result(1))), scripted(script), limits=LIMITS
     )
-    assert "the response is over limits.messages.bytes_max" in str(report)
+    assert "the answer is over limits.messages.bytes_max" in str(report)
     assert trio.current_time() < 1

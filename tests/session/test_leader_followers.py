@@ -196,7 +196,7 @@ async def test_a_task_inside_a_cancel_scope_does_not_lead(warm, autojump_clock):
 
 
 async def test_without_access_to_trios_cancel_status_no_task_leads(serve, monkeypatch):
-    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
+    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST_SCOPE", "_nothing_like_it")
     job = Job(nothing)
     serving = await serve(job)
     assert job.ended.is_set()

@@ -191,7 +191,7 @@ async def test_the_end_of_a_job_is_not_repeated_after_an_error(work):
 
 
 async def test_without_access_to_trios_cancel_status_no_scope_is_reused(done, monkeypatch):
-    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
+    monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST_SCOPE", "_nothing_like_it")
     first, second = await done(), await done()
     assert first.scope is not second.scope
     assert second.error is None
@@ -409,7 +409,9 @@ def poller(request, monkeypatch):
             "mcp_trio._session.leader_followers.select", SimpleNamespace(epoll=fail)
         )
     elif request.param == "blind":
-        monkeypatch.setattr("mcp_trio._session.leader_followers._INNERMOST", "_nothing_like_it")
+        monkeypatch.setattr(
+            "mcp_trio._session.leader_followers._INNERMOST_SCOPE", "_nothing_like_it"
+        )
     return request.param
 
 
