@@ -263,7 +263,7 @@ class _LaneInstrument(trio.abc.Instrument):
 # When a task drops an async generator before its end, Trio closes the generator in a system task,
 # which has no lane. Here that task has one: a child of the lane that dropped the generator, with
 # the number of that moment. A generator that the garbage collector finds is closed by Trio, because
-# no step says when that happens.
+# the recording does not have that moment.
 
 _LOGGER: Final = logging.getLogger("trio.async_generator_errors")  # the one that Trio uses
 AnyAsyncGenerator = AsyncGenerator[Any, Any]

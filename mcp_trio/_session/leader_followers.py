@@ -148,7 +148,7 @@ def lead(steps: list[FirstStep]) -> Generator[FirstSteps, None, None]:
 
 
 DriverRequest: TypeAlias = FirstSteps | IdleConnection | None
-"""What a leader asks its driver for: first steps, or a wait; None if the leader has ended."""
+"""The first steps, or the wait, that a leader asks its driver for; None if the leader has ended."""
 
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:

@@ -157,7 +157,7 @@ def raise_rebuilt(body: bytes) -> NoReturn:
 
 
 def losses(body: bytes) -> list[str]:
-    """Return what cannot be rebuilt of the exception in an `err` record, as sentences."""
+    """Return a sentence for each class of exceptions in an `err` record that cannot be rebuilt."""
     found: dict[str, str] = {}
     for part in _parts(msgspec.json.decode(body, type=ErrorBody)):
         rebuilt = _rebuilt(part)
@@ -184,7 +184,11 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
     attributes: dict[str, Any] = {}
     left_out: list[str] = []
     try:
-        args = [_json_form(arg, inner) for arg in (error.args[:1] if members else _args(error))]
+        given = error.args[:1] if members else error.args
+        if isinstance(error, OSError):  # its `args` lack the names of the files
+            reduced: Any = OSError.__reduce__(error)
+            given = reduced[1]
+        args = [_json_form(arg, inner) for arg in given]
     except _NoJsonForm as problem:
         lost = _STAND_IN + _ARGUMENTS.format(problem.args[0])
     else:
@@ -263,15 +267,6 @@ def _is_same(descriptor: Any, made: BaseException, value: Any) -> bool:
         return type(other) is type(value) and bool(other == value)
     except Exception:  # The `==` of a user's class may raise anything.
         return False
-
-
-def _args(error: BaseException) -> tuple[Any, ...]:
-    """Return the constructor arguments; `OSError.args` lacks the file names."""
-    if not isinstance(error, OSError):
-        return error.args
-    reduced: Any = OSError.__reduce__(error)
-    args: tuple[Any, ...] = reduced[1]
-    return args
 
 
 def _members(error: BaseException) -> Sequence[BaseException]:

@@ -346,7 +346,7 @@ class HttpChannel:
 
     @property
     def reason(self) -> str:
-        """Why the state is "retrying" or "closed"."""
+        """The reason of the state "retrying" or "closed"; empty in other states."""
         return self._reported_state.reason
 
     @property

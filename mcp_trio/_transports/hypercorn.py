@@ -1,4 +1,4 @@
-"""Our ASGI application served by hypercorn, which has HTTP/2.
+"""An ASGI application served by hypercorn, which has HTTP/2.
 
 This module uses the public interface of hypercorn's Trio server only: `serve` and `Config`. The
 guide "Deploy behind hypercorn" lists the protections of our own listener that hypercorn does not
@@ -63,7 +63,7 @@ async def serve_hypercorn(
     """
     host = _Host(app, listeners, http_shares("connections_max", limits))
     try:
-        config = _config(limits, certfile, keyfile)
+        config = _hypercorn_config(limits, certfile, keyfile)
         config.create_ssl_context()  # raises the errors of the certificate
         # Let the kernel abort connections to which nothing could be sent for this time. Connections
         # inherit the option from the listening socket. It exists on Linux only.
@@ -178,7 +178,7 @@ async def _reject(scope: Scope, receive: Receive, send: Send, reason: str) -> No
     await send({"type": "http.response.body", "body": body})
 
 
-def _config(limits: Limits, certfile: str | None, keyfile: str | None) -> Config:
+def _hypercorn_config(limits: Limits, certfile: str | None, keyfile: str | None) -> Config:
     config = Config()
     config.certfile, config.keyfile = certfile, keyfile or certfile
     config.accesslog = config.errorlog = None  # the application logs its errors itself
