@@ -57,8 +57,8 @@ if sys.platform == "win32":
         finally:
             kernel.CloseHandle(process)
 
-    def is_trusted_file(_found: os.stat_result, /) -> bool:
-        """Return whether no other user could have written a file; Windows has other rights."""
+    def is_trusted_file(_status: os.stat_result, /) -> bool:
+        """Return True: on Windows, the mode of a file does not say which users can write it."""
         return True
 
 else:
@@ -96,10 +96,10 @@ else:
             pass
         return True
 
-    def is_trusted_file(found: os.stat_result, /) -> bool:
+    def is_trusted_file(status: os.stat_result, /) -> bool:
         """Return whether only this user and root could have written a file."""
-        is_ours = found.st_uid in {os.getuid(), 0}
-        return is_ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_ours = status.st_uid in {os.getuid(), 0}
+        return is_ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def make_private(descriptor: int) -> None:

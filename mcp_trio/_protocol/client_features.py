@@ -114,9 +114,9 @@ def check_form(schema: Schema) -> None:
         if kind == "array" and choices_of(member.get("items")) is None:
             raise ValueError(f"{name}: a list in a form must be a list of choices")
         given = _object(member.get("items")) if kind == "array" else member
-        if not all(_is_list_of_texts(given.get(word, [])) for word in ("enum", "enumNames")):
+        if not all(_is_list_of_texts(given.get(keyword, [])) for keyword in ("enum", "enumNames")):
             raise ValueError(f"{name}: the choices of a form must be texts")
-        if not all(_are_titled(given.get(word, [])) for word in ("oneOf", "anyOf")):
+        if not all(_are_titled(given.get(keyword, [])) for keyword in ("oneOf", "anyOf")):
             raise ValueError(
                 f"{name}: a choice of oneOf or anyOf must have a const and a title, both texts"
             )

@@ -66,7 +66,7 @@ from mcp_trio._transports.http_response import (
 )
 from mcp_trio._transports.http_sessions import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.websocket import Upgrade, Upgraded, accept_websocket
+from mcp_trio._transports.websocket import Upgrade, WebSocketApplication, accept_websocket
 from mcp_trio.errors import FORBIDDEN, PARSE_ERROR, SERVER_BUSY
 from mcp_trio.types import RequestId
 
@@ -770,7 +770,7 @@ class HttpApp:
             self._custom = CustomRoutes(custom)
 
     @property
-    def upgraded(self) -> Upgraded | None:
+    def serve_upgrade(self) -> WebSocketApplication | None:
         """The function that the HTTP server calls for a WebSocket handshake, if there is one."""
         return None if self.websocket is None else self.websocket.upgrade
 
@@ -923,7 +923,7 @@ class MountedApp:
             self._respond,
             limits=app.runtime.server.limits,
             ended=self.aclose,
-            upgraded=None if app.websocket is None else self._upgrade,
+            serve_upgrade=None if app.websocket is None else self._upgrade,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -494,7 +494,7 @@ async def _accept_connections(
             listeners,
             limits=limits,
             tls=tls,
-            upgraded=app.upgraded,
+            serve_upgrade=app.serve_upgrade,
             leaders_in=lambda nursery: TaskPool(nursery).start_leader,
             task_status=task_status,
         )
@@ -503,7 +503,7 @@ async def _accept_connections(
         from mcp_trio._transports.hypercorn import serve_hypercorn
 
         await serve_hypercorn(
-            AsgiHost(app.respond, limits=limits, upgraded=app.upgraded),
+            AsgiHost(app.respond, limits=limits, serve_upgrade=app.serve_upgrade),
             listeners,
             limits=limits,
             certfile=address.certfile,

@@ -51,7 +51,8 @@ MALFORMED: Final = "malformed"
 REJECTED: Final = "requests refused"
 NEGOTIATED: Final = "negotiated"
 LOST_MARK: Final = "lost"
-_NO_MESSAGES: Final = frozenset({MALFORMED, "unreadable answer"})
+# The counters of events whose bytes may not be JSON.
+_NOT_JSON: Final = frozenset({MALFORMED, "unreadable answer"})
 _IGNORED_LEVELS: Final = {
     MALFORMED: logging.WARNING,
     "unknown answer": logging.WARNING,
@@ -98,8 +99,8 @@ class Dispatcher:
         """
         session = self.session
         event = session.connection.receive(message)
-        is_accepted = getattr(event, "counter", None) not in _NO_MESSAGES
-        number = session.sequencer.received(message, embed=is_accepted)
+        is_json = getattr(event, "counter", None) not in _NOT_JSON
+        number = session.sequencer.received(message, embed=is_json)
         self._actions[type(event)](self, event, number)
 
     def lose(self, lost: Lost) -> None:

@@ -68,7 +68,10 @@ class Sequencer(Protocol):
         ...
 
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:
-        """Note that the dispatcher has received a message; return the number of its record."""
+        """Note that the dispatcher has received a message; return the number of its record.
+
+        `embed` is False if the message may not be JSON, so that the record cannot embed it as JSON.
+        """
         ...
 
     def step(self, lane: Lane) -> Awaitable[None] | None:
@@ -122,7 +125,7 @@ class Sequencer(Protocol):
         ...
 
     def shut(self, cause: str) -> None:
-        """Note that the dispatcher begins to close."""
+        """Note that the session begins to close, and why."""
         ...
 
     def flush(self) -> None:
@@ -156,13 +159,13 @@ class Sequencer(Protocol):
         ...
 
     def withdraw(self, lane: Lane) -> None:
-        """Let a call of an abandoned thread go on, to be rejected, without its turn."""
+        """Let a waiting call of an abandoned thread go on without its turn, to be rejected."""
         ...
 
     async def let_thread_run(self, name: str) -> None:
-        """Wait until no other handler's thread runs, and then let that of the handler `name` run.
+        """Wait until no other handler's thread runs, and then let the thread of `name` run.
 
-        Called in a replay only, as is `thread_waits`.
+        This is called only in a replay, as is `thread_waits`.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Functions of other modules that are replaced by ones that look at the caller's lane first.
 
-A function in C that was bound nowhere is replaced by a `staticmethod` object, which is callable,
-and which does not become a method as an attribute of a class: `converter = time.gmtime` in a
+A function of a module is replaced by a `staticmethod` object. Like a function in C, this object is
+callable, and does not become a method as an attribute of a class: `converter = time.gmtime` in a
 `logging.Formatter` works as before.
 
 Types in C reject the assignment of attributes. Their dictionary is found with `gc`, which is no

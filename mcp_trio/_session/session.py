@@ -262,7 +262,7 @@ class Session:
 
     async def _close(self) -> None:
         limits = self.connection.limits
-        ladder_seconds = (
+        closing_seconds = (
             limits.shutdown.close_seconds
             + limits.shutdown.terminate_seconds
             + limits.shutdown.kill_seconds
@@ -271,7 +271,7 @@ class Session:
         self.send_queue.dropped = frozenset()  # It may be large, and is no longer needed.
         try:
             with trio.move_on_after(
-                ladder_seconds + limits.shutdown.exit_status_seconds, shield=True
+                closing_seconds + limits.shutdown.exit_status_seconds, shield=True
             ):
                 await self.channel.aclose()
         except Exception:

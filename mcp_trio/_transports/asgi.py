@@ -38,7 +38,7 @@ from mcp_trio._transports.http_response import (
     shares_of_bodies,
 )
 from mcp_trio._transports.peer_log import PeerLog
-from mcp_trio._transports.websocket import SocketEnded, Upgraded
+from mcp_trio._transports.websocket import SocketEnded, WebSocketApplication
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
@@ -310,7 +310,7 @@ class AsgiHost:
         respond: The HTTP application.
         limits: The limits of a request.
         ended: Awaited at the lifespan shutdown event.
-        upgraded: The WebSocket application; without one, handshakes are rejected.
+        serve_upgrade: The WebSocket application; without one, handshakes are rejected.
     """
 
     _respond: Responder
@@ -318,7 +318,9 @@ class AsgiHost:
     _ended: Callable[[], Awaitable[None]] = attrs.field(
         default=_nothing, kw_only=True, alias="ended"
     )
-    _upgraded: Upgraded | None = attrs.field(default=None, kw_only=True, alias="upgraded")
+    _serve_upgrade: WebSocketApplication | None = attrs.field(
+        default=None, kw_only=True, alias="serve_upgrade"
+    )
     _log: PeerLog = attrs.field(factory=PeerLog, init=False)
     _bodies: Shares = attrs.field(init=False)
 
@@ -347,8 +349,8 @@ class AsgiHost:
                     await self._ended()
                 self._log.close()
                 await send({"type": "lifespan.shutdown.complete"})
-            case "websocket" if self._upgraded is not None and trio.lowlevel.in_trio_task():
-                await self._upgrade(scope, receive, send, self._upgraded)
+            case "websocket" if self._serve_upgrade is not None and trio.lowlevel.in_trio_task():
+                await self._upgrade(scope, receive, send, self._serve_upgrade)
             case "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1000})
@@ -376,7 +378,7 @@ class AsgiHost:
             exchange.close()
 
     async def _upgrade(
-        self, scope: Scope, receive: Receive, send: Send, upgraded: Upgraded
+        self, scope: Scope, receive: Receive, send: Send, serve_upgrade: WebSocketApplication
     ) -> None:
         request = request_of({**scope, "method": "GET"})
         request = attrs.evolve(
@@ -398,7 +400,7 @@ class AsgiHost:
                 text = self._long_headers_text
                 await upgrade.reject(Rejection(status=_HEADERS_TOO_LARGE, text=text))
             else:
-                await upgraded(upgrade)
+                await serve_upgrade(upgrade)
         except trio.BrokenResourceError:
             pass  # the client has disconnected
         except Exception as error:

@@ -32,13 +32,13 @@ def wait_idle(connection: IdleConnection) -> Generator[IdleConnection, None, Non
     yield connection
 
 
-WITH_ADDRESSES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
+IP_FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 """The address families of sockets that have an IP address and a port."""
 
 
-def client_of(stream: trio.abc.Stream) -> str | None:
+def ip_address_of(stream: trio.abc.Stream) -> str | None:
     """Return the IP address of the peer; None for other address families and for a gone peer."""
-    if not isinstance(stream, trio.SocketStream) or stream.socket.family not in WITH_ADDRESSES:
+    if not isinstance(stream, trio.SocketStream) or stream.socket.family not in IP_FAMILIES:
         return None
     try:
         address: str = stream.socket.getpeername()[0]
@@ -120,8 +120,8 @@ class BufferedSocket:
         await trio.lowlevel.checkpoint()
         return False
 
-    async def receive_until(self, is_there: Callable[[], bool], *, seconds: float) -> bool:
-        """Receive until `is_there()`; return False when `seconds` pass without progress.
+    async def receive_until(self, is_complete: Callable[[], bool], *, seconds: float) -> bool:
+        """Receive until `is_complete()`; return False when `seconds` pass without progress.
 
         The time starts again with each `limits.messages.chunk_bytes` that arrive.
 
@@ -129,14 +129,14 @@ class BufferedSocket:
             trio.BrokenResourceError: The peer sent end of file first.
         """
         with trio.move_on_after(seconds) as limit:
-            fresh = 0
-            while not is_there():
+            progress = 0  # the bytes that arrived since the time began
+            while not is_complete():
                 before = len(self.received)
                 if not await self.receive():
                     raise trio.BrokenResourceError("the peer has disconnected")
-                fresh += len(self.received) - before
-                if fresh >= self.limits.messages.chunk_bytes:
-                    fresh = 0
+                progress += len(self.received) - before
+                if progress >= self.limits.messages.chunk_bytes:
+                    progress = 0
                     limit.deadline = trio.current_time() + seconds
             return True
         return False

@@ -24,7 +24,7 @@ from mcp_trio._transports.buffered_sockets import (
     BufferedSocket,
     ConnectedSocket,
     TlsSocket,
-    client_of,
+    ip_address_of,
 )
 from mcp_trio._transports.concurrency import FairSemaphore, call_when_cancelled
 from mcp_trio._transports.http1 import (
@@ -52,7 +52,7 @@ from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio._transports.websocket import (
     Upgrade,
-    Upgraded,
+    WebSocketApplication,
     WebSocketChannel,
     accept_websocket,
 )
@@ -330,10 +330,10 @@ class NativeConnection:
             parsed = parse_request(raw, self.client, self.host.scheme, self.certificate)
             if is_cacheable(raw):
                 self._last_raw, self._last_parsed = raw, parsed
-        if self.host.upgraded is not None and is_websocket_upgrade(parsed.request):
+        if self.host.serve_upgrade is not None and is_websocket_upgrade(parsed.request):
             if parsed.body_bytes != 0:
                 raise Rejected(400, "a WebSocket handshake cannot have a body")
-            await self._serve_websocket(parsed.request, raw, self.host.upgraded)
+            await self._serve_websocket(parsed.request, raw, self.host.serve_upgrade)
             return False
         exchange = NativeExchange.of(parsed, self.socket, self.host.bodies, may_lead=self.may_lead)
         try:
@@ -355,14 +355,16 @@ class NativeConnection:
         exchange.skip_body()
         return True
 
-    async def _serve_websocket(self, request: HttpRequest, raw: bytes, upgraded: Upgraded) -> None:
+    async def _serve_websocket(
+        self, request: HttpRequest, raw: bytes, serve_upgrade: WebSocketApplication
+    ) -> None:
         """Pass the connection to the WebSocket application, and close it afterwards."""
         stream, rest = self.socket.as_stream(), self.socket.take(len(self.socket.received))
         upgrade = StreamUpgrade(
             stream=stream, request=request, encoded=raw, rest=rest, limits=self.socket.limits
         )
         try:
-            await upgraded(upgrade)
+            await serve_upgrade(upgrade)
         except trio.BrokenResourceError:
             raise
         except Exception as error:
@@ -398,7 +400,7 @@ async def serve_native(
     *,
     limits: Limits,
     tls: ssl.SSLContext | None = None,
-    upgraded: Upgraded | None = None,
+    serve_upgrade: WebSocketApplication | None = None,
     leaders_in: Callable[[trio.Nursery], StartLeader] | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
@@ -409,7 +411,7 @@ async def serve_native(
         listeners: Bound sockets, which are closed at the end.
         limits: The limits of a connection, and the number of connections.
         tls: The TLS settings; without them, connections are plain.
-        upgraded: The WebSocket application; without one, `respond` gets these requests, too.
+        serve_upgrade: The WebSocket application; without one, `respond` gets these requests, too.
         leaders_in: Returns the starter of a leader/followers engine, so that `respond` may lead
             (see `Exchange.may_lead`). Without it, each connection has one task of its own. It is
             not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
@@ -418,14 +420,14 @@ async def serve_native(
     Cancellation closes the listeners and the idle connections at once, cancels the calls of
     `respond`, and waits until these have returned.
     """
-    host = NativeHost(respond=respond, limits=limits, tls=tls, upgraded=upgraded)
+    host = NativeHost(respond=respond, limits=limits, tls=tls, serve_upgrade=serve_upgrade)
 
     with closing(host.log):
         async with trio.open_nursery() as nursery:
             start_leader = None if leaders_in is None or tls is not None else leaders_in(nursery)
 
             async def take(stream: trio.SocketStream) -> None:
-                client = client_of(stream)
+                client = ip_address_of(stream)
                 socket = ConnectedSocket(
                     fd=stream.socket.detach(),
                     chunk_bytes=limits.messages.chunk_bytes,
@@ -450,7 +452,7 @@ class NativeHost:
         respond: The HTTP application.
         limits: The limits of a connection, and the number of connections.
         tls: The TLS settings; without them, connections are plain.
-        upgraded: The WebSocket application; without one, `respond` gets these requests, too.
+        serve_upgrade: The WebSocket application; without one, `respond` gets these requests, too.
         last_check: The time of the last check for idle connections, which connections use in place
             of the clock, because it costs less.
         bodies: The bytes of the unfinished bodies of all clients.
@@ -460,7 +462,7 @@ class NativeHost:
     respond: Responder
     limits: Limits
     tls: ssl.SSLContext | None = None
-    upgraded: Upgraded | None = None
+    serve_upgrade: WebSocketApplication | None = None
     last_check: float = attrs.field(factory=trio.current_time, init=False)
     bodies: Shares = attrs.field(init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
@@ -581,7 +583,7 @@ async def serve_websocket(
         headers = [("Content-Type", JSON), *rejection.headers]
         await exchange.answer(rejection.status, headers, rejection.body())
 
-    async def upgraded(upgrade: Upgrade) -> None:
+    async def serve_upgrade(upgrade: Upgrade) -> None:
         admitted = await admit(upgrade.request)
         if isinstance(admitted, Rejection):
             await upgrade.reject(admitted)
@@ -600,5 +602,10 @@ async def serve_websocket(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call_when_cancelled, mark_going_away)
         await serve_native(
-            respond, listeners, limits=limits, tls=tls, upgraded=upgraded, task_status=task_status
+            respond,
+            listeners,
+            limits=limits,
+            tls=tls,
+            serve_upgrade=serve_upgrade,
+            task_status=task_status,
         )

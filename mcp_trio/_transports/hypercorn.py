@@ -20,7 +20,7 @@ from hypercorn.config import Config
 from mcp_trio._protocol.http_requests import RETRY_SECONDS
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._transports.asgi import Application, IncompleteResponse, Receive, Scope, Send
-from mcp_trio._transports.buffered_sockets import WITH_ADDRESSES
+from mcp_trio._transports.buffered_sockets import IP_FAMILIES
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -70,7 +70,7 @@ async def serve_hypercorn(
         seconds = limits.messages.write_stall_seconds
         milliseconds = max(1, int(min(seconds * 1000, _MILLISECONDS_MAX)))
         for listener in listeners:
-            if hasattr(socket, "TCP_USER_TIMEOUT") and listener.socket.family in WITH_ADDRESSES:
+            if hasattr(socket, "TCP_USER_TIMEOUT") and listener.socket.family in IP_FAMILIES:
                 listener.socket.setsockopt(
                     socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds
                 )

@@ -24,7 +24,7 @@ import trio
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import AuthInfo, with_sender
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
-from mcp_trio._transports.buffered_sockets import ConnectedSocket, client_of
+from mcp_trio._transports.buffered_sockets import ConnectedSocket, ip_address_of
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.lines import LineChannel
 from mcp_trio._transports.lock_file import locked_path
@@ -337,7 +337,7 @@ class SocketHost:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a new connection until it ends, and close it."""
-        network = network_of(client_of(stream))
+        network = network_of(ip_address_of(stream))
         exceeded = self._shares.exceeded(network)
         if exceeded is not None:
             self.log.report("too many", f"connection rejected: too many connections{exceeded}")

@@ -394,8 +394,8 @@ class Upgrade(Protocol):
         ...
 
 
-Upgraded: TypeAlias = Callable[[Upgrade], Awaitable[None]]
-"""A WebSocket application. The host logs its errors, and closes the connection."""
+WebSocketApplication: TypeAlias = Callable[[Upgrade], Awaitable[None]]
+"""Serves the WebSocket of a handshake. The host logs its errors, and closes the connection."""
 
 
 async def accept_websocket(

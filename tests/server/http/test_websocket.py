@@ -98,7 +98,7 @@ async def test_a_closing_server_rejects_upgrades(open_site, autojump_clock):
     site = await open_site(harbour())
     site.runtime.close()
     upgrade = Scripted()
-    await site.app.upgraded(upgrade)
+    await site.app.serve_upgrade(upgrade)
     assert [(each.status, each.text) for each in upgrade.rejections] == [
         (503, "the server is closing")
     ]
@@ -109,7 +109,7 @@ async def test_a_server_that_closes_during_an_upgrade_closes_with_going_away(
 ):
     site = await open_site(harbour())
     upgrade = Scripted(before=[site.runtime.close])
-    await site.app.upgraded(upgrade)
+    await site.app.serve_upgrade(upgrade)
     assert upgrade.socket.closed == [CloseCode.GOING_AWAY]
     assert upgrade.socket.sent == []
 
@@ -121,7 +121,7 @@ async def test_a_session_ends_when_the_server_ends(open_site, nursery, how, auto
 
     async def run():
         with scope:
-            await site.app.upgraded(upgrade)
+            await site.app.serve_upgrade(upgrade)
 
     nursery.start_soon(run)
     await trio.testing.wait_all_tasks_blocked()
@@ -137,7 +137,7 @@ async def test_a_session_closed_by_its_client_is_no_longer_counted(open_site, au
     site = await open_site(harbour())
     for _ in range(2):
         upgrade = Scripted(socket=Socket(unheard=[None, HELLO]))
-        await site.app.upgraded(upgrade)
+        await site.app.serve_upgrade(upgrade)
         assert upgrade.socket.closed == [CloseCode.NORMAL_CLOSURE]
         assert site.runtime.sessions._shares.total == 0
 
@@ -152,7 +152,7 @@ async def test_a_get_without_a_websocket_handshake_is_rejected(open_site):
 
 async def test_without_the_websocket_endpoint_hosts_get_no_upgrade_callback(open_site):
     site = await open_site(harbour(), has_websocket=False)
-    assert site.app.upgraded is None
+    assert site.app.serve_upgrade is None
 
 
 # WebSocket at `/ws` of a served application, on both hosts and mounted.

@@ -504,8 +504,8 @@ class Scripted:
         with trio.CancelScope(shield=self.is_shielded):
             await self.host_check.wait()
 
-    async def run(self, upgraded, **more):
-        app = AsgiHost(no_response, upgraded=upgraded, limits=LIMITS)
+    async def run(self, serve_upgrade, **more):
+        app = AsgiHost(no_response, serve_upgrade=serve_upgrade, limits=LIMITS)
         await app(scope_of_asgi_upgrade(**more), self.events_out.receive, self.send)
 
     @property
@@ -729,7 +729,7 @@ def on_hypercorn(nursery):
     async def on_hypercorn(**options):
         limits = attrs.evolve(LIMITS, **options)
         arrived, arrivals = trio.open_memory_channel(10)
-        app = AsgiHost(no_response, upgraded=handing_over(arrived, limits), limits=limits)
+        app = AsgiHost(no_response, serve_upgrade=handing_over(arrived, limits), limits=limits)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(functools.partial(serve_hypercorn, app, listeners, limits=limits))
         return f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}/ws", arrivals

@@ -33,12 +33,12 @@ async def admit_all(request):
 def handing_over(arrived, limits):
     """Put the channel of an upgrade into a queue, whose reader closes it."""
 
-    async def upgraded(upgrade):
+    async def serve_upgrade(upgrade):
         channel = await accept_websocket(upgrade, upgrade.request, limits)
         await arrived.send(channel)
         await channel.wait_ended()
 
-    return upgraded
+    return serve_upgrade
 
 
 @pytest.fixture

@@ -641,14 +641,14 @@ async def nobody(_exchange):
     raise AssertionError("everybody asks for a WebSocket here")
 
 
-def on_hypercorn(upgraded, listeners):
-    app = AsgiHost(nobody, upgraded=upgraded, limits=LIMITS_SLOW_READER)
+def on_hypercorn(serve_upgrade, listeners):
+    app = AsgiHost(nobody, serve_upgrade=serve_upgrade, limits=LIMITS_SLOW_READER)
     return functools.partial(serve_hypercorn, app, listeners, limits=LIMITS_SLOW_READER)
 
 
-def on_native(upgraded, listeners):
+def on_native(serve_upgrade, listeners):
     return functools.partial(
-        serve_native, nobody, listeners, limits=LIMITS_SLOW_READER, upgraded=upgraded
+        serve_native, nobody, listeners, limits=LIMITS_SLOW_READER, serve_upgrade=serve_upgrade
     )
 
 
@@ -658,14 +658,14 @@ def on_native(upgraded, listeners):
 async def test_a_peer_that_reads_slowly_but_steadily_gets_all_messages(nursery, host):
     arrived, arrivals = trio.open_memory_channel(1)
 
-    async def upgraded(upgrade):
+    async def serve_upgrade(upgrade):
         channel = await accept_websocket(upgrade, upgrade.request, LIMITS_SLOW_READER)
         await arrived.send(channel)
         await channel.wait_ended()
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-    await nursery.start(host(upgraded, listeners))
+    await nursery.start(host(serve_upgrade, listeners))
     peer = await raw_peer(f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}/ws")
     await peer.shake_hands()
     channel = await arrivals.receive()

@@ -1330,11 +1330,13 @@ async def hello(exchange):
 def connect_native_upgrade(nursery):
     """A stream to a listener, and the channels that arrive there."""
 
-    async def connect(upgraded=None):
+    async def connect(serve_upgrade=None):
         arrived, arrivals = trio.open_memory_channel(1)
-        upgraded = upgraded or handing_over(arrived, LIMITS)
+        serve_upgrade = serve_upgrade or handing_over(arrived, LIMITS)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        serve = functools.partial(serve_native, hello, listeners, limits=LIMITS, upgraded=upgraded)
+        serve = functools.partial(
+            serve_native, hello, listeners, limits=LIMITS, serve_upgrade=serve_upgrade
+        )
         await nursery.start(serve)
         return await trio.testing.open_stream_to_socket_listener(listeners[0]), arrivals
 
