@@ -22,14 +22,14 @@ import attrs
 from mcp_trio._protocol.error_lines import path_step, shortened
 from mcp_trio._protocol.schema_keywords import (
     KEYWORDS,
+    Evaluation,
     Failure,
     Reader,
-    Run,
     Subschema,
     TooDeep,
     TooManySteps,
     dialect_of,
-    text_of,
+    failure_text,
 )
 from mcp_trio.errors import SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -93,9 +93,9 @@ class SchemaValidator:
             return [f"{self.name}: {error}"]
         return self._lines(failures) if failures else []
 
-    def _run(self) -> Run:
+    def _run(self) -> Evaluation:
         messages = self.limits.messages
-        return Run(
+        return Evaluation(
             messages.schema_steps_max,
             messages.schema_nesting_max,
             messages.validation_error_members_max,
@@ -119,7 +119,8 @@ class SchemaValidator:
         for path in sorted(by_path):
             # For example: days[0]: 'x' is not of type 'integer'
             texts = (
-                text_of(failure, chars_max) for failure in by_path[path][:_FAILURES_OF_ONE_PATH_MAX]
+                failure_text(failure, chars_max)
+                for failure in by_path[path][:_FAILURES_OF_ONE_PATH_MAX]
             )
             lines += sorted(" ".join((path + text).split()) for text in texts)
             if len(lines) >= messages.validation_errors_max:
@@ -130,7 +131,7 @@ class SchemaValidator:
 # Reading a schema.
 
 
-def _copied(given: Mapping[str, Any], run: Run, limits: Limits) -> dict[str, Any]:
+def _copied(given: Mapping[str, Any], run: Evaluation, limits: Limits) -> dict[str, Any]:
     """Return a copy that consists of JSON values only, made without recursion.
 
     Raises:

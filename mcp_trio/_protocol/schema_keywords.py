@@ -2,8 +2,9 @@
 
 Each entry of a table in `KEYWORDS` reads a keyword of a schema, checks that its value is valid, and
 returns a function that checks values (`Check`), or None if the keyword checks nothing. Every check
-subtracts its work from `Run.steps_left` before it does it, so no schema and no value can require
-more than `limits.messages.schema_steps_max`. The count depends on the schema and the value alone.
+subtracts its work from `Evaluation.steps_left` before it does it, so no schema and no value can
+require more than `limits.messages.schema_steps_max`. The count depends on the schema and the value
+alone.
 
 https://json-schema.org/draft/2020-12/json-schema-validation
 """
@@ -32,8 +33,8 @@ class TooDeep(Exception):  # noqa: N818 - caught in this package
 
 
 @attrs.define(eq=False, repr=False)
-class Run:
-    """The check of one value, or the reading of one schema: its remaining work and its position.
+class Evaluation:
+    """The evaluation of one value, or the reading of one schema: its remaining work and position.
 
     Attributes:
         steps_left: Steps that remain.
@@ -48,7 +49,7 @@ class Run:
     scope: list["Resource"] = attrs.field(factory=list["Resource"])
 
     def spend(self, steps: int) -> None:
-        """Count so many steps.
+        """Subtract these steps from those that remain.
 
         Raises:
             TooManySteps: Fewer steps remain.
@@ -80,7 +81,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 Failures: TypeAlias = "list[Failure] | None"
-Check: TypeAlias = Callable[[Run, Any], Failures]
+Check: TypeAlias = Callable[[Evaluation, Any], Failures]
 
 
 @attrs.define(eq=False, repr=False)
@@ -105,7 +106,7 @@ class Subschema:
         resource: The resource to which it belongs.
         parent: The subschema in which it is, and `steps_below` the path from there.
         checks: A check for each of its keywords that has one.
-        steps: The steps of entering it.
+        steps: The steps that entering it costs.
         parts: The subschemas of its keywords, by keyword.
     """
 
@@ -123,7 +124,7 @@ class Subschema:
             self.parts = {}
         cast("dict[str, Any]", self.parts)[key] = part
 
-    def failures(self, run: Run, value: Any) -> Failures:
+    def failures(self, run: Evaluation, value: Any) -> Failures:
         """Return the failures of all keywords for a value; None or an empty list if it is valid."""
         left = run.steps_left - self.steps
         run.steps_left = left
@@ -173,7 +174,7 @@ def dialect_of(named: Any) -> str:
     return dialect
 
 
-def _is_false(_run: Run, value: Any) -> Failures:
+def _is_false(_run: Evaluation, value: Any) -> Failures:
     return [Failure("False schema does not allow {}", (value,))]
 
 
@@ -182,7 +183,7 @@ class Reader:
     """Reads a schema part by part, without recursion, then looks up its references."""
 
     dialect: str
-    run: Run
+    run: Evaluation
     limits: Limits
     _resources: dict[str, Resource] = attrs.field(factory=dict[str, Resource], init=False)
     _known: dict[int, Subschema] = attrs.field(factory=dict[int, Subschema], init=False)
@@ -388,7 +389,7 @@ def _brief(value: Any) -> str:
     return representation(value, 80)
 
 
-def _below(failures: list[Failure], run: Run, key: str | int) -> list[Failure]:
+def _below(failures: list[Failure], run: Evaluation, key: str | int) -> list[Failure]:
     """Add a step to the path of each failure."""
     run.spend(4 * len(failures))
     for failure in failures:
@@ -396,7 +397,7 @@ def _below(failures: list[Failure], run: Run, key: str | int) -> list[Failure]:
     return failures
 
 
-def _check_all(run: Run, pairs: Iterable[tuple[str | int, Any, Subschema]]) -> Failures:
+def _check_all(run: Evaluation, pairs: Iterable[tuple[str | int, Any, Subschema]]) -> Failures:
     """Check members or items by a subschema each."""
     found: list[Failure] = []
     for key, value, subschema in pairs:
@@ -408,7 +409,7 @@ def _check_all(run: Run, pairs: Iterable[tuple[str | int, Any, Subschema]]) -> F
     return found
 
 
-def _joined(run: Run, groups: Iterable[Failures]) -> Failures:
+def _joined(run: Evaluation, groups: Iterable[Failures]) -> Failures:
     """Return the failures of all groups, up to the maximal number."""
     found: list[Failure] = []
     for failures in groups:
@@ -418,7 +419,7 @@ def _joined(run: Run, groups: Iterable[Failures]) -> Failures:
     return found
 
 
-def _was(number: int) -> str:
+def _was_or_were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
@@ -438,7 +439,7 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _MAYBE_INTEGRAL: Final = re.compile(rb"[0-9]\.0|[0-9][eE]")
 
 
-def canonical(run: Run, value: Any) -> bytes:
+def canonical(run: Evaluation, value: Any) -> bytes:
     """Return a text that is the same for equal JSON values, and for no others.
 
     A text, because its hash is random: an attacker cannot find values with the same hash.
@@ -458,7 +459,7 @@ def canonical(run: Run, value: Any) -> bytes:
     return _ENCODER.encode(_with_integers(run, value))
 
 
-def _canonical_items(run: Run, items: list[Any]) -> set[bytes]:
+def _canonical_items(run: Evaluation, items: list[Any]) -> set[bytes]:
     """Return the texts of all items by `canonical`, in a third of the time for most lists."""
     try:
         text = _ENCODER.encode(items)
@@ -470,7 +471,7 @@ def _canonical_items(run: Run, items: list[Any]) -> set[bytes]:
     return set(map(_ENCODER.encode, items))
 
 
-def _with_integers(run: Run, value: Any) -> Any:
+def _with_integers(run: Evaluation, value: Any) -> Any:
     """Return the value with 1 in place of 1.0, and with the text of large integers."""
     run.spend(4)
     if run.depth_left <= 0:
@@ -529,7 +530,7 @@ class Pattern:
         """The steps of compiling the pattern."""
         return 200 + 2 * int(self._compiled.programsize)
 
-    def finds(self, run: Run, text: str) -> bool:
+    def finds(self, run: Evaluation, text: str) -> bool:
         """Return whether a part of the text matches."""
         encoded = text.encode("utf-8", "surrogatepass")
         run.spend(16 + int(len(encoded) * self._steps_per_byte))
@@ -576,7 +577,7 @@ def _pieces(value: Any, room: list[int], depth: int) -> Iterator[str]:
     yield text
 
 
-def text_of(failure: Failure, chars: int) -> str:
+def failure_text(failure: Failure, chars: int) -> str:
     """Return the text of a failure; of one that is longer than `chars`, at least so much."""
     texts: list[str] = []
     for argument in failure.arguments:
@@ -611,7 +612,7 @@ def _type_check(names: tuple[str, ...], *, has_integral_floats: bool) -> Check:
     is_float_allowed = has_integral_floats and "integer" in names and float not in classes
     text = f"{{}} is not of type {', '.join(map(repr, names))}"
 
-    def check(_run: Run, instance: Any) -> Failures:
+    def check(_run: Evaluation, instance: Any) -> Failures:
         kind = instance.__class__
         if kind in classes or (is_float_allowed and kind is float and instance.is_integer()):
             return None
@@ -624,7 +625,7 @@ def _enum(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check |
     _expect(reader, subschema, key, value, list)
     allowed = {canonical(reader.run, option) for option in value}
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if canonical(run, instance) in allowed:
             return None
         return [Failure("{} is not one of {}", (instance, value))]
@@ -635,7 +636,7 @@ def _enum(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check |
 def _const(reader: Reader, _subschema: Subschema, _key: str, value: Any) -> Check | None:
     expected = canonical(reader.run, value)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         return (
             None if canonical(run, instance) == expected else [Failure("{} was expected", (value,))]
         )
@@ -659,7 +660,7 @@ def _bound(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check 
         raise reader.invalid(subschema, [key], f"{_brief(value)} is not of type 'number'")
     fails, text = _BOUNDS[key]
 
-    def check(_run: Run, instance: Any) -> Failures:
+    def check(_run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ in _NUMBERS and fails(instance, value):
             return [Failure(text, (instance, value))]
         return None
@@ -680,7 +681,7 @@ def _multiple_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
         raise reader.invalid(subschema, [key], f"{_brief(value)} is not a number above 0")
     value_bits = int(value).bit_length()
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ not in _NUMBERS:
             return None
         if instance.__class__ is int and value.__class__ is int:
@@ -740,7 +741,7 @@ def _size(reader: Reader, subschema: Subschema, key: str, _value: Any) -> Check 
     kind, is_minimum, usual, special, special_value = _SIZES[key]
     text = "{} " + (special if value == special_value else usual)
 
-    def check(_run: Run, instance: Any) -> Failures:
+    def check(_run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not kind:
             return None
         size = len(cast("list[Any]", instance))
@@ -769,7 +770,7 @@ def _compiled(reader: Reader, subschema: Subschema, steps: Sequence[str], source
 def _pattern(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     pattern = _compiled(reader, subschema, [key], _expect(reader, subschema, key, value, str))
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is str and not pattern.finds(run, instance):
             return [Failure("{} does not match {}", (instance, value))]
         return None
@@ -793,14 +794,14 @@ def _rest_of_items(
     rest = reader.subschema(value, subschema, key)
     subschema.add(key, rest)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list or len(instance) <= prefix:
             return None
         if value is False:
             extra = instance[prefix:]
             run.spend(len(extra) >> 4)
             if words != "Expected at most":
-                text = f"{words} ({{}} {_was(len(extra))} unexpected)"
+                text = f"{words} ({{}} {_was_or_were(len(extra))} unexpected)"
                 return [Failure(text, (Listed(extra),))]
             noun = "items" if prefix != 1 else "item"
             text = f"{words} {prefix} {noun} but found {len(extra)} extra: {{}}"
@@ -817,7 +818,7 @@ def _prefix_items(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     prefix = [reader.subschema(part, subschema, key, number) for number, part in enumerate(value)]
     subschema.add(key, prefix)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list:
             return None
         pairs = zip(instance, prefix, strict=False)
@@ -853,7 +854,7 @@ def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
     if has_counts and "maxContains" in _source(subschema):
         most = _count(reader, subschema, "maxContains")
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list:
             return None
         matches = 0
@@ -879,7 +880,7 @@ def _unique_items(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     if not _expect(reader, subschema, key, value, bool):
         return None
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list:
             return None
         run.spend(len(instance))
@@ -905,7 +906,7 @@ def _properties(reader: Reader, subschema: Subschema, key: str, value: Any) -> C
     properties = _subschemas(reader, subschema, key, value)
     subschema.steps += len(properties) >> 3
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         found: list[Failure] = []
@@ -936,7 +937,7 @@ def _pattern_properties(reader: Reader, subschema: Subschema, key: str, value: A
     patterns = _patterns(reader, subschema, value)
     parts = _subschemas(reader, subschema, key, value)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         return _check_all(
@@ -965,7 +966,7 @@ def _additional_properties(
     patterns = [] if given is None else _patterns(reader, subschema, given)
     sources = sorted(name for _, name in patterns)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict or value is True:
             return None
         run.spend(len(instance))
@@ -984,7 +985,9 @@ def _additional_properties(
             verb = "does" if len(extras) == 1 else "do"
             text = f"{{}} {verb} not match any of the regexes: {{}}"
             return [Failure(text, (names, Listed(sources)))]
-        text = f"Additional properties are not allowed ({{}} {_was(len(extras))} unexpected)"
+        text = (
+            f"Additional properties are not allowed ({{}} {_was_or_were(len(extras))} unexpected)"
+        )
         return [Failure(text, (names,))]
 
     return check
@@ -993,7 +996,7 @@ def _additional_properties(
 def _property_names(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         return _joined(run, (part.failures(run, name) for name in instance))
@@ -1014,7 +1017,7 @@ def _required(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
     names = _names(reader, subschema, [key], value)
     subschema.steps += len(names) >> 2
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         missing = [name for name in names if name not in instance]
@@ -1039,7 +1042,7 @@ def _dependencies(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     subschema.add(key, parts)
     subschema.steps += len(value) >> 2
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         found: list[Failure] = []
@@ -1074,7 +1077,7 @@ def _branches(reader: Reader, subschema: Subschema, key: str, value: Any) -> lis
 def _all_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     branches = _branches(reader, subschema, key, value)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         return _joined(run, (branch.failures(run, instance) for branch in branches))
 
     return check
@@ -1083,7 +1086,7 @@ def _all_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
 def _any_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     branches = _branches(reader, subschema, key, value)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         for branch in branches:
             if not branch.failures(run, instance):
                 return None
@@ -1095,7 +1098,7 @@ def _any_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
 def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     branches = _branches(reader, subschema, key, value)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         valid = [branch.source for branch in branches if not branch.failures(run, instance)]
         if len(valid) == 1:
             return None
@@ -1109,7 +1112,7 @@ def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
 def _not(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if part.failures(run, instance):
             return None
         return [Failure("{} should not be valid under {}", (instance, value))]
@@ -1128,7 +1131,7 @@ def _if(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | N
     subschema.add(key, condition)
     parts = subschema.parts
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         chosen = parts.get("else" if condition.failures(run, instance) else "then")
         return None if chosen is None else chosen.failures(run, instance)
 
@@ -1148,7 +1151,7 @@ def _reference(reader: Reader, subschema: Subschema, key: str, value: Any) -> Ch
     target = reader.follow(_expect(reader, subschema, key, value, str), subschema, key)
     subschema.add(key, target)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         return target[0].failures(run, instance)
 
     return check
@@ -1162,7 +1165,7 @@ def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: An
     target = reader.follow(_expect(reader, subschema, key, value, str), subschema, key)
     name = "" if key == "$recursiveRef" else value.partition("#")[2]
 
-    def dynamic_target(run: Run) -> Subschema:
+    def dynamic_target(run: Evaluation) -> Subschema:
         found = target[0]
         if found.resource.dynamic_anchors.get(name) is not found:
             return found
@@ -1173,7 +1176,7 @@ def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: An
 
     subschema.add(key, dynamic_target)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         return dynamic_target(run).failures(run, instance)
 
     return check
@@ -1182,7 +1185,7 @@ def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: An
 # Keywords for members and items that no other keyword has evaluated.
 
 
-def _applied(subschema: Subschema, run: Run, instance: Any) -> Iterator[Subschema]:
+def _applied(subschema: Subschema, run: Evaluation, instance: Any) -> Iterator[Subschema]:
     """Yield the subschemas that apply to the same value, and that it satisfies."""
     parts = subschema.parts
     yield from parts.get("$ref", ())
@@ -1207,12 +1210,12 @@ def _applied(subschema: Subschema, run: Run, instance: Any) -> Iterator[Subschem
             yield part
 
 
-_Own: TypeAlias = Callable[[Subschema, Run, Any], set[Any]]
+_Own: TypeAlias = Callable[[Subschema, Evaluation, Any], set[Any]]
 
 
 def _evaluated(
     subschema: Subschema,
-    run: Run,
+    run: Evaluation,
     instance: Any,
     own: _Own,
     skipped: str = "",
@@ -1236,7 +1239,7 @@ def _evaluated(
     return found
 
 
-def _own_properties(subschema: Subschema, run: Run, instance: Any) -> set[Any]:
+def _own_properties(subschema: Subschema, run: Evaluation, instance: Any) -> set[Any]:
     properties = subschema.parts.get("properties", {})
     patterns = subschema.parts.get("patterns", ())
     found = {name for name in instance if name in properties}
@@ -1246,7 +1249,7 @@ def _own_properties(subschema: Subschema, run: Run, instance: Any) -> set[Any]:
     return found
 
 
-def _own_items(subschema: Subschema, run: Run, instance: Any) -> set[Any]:
+def _own_items(subschema: Subschema, run: Evaluation, instance: Any) -> set[Any]:
     parts = subschema.parts
     items = parts.get("items", ())
     if isinstance(items, Subschema):
@@ -1270,7 +1273,7 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
     subschema.add(key, part)
     kind, own = (dict, _own_properties) if key == "unevaluatedProperties" else (list, _own_items)
 
-    def check(run: Run, instance: Any) -> Failures:
+    def check(run: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not kind or value is True:
             return None
         evaluated = _evaluated(subschema, run, instance, own, key)
@@ -1283,7 +1286,7 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
         ]
         if not left:
             return None
-        verb = _was(len(left))
+        verb = _was_or_were(len(left))
         if kind is list:
             text = f"Unevaluated items are not allowed ({{}} {verb} unexpected)"
             return [Failure(text, (Listed([item for _, item in left]),))]
