@@ -28,7 +28,7 @@ from ._auth.verification import InvalidTokenError as InvalidTokenError
 from ._auth.verification import JWTVerifier as JWTVerifier
 from ._auth.verification import StaticTokens as StaticTokens
 from ._auth.verification import TokenVerifier as TokenVerifier
-from ._jsonrpc.messages import AuthInfo as AuthInfo
+from ._jsonrpc.channel_messages import AuthInfo as AuthInfo
 from ._protocol.http_headers import HttpRequest as HttpRequest
 from ._protocol.shares import Rate as Rate
 from .errors import AccessDenied as AccessDenied

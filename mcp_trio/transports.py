@@ -6,8 +6,8 @@ HTTP and WebSocket are imported when one of their names is first used.
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from mcp_trio._jsonrpc.channel_messages import Lost, PrincipalMessage, RelatedMessage
 from mcp_trio._jsonrpc.lines import LineSplitter, Oversized
-from mcp_trio._jsonrpc.messages import Lost, PrincipalMessage, RelatedMessage
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.lines import ByteSink, ByteSource, LineChannel, memory_pair
 from mcp_trio._transports.lock_file import LockFile, read_lock_file

@@ -41,7 +41,7 @@ from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import ClientDocuments, OAuthClient
 from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import LOOPBACK
 from mcp_trio._protocol.shares import Rate, TokenBuckets, network_of

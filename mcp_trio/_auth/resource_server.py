@@ -42,7 +42,7 @@ from mcp_trio._auth.dpop import (
 from mcp_trio._auth.issuers import VerifierUnavailableError
 from mcp_trio._auth.metadata import PROTECTED_RESOURCE, ProtectedResourceMetadata
 from mcp_trio._auth.verification import InvalidTokenError, JWTVerifier, TokenVerifier
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import RETRY_SECONDS, Rejection
 from mcp_trio.errors import FORBIDDEN, SERVER_BUSY

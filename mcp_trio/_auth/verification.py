@@ -24,7 +24,7 @@ from mcp_trio._auth.issuers import (
     VerifierUnavailableError,
     public_keys,
 )
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.websocket import checked_token
 
 if TYPE_CHECKING:

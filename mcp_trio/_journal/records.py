@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio.errors import RecordingError
 
 FORMAT_VERSION: Final = 2

@@ -24,7 +24,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, islice
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -32,8 +32,6 @@ from msgspec import UNSET, Raw, UnsetType
 from mcp_trio.errors import (
     INVALID_REQUEST,
     PARSE_ERROR,
-    ConnectionLost,
-    LocalProtocolError,
     Unencodable,
 )
 from mcp_trio.limits import DEFAULT_LIMITS
@@ -647,158 +645,3 @@ def with_id_replaced(
     if beginning is None:  # another program encoded it, and it is only forwarded
         return reencoded_with_id(response, id)
     return b'{"jsonrpc":"2.0","id":%b,%b' % (_ENCODER.encode(id), response[beginning.end() :])
-
-
-# Encoded messages with facts that are not in their bytes.
-
-
-class AuthInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The verified facts about the sender of a request; they never contain the token.
-
-    A recording of the session contains all of them, except those that redaction rules remove.
-
-    Attributes:
-        subject: The user: `sub` of the token. If a verifier accepts several issuers, it makes
-            the subjects of different issuers different.
-        client: The application that acts for the user, or for itself: `client_id` of the token.
-        scopes: The scopes that the token grants.
-        claims: All claims of the token, or members of the introspection response.
-        expires_at: The Unix time at which the credentials expire; None if they do not.
-
-    Raises:
-        TypeError: The scopes are one string, or a claim has no JSON form.
-    """
-
-    subject: str | None = None
-    client: str | None = None
-    scopes: frozenset[str] = frozenset()
-    claims: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    expires_at: float | None = None
-
-    def __post_init__(self) -> None:
-        """Make the values those that a replay reads from the recording."""
-        if isinstance(self.scopes, str):
-            raise TypeError(f"scopes are a set of strings: write {{{self.scopes!r}}}")
-        msgspec.structs.force_setattr(self, "scopes", frozenset(self.scopes))
-        claims = msgspec.json.decode(msgspec.json.encode(self.claims), type=dict[str, Any])
-        msgspec.structs.force_setattr(self, "claims", claims)
-
-    @property
-    def principal(self) -> str:
-        """The name by which sessions, limits and rates are kept apart: the subject or the client.
-
-        Empty if the credentials have neither.
-        """
-        return self.subject or self.client or ""
-
-    def members(self) -> dict[str, Any]:
-        """Return the facts as JSON values, always in the same order."""
-        return {
-            "subject": self.subject,
-            "client": self.client,
-            "scopes": sorted(self.scopes),
-            "claims": self.claims,
-            "expires_at": self.expires_at,
-        }
-
-
-class RelatedMessage(bytes):
-    """An encoded message that belongs to a request of the peer: a response, or a notification.
-
-    Attributes:
-        related_request_id: The id of that request; None if the message belongs to none.
-        is_response: Whether it is the response, so that no further message belongs to the request.
-    """
-
-    related_request_id: int | str | None
-    is_response: bool
-
-    def __new__(
-        cls, message: bytes, related_request_id: int | str | None, *, is_response: bool = False
-    ) -> Self:
-        self = bytes.__new__(cls, message)
-        self.related_request_id = related_request_id
-        self.is_response = is_response
-        return self
-
-
-class PrincipalMessage(bytes):
-    """A received message with its sender.
-
-    Attributes:
-        auth: The sender as the transport has authenticated it; None if it is not.
-        client: The number of the sender among the clients without authentication that share the
-            channel. It is 0 where they share none.
-    """
-
-    auth: AuthInfo | None
-    client: int
-
-    def __new__(cls, message: bytes, auth: AuthInfo | None, client: int = 0) -> Self:
-        self = bytes.__new__(cls, message)
-        self.auth = auth
-        self.client = client
-        return self
-
-
-def with_sender(message: bytes, auth: AuthInfo | None, client: int = 0) -> bytes:
-    """Return a received message with its sender, if anything is known about it."""
-    if auth is None and not client:
-        return message
-    return PrincipalMessage(message, auth, client)
-
-
-class DecodedMessage(bytes):
-    """A received message that the transport has decoded already, as HTTP has to.
-
-    Attributes:
-        message: The decoded message or batch.
-        auth: As of `PrincipalMessage`.
-        client: As of `PrincipalMessage`.
-    """
-
-    message: Message | Batch
-    auth: AuthInfo | None
-    client: int
-
-    def __new__(
-        cls, data: bytes, message: Message | Batch, auth: AuthInfo | None, client: int = 0
-    ) -> Self:
-        self = bytes.__new__(cls, data)
-        self.message = message
-        self.auth = auth
-        self.client = client
-        return self
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """The failure of one sent request. A channel returns it in place of the response.
-
-    Attributes:
-        id: The id of the request.
-        error: The error for the caller: a `LocalProtocolError` if the transport cannot carry the
-            request, otherwise a `ConnectionLost`.
-    """
-
-    id: int | str
-    error: ConnectionLost | LocalProtocolError
-
-
-class _ErrorText(msgspec.Struct, gc=False):
-    message: str
-
-
-class _ErrorBody(msgspec.Struct, gc=False):
-    error: _ErrorText
-
-
-_error_body = msgspec.json.Decoder(_ErrorBody)
-
-
-def text_of_body(body: bytes) -> str:
-    """Return the message of the JSON-RPC error in an HTTP body, or else the body, on one line."""
-    try:
-        text = _error_body.decode(body).error.message
-    except msgspec.DecodeError:
-        text = body.decode(errors="replace")
-    return " ".join(text.split())

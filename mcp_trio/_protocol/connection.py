@@ -27,17 +27,15 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from mcp_trio import types
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, DecodedMessage, PrincipalMessage
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
-    AuthInfo,
     Batch,
-    DecodedMessage,
     Decoder,
     ErrorResponse,
     Malformed,
     Message,
     Notification,
-    PrincipalMessage,
     Request,
     Response,
     encode_error,

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 import attrs
 
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
 """Names and values of headers, in the order in which they are sent."""

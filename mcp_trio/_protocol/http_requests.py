@@ -87,6 +87,26 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
         return encode_error(self.id, self.code, self.text, self.data)
 
 
+class _ErrorText(msgspec.Struct, gc=False):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct, gc=False):
+    error: _ErrorText
+
+
+_error_body = msgspec.json.Decoder(_ErrorBody)
+
+
+def text_of_body(body: bytes) -> str:
+    """Return the message of the JSON-RPC error in an HTTP body, or else the body, on one line."""
+    try:
+        text = _error_body.decode(body).error.message
+    except msgspec.DecodeError:
+        text = body.decode(errors="replace")
+    return " ".join(text.split())
+
+
 class OpenSession(msgspec.Struct, frozen=True):
     """The request is an `initialize` that opens a session."""
 

@@ -35,14 +35,13 @@ from mcp_trio._journal.conversation import (
     token_of,
 )
 from mcp_trio._journal.records import messages_in
+from mcp_trio._jsonrpc.channel_messages import Lost, RelatedMessage
 from mcp_trio._jsonrpc.lines import Oversized, one_line
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
-    Lost,
     Malformed,
     Message,
     Notification,
-    RelatedMessage,
     Request,
     Response,
     encode_request,

@@ -21,14 +21,13 @@ from mcp_trio._journal.conversation import (
     subscription_of,
     token_of,
 )
+from mcp_trio._jsonrpc.channel_messages import Lost, RelatedMessage
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorObject,
-    Lost,
     Malformed,
     Message,
-    RelatedMessage,
     encode_error,
     encode_notification,
     encode_request,

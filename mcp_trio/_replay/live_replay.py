@@ -45,9 +45,9 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.texts import excerpts, json_text, members_of
+from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
-    Lost,
     Malformed,
     Message,
     Notification,

@@ -52,9 +52,9 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.diff import JsonDifference, json_differences
 from mcp_trio._journal.texts import json_text, members_of, shortened
+from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
-    Lost,
     Malformed,
     Message,
     Notification,

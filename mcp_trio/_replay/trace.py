@@ -36,8 +36,8 @@ from mcp_trio._journal.records import (
     sender_of,
 )
 from mcp_trio._journal.texts import members_of
+from mcp_trio._jsonrpc.channel_messages import with_sender
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import with_sender
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from mcp_trio._journal.records import LOCK, MONOTONIC, NOW, SLEEP, encode_body
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.suggestions import missing_attribute
 from mcp_trio._server.access import Selection, selection_of

@@ -18,7 +18,7 @@ import trio
 
 from mcp_trio import types
 from mcp_trio._journal.records import ALLOWED_MARK, DENIED_MARK
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.client_features import OpenElicitations
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest

@@ -11,7 +11,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._jsonrpc.messages import Lost
+from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.events import (
     NotificationReceived,

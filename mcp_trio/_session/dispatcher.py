@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import attrs
 
 from mcp_trio._journal.records import message_name
+from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import Lost, reencoded_with_id
+from mcp_trio._jsonrpc.messages import reencoded_with_id
 from mcp_trio._protocol.events import (
     BatchReceived,
     Ignored,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 import trio
 
-from mcp_trio._jsonrpc.messages import RelatedMessage
+from mcp_trio._jsonrpc.channel_messages import RelatedMessage
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import Lane, operation
 from mcp_trio._transports.channel import Channel

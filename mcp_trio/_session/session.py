@@ -34,8 +34,8 @@ from typing import Any, Final
 import attrs
 import trio
 
+from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import Lost
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
 from mcp_trio._protocol.versions import supported_versions_in

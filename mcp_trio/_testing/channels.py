@@ -14,8 +14,8 @@ from typing import Final, Literal, TypeAlias
 import trio
 import trio.testing
 
+from mcp_trio._jsonrpc.channel_messages import RelatedMessage
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import RelatedMessage
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import ConnectionLost

@@ -46,8 +46,8 @@ from typing import Final, Protocol, TypeAlias, cast
 import attrs
 import trio
 
+from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import Lost
 
 Received: TypeAlias = bytes | Oversized | Lost
 """An encoded message, the beginning of one over the size limit, or the loss of a response."""

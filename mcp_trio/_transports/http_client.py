@@ -23,12 +23,12 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
+from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized, one_line
 from mcp_trio._jsonrpc.messages import (
     Batch,
     Decoder,
     ErrorResponse,
-    Lost,
     Notification,
     Request,
     Response,

@@ -12,7 +12,6 @@ import httpx2
 import trio
 
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import text_of_body
 from mcp_trio._jsonrpc.sse import Event, EventParser
 from mcp_trio._protocol.http_headers import (
     EVENT_STREAM,
@@ -21,7 +20,7 @@ from mcp_trio._protocol.http_headers import (
     Headers,
     media_type_of,
 )
-from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID
+from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, text_of_body
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.connections import RandomSource, ReportedState, pause_seconds
 from mcp_trio._transports.http_libraries import errors_of, library_of, stream_of

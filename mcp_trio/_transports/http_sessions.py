@@ -20,19 +20,16 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, DecodedMessage, RelatedMessage, with_sender
 from mcp_trio._jsonrpc.lines import has_line_end
 from mcp_trio._jsonrpc.messages import (
-    AuthInfo,
     Batch,
-    DecodedMessage,
     Message,
     Notification,
-    RelatedMessage,
     Request,
     encode_notification,
     encode_request,
     with_id_replaced,
-    with_sender,
 )
 from mcp_trio._protocol.event_store import EventStore, MemoryEventStore
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID

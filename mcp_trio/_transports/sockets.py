@@ -21,8 +21,8 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, with_sender
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._jsonrpc.messages import AuthInfo, with_sender
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._transports.buffered_sockets import ConnectedSocket, ip_address_of
 from mcp_trio._transports.channel import text_with_cause

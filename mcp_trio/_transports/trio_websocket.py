@@ -56,9 +56,8 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from mcp_trio._jsonrpc.lines import Oversized, bounded
-from mcp_trio._jsonrpc.messages import text_of_body
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, encoded
-from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.http_requests import Rejection, text_of_body
 from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import (
     CloseCode,

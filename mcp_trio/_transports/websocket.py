@@ -18,8 +18,8 @@ from typing import ClassVar, Protocol, TypeAlias
 import attrs
 import trio
 
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, with_sender
 from mcp_trio._jsonrpc.lines import Oversized, one_line
-from mcp_trio._jsonrpc.messages import AuthInfo, with_sender
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.websocket import (

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from mcp_trio import ConnectionLost
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, DecodedMessage
 from mcp_trio._jsonrpc.lines import join_lines
 from mcp_trio._jsonrpc.messages import (
-    AuthInfo,
     Batch,
-    DecodedMessage,
     Decoder,
     ErrorObject,
     ErrorResponse,

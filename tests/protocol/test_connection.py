@@ -13,7 +13,8 @@ from msgspec.json import encode
 from mcp_trio import Limits
 from mcp_trio import errors as _errors
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.messages import DecodedMessage, Decoder, Malformed, Request, malformed
+from mcp_trio._jsonrpc.channel_messages import DecodedMessage
+from mcp_trio._jsonrpc.messages import Decoder, Malformed, Request, malformed
 from mcp_trio._protocol.connection import SessionState
 from mcp_trio._protocol.events import (
     BatchReceived,

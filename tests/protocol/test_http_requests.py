@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from mcp_trio._jsonrpc.messages import AuthInfo, Decoder
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
+from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import (
     STATUS_OF_ERROR,

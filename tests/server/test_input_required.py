@@ -21,7 +21,7 @@ from mcp_trio import (
     UrlElicitation,
     types,
 )
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.metadata import UNKNOWN_PEER
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest

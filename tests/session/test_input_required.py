@@ -7,7 +7,7 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest

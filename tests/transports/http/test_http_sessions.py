@@ -9,10 +9,9 @@ import trio
 import trio.testing
 
 from mcp_trio import Limits
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, DecodedMessage
 from mcp_trio._jsonrpc.messages import (
-    AuthInfo,
     Batch,
-    DecodedMessage,
     Decoder,
     Notification,
     Request,
