@@ -53,7 +53,7 @@ from mcp_trio._session.exceptions import (
     split_group,
 )
 from mcp_trio._session.handlers import CRASH_TEXT
-from mcp_trio._session.leader_followers import FirstStep, lead
+from mcp_trio._session.leader_followers import CollectedJob, lead
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, errors_handled_by
 from mcp_trio._transports.http_response import (
@@ -238,7 +238,7 @@ class McpEndpoint:
             return pending.answer(202, _id_headers(session))
         is_json_only = not pending.request.accepts_event_streams
         try:
-            stream, steps = self._delivered(
+            stream, jobs = self._delivered(
                 pending,
                 lambda: channel.deliver(
                     body, routing_result.message, awaited, auth=auth, is_json_only=is_json_only
@@ -251,11 +251,11 @@ class McpEndpoint:
             text = "too many requests of this session wait for answers (limits.http.streams_max)"
             raise RejectedError(_busy(429, text, awaited[0])) from None
         assert stream is not None
-        return self._send_response(pending, session, stream, awaited[0], steps)
+        return self._send_response(pending, session, stream, awaited[0], jobs)
 
     def _delivered(
         self, pending: PendingRequest, deliver: Callable[[], T]
-    ) -> tuple[T, list[FirstStep]]:
+    ) -> tuple[T, list[CollectedJob]]:
         """Return what `deliver` returns, and the handlers that it started and the caller leads."""
         if pending.exchange.may_lead:
             return self.runtime.pool.collect(deliver)
@@ -267,7 +267,7 @@ class McpEndpoint:
         session: HttpSession,
         stream: ResponseStream,
         request_id: RequestId | None = None,
-        steps: list[FirstStep] | None = None,
+        jobs: list[CollectedJob] | None = None,
     ) -> bool:
         """Send the response; return whether the client stayed connected to its end."""
 
@@ -285,8 +285,8 @@ class McpEndpoint:
         sender = self._sender(pending, session, stream, why_unanswered)
         has_stayed = is_answered = False
         try:
-            if steps:
-                await lead(steps)
+            if jobs:
+                await lead(jobs)
             is_answered = stream.is_ended
             has_stayed = await sender.send_while_connected(
                 pending.exchange, stream, self._timer_queue
@@ -386,7 +386,7 @@ class McpEndpoint:
         message, request = routing_result.message, pending.request
         is_incomplete = routing_result.is_incomplete
         is_open = self.protected is None  # Otherwise errors of a denied access have a status.
-        slot, steps = self._delivered(
+        slot, jobs = self._delivered(
             pending,
             lambda: channel.deliver(
                 message,
@@ -411,8 +411,8 @@ class McpEndpoint:
             )(slot.id),
         )
         try:
-            if steps:
-                await lead(steps)
+            if jobs:
+                await lead(jobs)
             await sender.send_while_connected(pending.exchange, slot.stream, self._timer_queue)
         finally:
             channel.cancel(slot)

@@ -19,7 +19,7 @@ Measured with the benchmark of this repository, as a share of the CPU time of a 
 more).
 
 To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes
-Trio's own traps on to Trio and keeps two traps of this module, `FirstSteps` and `IdleConnection`. A
+Trio's own traps on to Trio and keeps two traps of this module, `LeadTrap` and `IdleConnection`. A
 leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
 belong to the task. Where one is open, the handler starts in a pool task.
 
@@ -112,7 +112,7 @@ class Job(Protocol):
         ...
 
 
-class FirstStep(msgspec.Struct, eq=False):
+class CollectedJob(msgspec.Struct, eq=False):
     """A job that was started while a leader collected jobs, and has not begun; see `lead`."""
 
     job: Job
@@ -124,30 +124,30 @@ class FirstStep(msgspec.Struct, eq=False):
         self.pool.run(self.job, self.context)
 
 
-class FirstSteps(msgspec.Struct, eq=False):
+class LeadTrap(msgspec.Struct, eq=False):
     """The trap with which a leader asks its driver to run jobs, from the end of the list."""
 
-    steps: list[FirstStep]
+    jobs: list[CollectedJob]
 
 
 @coroutine
-def lead(steps: list[FirstStep]) -> Generator[FirstSteps, None, None]:
+def lead(jobs: list[CollectedJob]) -> Generator[LeadTrap, None, None]:
     """Run the first steps of these jobs in the leader that calls this. Empties the list.
 
     Afterwards each job has ended, or has kept a task; the leader may continue in another task. Not
     a checkpoint. When the leader is closed meanwhile, the remaining jobs begin in pool tasks.
     """
-    steps.reverse()
-    trap = FirstSteps(steps)
+    jobs.reverse()
+    trap = LeadTrap(jobs)
     try:
-        while steps:  # A job that keeps the task leaves the others to the next one.
+        while jobs:  # A job that keeps the task leaves the others to the next one.
             yield trap
     finally:
-        while steps:
-            steps.pop().begin()
+        while jobs:
+            jobs.pop().begin()
 
 
-DriverRequest: TypeAlias = FirstSteps | IdleConnection | None
+DriverRequest: TypeAlias = LeadTrap | IdleConnection | None
 """The first steps, or the wait, that a leader asks its driver for; None if the leader has ended."""
 
 
@@ -204,7 +204,7 @@ class Leader:
         self.scope = scope
         try:
             trap = trap or self.driven.send(None)
-            while type(trap) is not FirstSteps and type(trap) is not IdleConnection:
+            while type(trap) is not LeadTrap and type(trap) is not IdleConnection:
                 self._is_waiting = True
                 if self.is_cancelled:
                     scope.cancel()
@@ -332,7 +332,7 @@ class TaskPool:
     _unneeded: int = attrs.field(default=0, init=False)
     _has_watcher: bool = attrs.field(default=False, init=False)
     _closing: LightEvent = attrs.field(factory=LightEvent, init=False)
-    _collected: list[FirstStep] | None = attrs.field(default=None, init=False)
+    _collected: list[CollectedJob] | None = attrs.field(default=None, init=False)
     _poller: Poller = attrs.field(factory=Poller, init=False)
 
     def start_job(self, job: Job, context: Context) -> None:
@@ -340,19 +340,19 @@ class TaskPool:
         if self._collected is None:
             self.run(job, context)
         else:
-            self._collected.append(FirstStep(job, context, self))
+            self._collected.append(CollectedJob(job, context, self))
 
-    def collect(self, deliver: Callable[[], T]) -> tuple[T, list[FirstStep]]:
+    def collect(self, deliver: Callable[[], T]) -> tuple[T, list[CollectedJob]]:
         """Call `deliver`, and return its result with the jobs that it started and the caller leads.
 
         When `deliver` raises, the jobs have begun.
         """
-        steps = self._collected = []
+        jobs = self._collected = []
         try:
-            return deliver(), steps
+            return deliver(), jobs
         except BaseException:
-            for step in steps:
-                step.begin()
+            for job in jobs:
+                job.begin()
             raise
         finally:
             self._collected = None
@@ -487,8 +487,8 @@ class _PoolTask:
             while self.work is leader:
                 request = await leader.run_until_request(self._scope, trap)
                 trap = None
-                if isinstance(request, FirstSteps):
-                    await self._lead(request.steps, leader)
+                if isinstance(request, LeadTrap):
+                    await self._lead(request.jobs, leader)
                     del request  # it must not stay in memory while the leader waits for the next
                     continue
                 # An idle leader leaves this task only where Trio tells the innermost scope: a scope
@@ -505,18 +505,18 @@ class _PoolTask:
                 leader.driven.close()
             raise
 
-    async def _lead(self, steps: list[FirstStep], leader: Leader) -> None:
+    async def _lead(self, jobs: list[CollectedJob], leader: Leader) -> None:
         """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
         is_left_open = self._is_left_open()
-        while steps:
-            step = steps.pop()
-            job = step.job
+        while jobs:
+            collected = jobs.pop()
+            job = collected.job
             running = None if is_left_open else job.lead(self._scope)
             if running is None:
-                step.begin()
+                collected.begin()
                 continue
             lane, trap = job.lane, None
-            context = as_spawned(step.context, lane)
+            context = as_spawned(collected.context, lane)
             try:
                 trap = context.run(running.send, None)
             except StopIteration:
@@ -563,8 +563,8 @@ class _PoolTask:
 
     async def _continue(self, poller: Poller, leader: Leader) -> None:
         """Continue a connection until it is idle or has ended; if it waits, it keeps the task."""
-        while isinstance(request := leader.step(), FirstSteps):
-            await self._lead(request.steps, leader)
+        while isinstance(request := leader.step(), LeadTrap):
+            await self._lead(request.jobs, leader)
             if self.work is not poller:
                 return
         if request is None:

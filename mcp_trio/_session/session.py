@@ -296,10 +296,10 @@ class Session:
                     await self.send_queue.room_for_responses()
                 # The received messages must not stay in memory while the reader waits.
                 take = partial(self._take_messages, await self.channel.receive())
-                _, steps = pool.collect(take)
+                _, jobs = pool.collect(take)
                 del take
                 try:
-                    await lead(steps)
+                    await lead(jobs)
                 finally:
                     self.send_queue.release()
         except Exception as error:  # a transport may raise anything, which ends this session only

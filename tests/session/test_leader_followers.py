@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._session.leader_followers import FirstStep, TaskPool, lead
+from mcp_trio._session.leader_followers import CollectedJob, TaskPool, lead
 from tests.session.test_task_pool import Job
 
 COLOUR = ContextVar("colour", default="none")
@@ -36,7 +36,7 @@ class Serving:
         try:
             for job in self.jobs:
                 self.tasks.append(trio.lowlevel.current_task())
-                await lead([FirstStep(job, self.context, self.warm)])
+                await lead([CollectedJob(job, self.context, self.warm)])
             self.tasks.append(trio.lowlevel.current_task())
         finally:
             self.has_ended = True
@@ -185,7 +185,7 @@ async def test_a_task_inside_a_cancel_scope_does_not_lead(warm, autojump_clock):
         with trio.move_on_after(9):
             for job in (slow, quick):
                 tasks.append(trio.lowlevel.current_task())
-                await lead([FirstStep(job, copy_context(), warm)])
+                await lead([CollectedJob(job, copy_context(), warm)])
         tasks.append(trio.lowlevel.current_task())
 
     warm.start_leader(serving)
@@ -210,7 +210,7 @@ async def test_a_leader_keeps_no_reference_to_a_finished_job(warm, waits):
             await trio.lowlevel.checkpoint()
 
     async def serving():
-        await lead([FirstStep(jobs.pop(), copy_context(), warm)])
+        await lead([CollectedJob(jobs.pop(), copy_context(), warm)])
         await trio.sleep_forever()
 
     jobs = [Job(work)]
@@ -253,7 +253,7 @@ async def test_a_leader_is_cancelled_in_any_task_that_it_continues_in():
     seen = []
 
     async def serving():
-        await lead([FirstStep(Job(trio.sleep_forever), copy_context(), warm)])
+        await lead([CollectedJob(Job(trio.sleep_forever), copy_context(), warm)])
         try:
             await trio.sleep_forever()
         except trio.Cancelled:
@@ -272,7 +272,7 @@ async def test_a_leader_catches_the_errors_of_its_own_waits(warm):
     caught = []
 
     async def serving():
-        await lead([FirstStep(Job(trio.lowlevel.checkpoint), copy_context(), warm)])
+        await lead([CollectedJob(Job(trio.lowlevel.checkpoint), copy_context(), warm)])
         try:
             with trio.fail_after(0):
                 await trio.sleep_forever()

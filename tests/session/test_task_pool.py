@@ -19,7 +19,7 @@ from mcp_trio._session.lanes import LANE, Lane, watch_lanes
 from mcp_trio._session.leader_followers import (
     _IDLE_TASKS_MAX,
     _READY_MAX,
-    FirstStep,
+    CollectedJob,
     Leader,
     Poller,
     TaskPool,
@@ -517,7 +517,7 @@ async def test_a_suspended_job_does_not_stop_the_other_connections(
     async def lead_one(data):
         if data == b"l":
             jobs.append(Job(work))
-            await lead([FirstStep(jobs[-1], copy_context(), warm)])
+            await lead([CollectedJob(jobs[-1], copy_context(), warm)])
 
     jobs = []
     connections = await open_connections(3, lead_one)
@@ -543,7 +543,7 @@ async def test_a_job_that_cancels_itself_affects_no_other(warm, open_connections
 
     async def lead_it(data):
         if data == b"l":
-            await lead([FirstStep(job, copy_context(), warm)])
+            await lead([CollectedJob(job, copy_context(), warm)])
 
     job = Job(cancel)
     connections = await open_connections(2, lead_it)
@@ -799,7 +799,7 @@ async def test_an_idle_connection_keeps_no_reference_to_its_last_job(warm, open_
             await trio.lowlevel.checkpoint()
 
     async def lead_one(_):
-        await lead([FirstStep(jobs.pop(), copy_context(), warm)])
+        await lead([CollectedJob(jobs.pop(), copy_context(), warm)])
 
     jobs = [Job(work)]
     gone = weakref.ref(jobs[0])
@@ -823,7 +823,7 @@ def test_all_data_of_all_connections_is_read_once_and_in_order(batches):
             elif data in {b"l", b"s"}:
                 waits = data == b"s"
                 job = Job(lambda: trio.sleep(1 if waits else 0))
-                await lead([FirstStep(job, copy_context(), warm)])
+                await lead([CollectedJob(job, copy_context(), warm)])
 
         async with trio.open_nursery() as nursery:
             warm = TaskPool(nursery)
