@@ -156,6 +156,7 @@ class Expression(msgspec.Struct, frozen=True):
             # Handlers may decode a value once more by mistake, so that is checked too.
             is_unsafe = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
             if is_unsafe or ("/" in value and not operator.may_hold_slash):
+                # Recordings contain this text.
                 raise TraversalError(
                     f"{name}: a value that could leave its place in the path is refused"
                 )
