@@ -113,7 +113,7 @@ class Job(Protocol):
 
 
 class CollectedJob(msgspec.Struct, eq=False):
-    """A job that was started while a leader collected jobs, and has not begun; see `lead`."""
+    """A job that was started while a leader collected jobs, and that `lead` will run."""
 
     job: Job
     context: Context

@@ -1,4 +1,4 @@
-"""`Channel`: the interface of transports, and a queue for what they receive.
+"""`Channel`: the interface of transports, a queue for what they receive, and texts of their errors.
 
 A transport is any class with the three methods of `Channel`; nothing is inherited or registered.
 How a connection is opened is up to the transport: it returns a channel that is ready for use.

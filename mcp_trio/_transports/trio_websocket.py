@@ -4,7 +4,7 @@ No other module imports that library.
 
 trio-websocket does framing, masking and the handshakes. Some behaviour of version 0.12 does not fit
 a server that is exposed to hostile clients. So it gets three substitutes from this module: the
-stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `_Messages`.
+stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `_MessageQueue`.
 
 - An error in trio-websocket's reader task would cancel the nursery that holds the connection; the
   substitute nursery keeps the error.
@@ -14,7 +14,7 @@ stream `WatchedStream`, the nursery `_Reader` for its only task, and the queue `
 - After a cancelled send, trio-websocket would send the next message after half a message;
   `WatchedStream` then fails every send.
 - trio-websocket's queue is bounded by messages, and it closes the connection for one that is too
-  large; `_Messages` is bounded by bytes, and skips the rest of a too large message.
+  large; `_MessageQueue` is bounded by bytes, and skips the rest of a too large message.
 
 The last substitution replaces one private method, `WebSocketConnection._handle_message_event`,
 because trio-websocket has no public hook for received messages; its queue behaves as issue 82 of
@@ -271,7 +271,7 @@ _HANDLER: Final = "_handle_message_event"
 
 
 @attrs.define(eq=False, repr=False)
-class _Messages:
+class _MessageQueue:
     """The queue of received messages, in place of trio-websocket's."""
 
     message_bytes_max: int
@@ -321,7 +321,7 @@ class _Reader:
 
     nursery: trio.Nursery
     stream: WatchedStream
-    messages: _Messages
+    messages: _MessageQueue
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     error: Exception | None = attrs.field(default=None, init=False)
     _done: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -545,7 +545,7 @@ async def _reading(
     try:
         async with trio.open_nursery() as nursery:
             try:
-                messages = _Messages(
+                messages = _MessageQueue(
                     limits.messages.bytes_max,
                     limits.websocket.fragments_max,
                     ReceivedQueue(limits.messages.chunk_bytes),
