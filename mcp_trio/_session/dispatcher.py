@@ -2,7 +2,7 @@
 
 Everything here is synchronous. A message is recorded before anything happens because of it, so the
 order of the journal is that of cause and effect. Requests also end here, because the end of one
-frees the slot for a request that waits.
+frees a place for a request that waits (see `Admission`).
 """
 
 import logging
@@ -150,7 +150,7 @@ class Dispatcher:
         self._handlings[request.id] = handling
         if can_ask:
             handling.ask_in_rounds = self._ask
-        if request.method.is_subscription:  # It stays open until the session ends: no slot.
+        if request.method.is_subscription:  # It stays open for long, so it takes no place.
             self._open_subscriptions += 1
             self.tasks.start_job(handling)
         elif self._admission.enter_if_free(request):
@@ -170,7 +170,7 @@ class Dispatcher:
         return rejection
 
     def _start_waiting(self, waiting: IncomingRequest) -> None:
-        """Give a free slot to the request whose turn it is."""
+        """Give a free place to the request whose turn it is."""
         self._admission.enter(waiting)
         handling = self._handlings[waiting.id]
         if handling.request is waiting:
@@ -212,7 +212,7 @@ class Dispatcher:
                     self._drop_waiting(waiting)
 
     def _drop_waiting(self, request: IncomingRequest) -> None:
-        """End a request that waited for a slot and was cancelled."""
+        """End a request that waited for a place and was cancelled."""
         handling = self._handlings[request.id]
         if handling.request is request:
             self._finish_handling(handling, None)
@@ -220,16 +220,16 @@ class Dispatcher:
             self._finish_request(request, None, None)
 
     def finish(self, handling: Handling, response: bytes | None) -> None:
-        """Finish a handler: send its response, and give its slot to a request that waits."""
+        """Finish a handler: send its response, and give its place to a request that waits."""
         rounds = None if handling.rounds is None else self._rounds_of(handling)
-        has_free_slot = rounds is None or rounds.is_open
-        is_answered = has_free_slot and self._finish_handling(handling, response)
+        has_place = rounds is None or rounds.is_open
+        is_answered = has_place and self._finish_handling(handling, response)
         if rounds is not None:
             self._end_rounds(rounds, response if is_answered else None)
         if handling.request.method.is_subscription:
             self._open_subscriptions -= 1
             self._request_ended.wake()
-        elif has_free_slot:
+        elif has_place:
             waiting = self._admission.leave(handling.request)
             if waiting is not None:
                 self._start_waiting(waiting)
@@ -282,7 +282,7 @@ class Dispatcher:
         return await rounds.ask(asked)
 
     def suspend(self, rounds: Rounds, reply: bytes) -> None:
-        """Send the questions as the response, and free the slot of the suspended handler."""
+        """Send the questions as the response, and free the place of the suspended handler."""
         self._finish_request(rounds.handling.request, reply, rounds.lane)
         self._answer_duplicates(rounds, reply)
         self.suspended_handlers.update(rounds)
@@ -321,12 +321,12 @@ class Dispatcher:
             raise RequestError(SERVER_BUSY, rejection)
 
     def _admit_retry(self, rounds: Rounds, retry: IncomingRequest) -> None:
-        """Let a handler go on with a retry that has all answers, as soon as there is a slot."""
-        has_free_slot = self._admission.enter_if_free(retry)
-        if not has_free_slot:
+        """Let a handler go on with a retry that has all answers, as soon as there is a place."""
+        has_place = self._admission.enter_if_free(retry)
+        if not has_place:
             self._check_room(retry)
         self._handlings[retry.id] = rounds.handling
-        if has_free_slot:
+        if has_place:
             self._resume(rounds.handling, retry)
         else:
             self._admission.enqueue(retry)
@@ -381,7 +381,7 @@ class Dispatcher:
             await self._request_ended.wait()
 
     def cancel_all(self) -> None:
-        """Cancel every handler, and drop the requests that wait for a slot."""
+        """Cancel every handler, and drop the requests that wait for a place."""
         for request in self._admission.withdraw_all():
             self._drop_waiting(request)
         for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:

@@ -101,7 +101,7 @@ class Tasks:
     def open(self, pool: TaskPool, context: Context) -> None:
         """Start all tasks in `pool` from now on, with the context variables `context`.
 
-        Otherwise a handler that waited for a slot would inherit those of the handler that freed it.
+        Otherwise a handler that waited for a place would inherit those of the one that freed it.
         """
         self._pool, self._context = pool, context
         early, self._early = self._early, ()
