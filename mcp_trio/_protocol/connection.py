@@ -50,9 +50,9 @@ from mcp_trio._protocol.events import (
     BatchReceived,
     Event,
     Ignored,
+    ImmediateResponse,
     NotificationReceived,
     ProgressReceived,
-    Reply,
     RequestCancelled,
     RequestReceived,
     ResponseReceived,
@@ -359,11 +359,11 @@ class Connection:
         *,
         counter: str = "rejected",
         data: Any = UNSET,
-    ) -> Reply:
+    ) -> ImmediateResponse:
         self.counts[counter] += 1
         text = self._shortened(text)
         error = encode_error(request_id, code, text, data)
-        return Reply(error, request_id, counter=counter, text=text)
+        return ImmediateResponse(error, request_id, counter=counter, text=text)
 
     def _shortened(self, text: str) -> str:
         # Texts quote the peer, and JSON-RPC asks for a concise message of one sentence.
@@ -530,10 +530,12 @@ class Connection:
         self.incoming[message.id] = request
         return RequestReceived(request)
 
-    def _answer_ping(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
-        return Reply(encode_response(request_id, types.EmptyResult()), request_id)
+    def _answer_ping(self, request_id: RequestId, _params: types.EmptyParams) -> ImmediateResponse:
+        return ImmediateResponse(encode_response(request_id, types.EmptyResult()), request_id)
 
-    def _answer_initialize(self, request_id: RequestId, params: types.InitializeParams) -> Reply:
+    def _answer_initialize(
+        self, request_id: RequestId, params: types.InitializeParams
+    ) -> ImmediateResponse:
         protocol_version = negotiated(params.protocol_version, self.protocol_versions)
         if protocol_version is None:
             raise self._unsupported(params.protocol_version)
@@ -548,9 +550,11 @@ class Connection:
             instructions=self.instructions,
         )
         response = encode_response(request_id, downgraded(result, protocol_version))
-        return Reply(response, request_id, negotiated=True)
+        return ImmediateResponse(response, request_id, negotiated=True)
 
-    def _answer_discover(self, request_id: RequestId, _params: types.EmptyParams) -> Reply:
+    def _answer_discover(
+        self, request_id: RequestId, _params: types.EmptyParams
+    ) -> ImmediateResponse:
         result = types.DiscoverResult(
             supported_versions=list(self.protocol_versions),
             capabilities=self.current_capabilities(),
@@ -558,7 +562,7 @@ class Connection:
         )
         row = self.methods[methods.DISCOVER]
         complete = with_result_metadata(result, row, self.result_metadata)
-        return Reply(encode_response(request_id, complete), request_id)
+        return ImmediateResponse(encode_response(request_id, complete), request_id)
 
     # Receiving notifications.
 
@@ -1035,7 +1039,7 @@ class Connection:
         Malformed: _receive_malformed,
         Batch: _receive_batch,
     }
-    _responders: ClassVar[Mapping[str, Callable[..., Reply]]] = {
+    _responders: ClassVar[Mapping[str, Callable[..., ImmediateResponse]]] = {
         PING: _answer_ping,
         INITIALIZE: _answer_initialize,
         DISCOVER: _answer_discover,

@@ -68,7 +68,7 @@ class ResponseUnreadable(msgspec.Struct, gc=False):
     counter: str = "unreadable answer"
 
 
-class Reply(msgspec.Struct, gc=False):
+class ImmediateResponse(msgspec.Struct, gc=False):
     """A response of the protocol itself, to be sent now.
 
     Attributes:
@@ -103,6 +103,6 @@ Event: TypeAlias = (
     | ProgressReceived
     | ResponseReceived
     | ResponseUnreadable
-    | Reply
+    | ImmediateResponse
     | Ignored
 )

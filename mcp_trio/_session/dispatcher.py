@@ -18,9 +18,9 @@ from mcp_trio._jsonrpc.messages import reencoded_with_id
 from mcp_trio._protocol.events import (
     BatchReceived,
     Ignored,
+    ImmediateResponse,
     NotificationReceived,
     ProgressReceived,
-    Reply,
     RequestCancelled,
     RequestReceived,
     ResponseReceived,
@@ -411,7 +411,7 @@ class Dispatcher:
     def _fail(self, event: ResponseUnreadable, _number: int | str) -> None:
         self.requests.fail(event)
 
-    def _reply(self, event: Reply, _number: int | str) -> None:
+    def _respond(self, event: ImmediateResponse, _number: int | str) -> None:
         if event.counter is not None:
             self.session.peer_log.report(event.counter, f"{event.counter}: {event.text}")
         if event.peer is not None:
@@ -437,7 +437,7 @@ class Dispatcher:
         ProgressReceived: _report,
         ResponseReceived: _settle,
         ResponseUnreadable: _fail,
-        Reply: _reply,
+        ImmediateResponse: _respond,
         Ignored: _ignore,
     }
 

@@ -19,8 +19,8 @@ from mcp_trio._protocol.connection import SessionState
 from mcp_trio._protocol.events import (
     BatchReceived,
     Ignored,
+    ImmediateResponse,
     NotificationReceived,
-    Reply,
     RequestCancelled,
     RequestReceived,
     ResponseReceived,
@@ -93,7 +93,7 @@ def test_the_server_answers_the_known_protocol_version_with_its_capabilities_and
 ):
     server = connect(Role.SERVER, instructions="Ask for the tide first.")
     event = initialize(server, frame)
-    assert isinstance(event, Reply)
+    assert isinstance(event, ImmediateResponse)
     assert event.negotiated
     assert event.counter is None
     assert json.loads(event.message) == {
@@ -513,7 +513,7 @@ REJECTED_REQUESTS = [
 @pytest.mark.parametrize(("members", "code"), REJECTED_REQUESTS)
 def test_a_request_that_cannot_be_served_is_answered_with_its_code(pair, frame, members, code):
     event = pair.server.receive(frame(id="x", **members))
-    assert isinstance(event, Reply)
+    assert isinstance(event, ImmediateResponse)
     assert event.counter == "rejected"
     assert json.loads(event.message)["error"]["code"] == code
     assert len(pair.server.incoming) == 0
@@ -676,7 +676,7 @@ def test_any_data_becomes_one_event_and_raises_nothing(ready, role, state, frame
     connection = ready(role, state)
     for frame in frames:
         event = connection.receive(frame)
-        if isinstance(event, Reply):
+        if isinstance(event, ImmediateResponse):
             json.loads(event.message)
 
 
@@ -855,7 +855,7 @@ def test_a_received_method_without_its_capability_is_rejected(
         assert isinstance(receiver.receive(leaving[0]), RequestReceived)
         receiver.our_capabilities = without(holder)
         event = receiver.receive(leaving[1])
-        assert isinstance(event, Reply)
+        assert isinstance(event, ImmediateResponse)
         error = json.loads(event.message)["error"]
         assert error["code"] == METHOD_NOT_FOUND
         assert row.required_capability.path in error["message"]
@@ -930,7 +930,7 @@ FAULTS = [
 
 
 def error_code_for(event):
-    assert isinstance(event, Reply)
+    assert isinstance(event, ImmediateResponse)
     return json.loads(event.message)["error"]["code"]
 
 
@@ -1135,7 +1135,7 @@ def taken(connection, frame):
 def test_each_message_of_a_batch_becomes_the_same_event_as_alone(connect):
     server = settled(connect, Role.SERVER, BATCHED)
     ping, call, cancel, roots = taken(server, batch(PING, CALL, CANCEL, ROOTS))
-    assert isinstance(ping, Reply)
+    assert isinstance(ping, ImmediateResponse)
     assert isinstance(call, RequestReceived)
     assert isinstance(cancel, RequestCancelled)
     assert cancel.request is call.request
@@ -1156,7 +1156,7 @@ def test_a_batch_of_responses_ends_each_sent_request(connect):
 def test_a_client_takes_batches_too(connect):
     client = settled(connect, Role.CLIENT, BATCHED)
     (event,) = taken(client, batch(PING))
-    assert isinstance(event, Reply)
+    assert isinstance(event, ImmediateResponse)
 
 
 def test_a_bad_message_in_a_batch_is_answered_and_the_others_are_taken(connect):
@@ -1168,7 +1168,7 @@ def test_a_bad_message_in_a_batch_is_answered_and_the_others_are_taken(connect):
     assert json.loads(bad.message)["id"] == 7
     assert isinstance(nameless, Ignored)
     assert isinstance(nested, Ignored)
-    assert isinstance(ping, Reply)
+    assert isinstance(ping, ImmediateResponse)
     assert server.counts["malformed"] == 3
 
 
@@ -1238,7 +1238,7 @@ def test_errors_without_an_id_before_the_handshake_depend_on_all_supported_versi
     connect, protocol_versions, is_answered
 ):
     event = connect(Role.SERVER, protocol_versions=protocol_versions).receive(b"hello")
-    assert isinstance(event, Reply) is is_answered
+    assert isinstance(event, ImmediateResponse) is is_answered
 
 
 @pytest.mark.requirement("BASE-08", "TRAP-03")

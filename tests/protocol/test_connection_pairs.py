@@ -19,8 +19,8 @@ from mcp_trio._jsonrpc.messages import encode_error, encode_response
 from mcp_trio._protocol.connection import SessionState
 from mcp_trio._protocol.events import (
     Ignored,
+    ImmediateResponse,
     ProgressReceived,
-    Reply,
     RequestCancelled,
     RequestReceived,
     ResponseReceived,
@@ -134,9 +134,11 @@ class Conversation(RuleBasedStateMachine):
         event = end.connection.receive(frame)
         message = json.loads(frame)
         if "id" not in message:
-            assert not isinstance(event, Reply)
+            assert not isinstance(event, ImmediateResponse)
         if "method" not in message:
-            assert isinstance(event, ResponseReceived | ResponseUnreadable | Ignored | Reply)
+            assert isinstance(
+                event, ResponseReceived | ResponseUnreadable | Ignored | ImmediateResponse
+            )
         self.absorb(end, event, progress_states)
 
     def absorb(self, end, event, states_before):
@@ -144,7 +146,7 @@ class Conversation(RuleBasedStateMachine):
             case RequestReceived(request):
                 assert request.method.name not in {"ping", "initialize"}
                 end.taken.append(request)
-            case Reply(frame):
+            case ImmediateResponse(frame):
                 self.post(end.role, frame)
             case ResponseReceived(request, result, error):
                 assert (result is None) is not (error is None)
@@ -239,7 +241,7 @@ class Conversation(RuleBasedStateMachine):
         fresh_id = f"ping {number}"
         frame = json.dumps({"jsonrpc": "2.0", "id": fresh_id, "method": "ping"}).encode()
         event = end.connection.receive(frame)
-        assert isinstance(event, Reply)
+        assert isinstance(event, ImmediateResponse)
         if end.connection.state is not SessionState.CLOSED:
             assert json.loads(event.message) == {"jsonrpc": "2.0", "id": fresh_id, "result": {}}
 

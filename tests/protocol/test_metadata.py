@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Server
 from mcp_trio import types as s
-from mcp_trio._protocol.events import Reply, RequestReceived, ResponseReceived
+from mcp_trio._protocol.events import ImmediateResponse, RequestReceived, ResponseReceived
 from mcp_trio._protocol.metadata import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -207,7 +207,7 @@ def test_a_token_of_another_type_is_rejected_in_a_stateless_request(take, token)
     said = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
     for _ in range(2):  # nor when the same was rejected before
         event = take(f'{{"name":"tide","_meta":{said}}}')
-        assert isinstance(event, Reply)
+        assert isinstance(event, ImmediateResponse)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
@@ -215,7 +215,7 @@ def test_undecodable_metadata_are_rejected_at_every_position(take):
     said = SAID.replace("{", '{"com.example/endless":1e999,', 1)
     for params in (f'{{"name":"tide","_meta":{said}}}', f'{{"name":"tide", "_meta":{said} }}'):
         event = take(params)
-        assert isinstance(event, Reply)
+        assert isinstance(event, ImmediateResponse)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
@@ -324,7 +324,7 @@ def test_an_extension_that_only_the_client_has_changes_nothing(connect, ask):
     result = json.loads(server.response(event.request, s.ListToolsResult(tools=[])))["result"]
     assert result["resultType"] == "complete"
     rejected = ask(server, "com.example/maps/draw", id=2)
-    assert isinstance(rejected, Reply)
+    assert isinstance(rejected, ImmediateResponse)
     assert json.loads(rejected.message)["error"]["code"] == METHOD_NOT_FOUND
 
 

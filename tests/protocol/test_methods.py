@@ -8,8 +8,8 @@ import pytest
 from mcp_trio import types as s
 from mcp_trio._protocol.events import (
     Ignored,
+    ImmediateResponse,
     NotificationReceived,
-    Reply,
     RequestReceived,
     ResponseReceived,
 )
@@ -92,7 +92,7 @@ def test_the_token_is_the_engines_in_a_mapping_too(custom):
 def test_invalid_params_of_a_custom_method_are_rejected(custom, frame):
     for params in ({}, {"text": 1}):
         event = custom.server.receive(frame(id=1, method="acme/search", params=params))
-        assert isinstance(event, Reply)
+        assert isinstance(event, ImmediateResponse)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 

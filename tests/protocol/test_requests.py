@@ -13,8 +13,8 @@ from mcp_trio import Limits
 from mcp_trio._protocol.connection import SESSION_TRANSITIONS, SessionState
 from mcp_trio._protocol.events import (
     Ignored,
+    ImmediateResponse,
     ProgressReceived,
-    Reply,
     RequestCancelled,
     RequestReceived,
 )
@@ -179,7 +179,9 @@ def test_a_method_is_received_only_in_states_with_a_row(ready, frame, valid_para
         connection = ready(sender.peer, state)
         event = connection.receive(frame(**members))
         after = dict(session_rows()).get((state.name, sender.value, row.trigger.name))
-        rejected = isinstance(event, Ignored | Reply) and event.counter == "out of order"
+        rejected = (
+            isinstance(event, Ignored | ImmediateResponse) and event.counter == "out of order"
+        )
         assert rejected is (after is None), state
         if rejected and row.is_request:
             assert msgspec.json.decode(event.message)["error"]["code"] == INVALID_REQUEST, state
@@ -485,14 +487,14 @@ def test_a_malformed_report_is_counted(pair, frame, params):
 @pytest.mark.parametrize("role", Role)
 def test_ping_is_answered_at_once_with_an_empty_result(ready, frame, role, state):
     event = ready(role, state).receive(frame(id="p", method="ping"))
-    assert isinstance(event, Reply)
+    assert isinstance(event, ImmediateResponse)
     assert json.loads(event.message) == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
 
 @pytest.mark.requirement("PING-01")
 def test_ping_is_answered_while_requests_run_and_does_not_count_as_one(pair, frame):
     assert isinstance(call(pair, frame), RequestReceived)
-    assert isinstance(pair.server.receive(frame(id=2, method="ping")), Reply)
+    assert isinstance(pair.server.receive(frame(id=2, method="ping")), ImmediateResponse)
     assert len(pair.server.incoming) == 1
 
 

@@ -10,8 +10,8 @@ from mcp_trio import types as s
 from mcp_trio._protocol.connection import SessionState
 from mcp_trio._protocol.events import (
     Ignored,
+    ImmediateResponse,
     NotificationReceived,
-    Reply,
     RequestCancelled,
     RequestReceived,
     ResponseReceived,
@@ -64,7 +64,7 @@ def ask(frame):
 
 
 def error_of(event):
-    assert isinstance(event, Reply)
+    assert isinstance(event, ImmediateResponse)
     return json.loads(event.message)["error"]
 
 

@@ -42,7 +42,12 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._jsonrpc.sse import Event, EventParser, encode_event
 from mcp_trio._protocol.connection import Connection
-from mcp_trio._protocol.events import BatchReceived, Reply, RequestReceived, ResponseReceived
+from mcp_trio._protocol.events import (
+    BatchReceived,
+    ImmediateResponse,
+    RequestReceived,
+    ResponseReceived,
+)
 from mcp_trio._protocol.http_headers import (
     HeaderMismatchError,
     HttpRequest,
@@ -163,7 +168,7 @@ def connections(data: bytes) -> None:
     fresh = Connection(our_role=Role.SERVER, our_info=_INFO, our_capabilities=_SERVER_CAN)
     opened = client.open_request("initialize", client.initialize_params(), now=0.0)
     reply = server.receive(opened.message)
-    assert isinstance(reply, Reply), "a handshake is not answered"
+    assert isinstance(reply, ImmediateResponse), "a handshake is not answered"
     result = client.receive(reply.message)
     assert isinstance(result, ResponseReceived), "an answer is not received"
     assert result.result is not None, "a handshake is rejected"
@@ -186,7 +191,7 @@ def _take_event(side: Connection, event: object) -> None:
         event.request.move(IncomingTrigger.START)
         side.error(event.request, -32603, "internal error")
         side.finish(event.request)
-    elif isinstance(event, Reply):
+    elif isinstance(event, ImmediateResponse):
         assert json.loads(event.message)["jsonrpc"] == "2.0", "a reply is no message"
 
 
