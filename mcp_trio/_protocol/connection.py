@@ -428,7 +428,7 @@ class Connection:
     # Receiving requests.
 
     def _receive_request(self, message: Request, size_bytes: int) -> Event:
-        if self.our_role is _CLIENT and self._is_client_of_stateless():
+        if self.our_role is _CLIENT and self._has_stateless_server():
             # Stateless servers send no requests, and clients send them no responses.
             return self._ignored("request of a server", f"the server sent {message.method}")
         metadata, state = metadata_of(message.params), self.state
@@ -584,7 +584,7 @@ class Connection:
             return self._ignored("out of order", text)
         # Two kinds need no capability: those that a stateless server has acknowledged for a
         # subscription, and log messages that arrive before the server's capabilities.
-        is_acknowledged = row.needs_subscription and self._is_client_of_stateless()
+        is_acknowledged = row.needs_subscription and self._has_stateless_server()
         is_checked = self.peer is not None and not is_acknowledged
         if is_checked and not self._is_announced(row.required_capability, protocol_version):
             text = f"{row.name} arrived, but the {row.required_capability} was not announced"
@@ -612,7 +612,7 @@ class Connection:
             return self._ignored("no subscription", text)
         return NotificationReceived(row, params, request)
 
-    def _is_client_of_stateless(self) -> bool:
+    def _has_stateless_server(self) -> bool:
         peer = self.peer
         return (
             self.our_role is Role.CLIENT and peer is not None and peer.protocol_version.is_stateless
@@ -620,7 +620,7 @@ class Connection:
 
     def _receive_cancelled(self, params: types.CancelledParams) -> Event:
         # https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/cancellation
-        if self._is_client_of_stateless():
+        if self._has_stateless_server():
             # A stateless server cancels nothing but subscriptions, and ends them only in this way.
             subscription = self.outgoing.get(params.request_id)
             if subscription is None or not subscription.method.is_subscription:

@@ -145,7 +145,7 @@ class Locks:
                 arguments=functools.partial(encode_body, {"name": name}),
                 run=functools.partial(limiter.acquire_on_behalf_of, holder),
                 codec=NO_RESULT,
-                again=acquire_again,
+                run_in_replay=acquire_again,
             )
             await perform(handling, effect)
         except BaseException:

@@ -69,15 +69,15 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
         arguments: Returns the arguments as a JSON object; called only if they are needed.
         run: Runs the effect; returns the value or an awaitable of it.
         codec: Converts the value.
-        again: What a replay runs when the recorded effect succeeded, although it does not run the
-            effect: for example, it takes the same lock.
+        run_in_replay: Runs in a replay in place of the effect, if the recorded effect succeeded:
+            for example, takes the same lock. A resumable handler runs such an effect in each round.
     """
 
     name: str
     arguments: Callable[[], bytes]
     run: Callable[[], Any]
     codec: Codec[Result]
-    again: Callable[[], Awaitable[object]] | None = None
+    run_in_replay: Callable[[], Awaitable[object]] | None = None
 
     def command(self, *, is_cancelled: bool) -> bytes:
         """Return the body of the `cmd` record."""
@@ -170,8 +170,8 @@ async def recorded_outcome(
     try:
         with operation(lane):
             outcome = await sequencer.outcome(lane)
-            if outcome.kind == "res" and effect.again is not None:
-                await effect.again()
+            if outcome.kind == "res" and effect.run_in_replay is not None:
+                await effect.run_in_replay()
     except trio.Cancelled:
         sequencer.resumed(lane, "cxl")
         raise
@@ -411,7 +411,7 @@ def _with_journal(
 ) -> Generator[Effect[Result]]:
     """Yield `effect`, or one that repeats the `earlier` outcome; keep its outcome in `journal`."""
     # An effect with a part for replays, such as taking a lock, runs in each round.
-    if effect.again is not None:
+    if effect.run_in_replay is not None:
         earlier = None
     body = None if earlier is None or earlier.kind != "res" else bytes(earlier.body)
     codec = _RememberingCodec(effect.codec, body)

@@ -506,7 +506,7 @@ async def test_the_replayed_part_of_an_effect_runs_only_after_success(handle, ki
         again.append("again")
 
     body = b"2" if kind == "res" else encoded_error(ValueError("no"), bytes_max=1000)
-    it = effect(pytest.fail, again=do)
+    it = effect(pytest.fail, run_in_replay=do)
     await handle(lambda handling: perform(handling, it), sequencer=Scripted(kind, body))
     assert again == (["again"] if kind == "res" else [])
 
