@@ -154,10 +154,22 @@ class ChildProcess:
         self._scope.cancel()
 
     async def _run(self) -> None:
+        """Read stderr, wait for the exit, kill the rest of the group, and reap the subprocess."""
+
         async def read(stderr: Descriptor) -> None:
             while chunk := await stderr.read():
                 self.tail.feed(chunk)
             self.tail.finish()
+
+        async def wait_exit() -> None:
+            end = open_process_end(self.process.pid)
+            if end is None:
+                await self.process.wait()  # reaps; the group is killed right after
+                return
+            try:
+                await trio.lowlevel.wait_readable(end)
+            finally:
+                os.close(end)
 
         try:
             with self._scope:
@@ -166,7 +178,7 @@ class ChildProcess:
                         nursery.start_soon(read, self.stderr)
                     # If this is cancelled, also by the end of the Trio run, it kills the group.
                     try:
-                        await self._wait_exit()
+                        await wait_exit()
                     finally:
                         self.send_signal_to_group(SIGKILL)
                         with trio.move_on_after(self.limits.shutdown.kill_seconds, shield=True):
@@ -180,16 +192,6 @@ class ChildProcess:
             if self.stderr is not None:
                 self.stderr.close()
             self.ended.set()
-
-    async def _wait_exit(self) -> None:
-        end = open_process_end(self.process.pid)
-        if end is None:
-            await self.process.wait()  # reaps; the group is killed right after
-            return
-        try:
-            await trio.lowlevel.wait_readable(end)
-        finally:
-            os.close(end)
 
 
 def signal_name(number: int) -> str:
