@@ -1,7 +1,8 @@
-"""What channels carry beside plain bytes: messages with facts about them, and lost requests.
+"""Messages of channels with facts that are not in their bytes, and reports of lost requests.
 
-A transport knows facts that are not in the bytes of a message: the authenticated sender, the
-request to which a message belongs. The classes here are `bytes` with these facts as attributes.
+A transport knows the authenticated sender of a message, and has to know the request to which a
+message belongs. `PrincipalMessage`, `DecodedMessage` and `RelatedMessage` are `bytes` with these
+facts as attributes. A channel returns `Lost` in place of a response that will not come.
 """
 
 from collections.abc import Mapping

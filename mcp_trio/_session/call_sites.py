@@ -184,7 +184,7 @@ def _collection_ends(phase: str, _: object) -> None:
 def note_collections() -> None:
     """Make `is_collecting` report collections from now on; repeated calls do nothing.
 
-    The task does not make the calls of others' callbacks either: ours run first and last.
+    Calls in the callbacks of others are not the task's either, so ours are put first and last.
     """
     others = [each for each in gc.callbacks if each not in (_collection_begins, _collection_ends)]
     gc.callbacks[:] = [_collection_begins, *others, _collection_ends]
