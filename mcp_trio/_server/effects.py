@@ -51,8 +51,8 @@ ROOT: Final = "ctx.lifespan"
 
 _PATH: Final = re.compile(rf'<{re.escape(ROOT)}(\.\w+|\["[^"]*"\])*>')
 
-# The special methods that raise: all uses of an object but passing it on, reading its attributes
-# and the items of a dict, and `repr`.
+# The special methods that raise. A stand-in can only be passed on, have its attributes and items
+# read, and be shown by `repr`.
 _REJECTED: Final = (
     *("__await__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__call__"),
     *("__iter__", "__next__", "__aiter__", "__anext__", "__reversed__", "__len__"),
@@ -63,10 +63,6 @@ _REJECTED: Final = (
     *("__floordiv__", "__mod__", "__and__", "__or__", "__xor__", "__neg__", "__invert__"),
     *("__reduce_ex__", "__copy__", "__deepcopy__"),
 )
-
-
-def _ignore(_path: str, _advice: str) -> None:
-    pass
 
 
 class ReplayLifespan:
@@ -81,7 +77,9 @@ class ReplayLifespan:
     _path: str
     _on_use: Callable[[str, str], None]
 
-    def __init__(self, path: str = ROOT, *, on_use: Callable[[str, str], None] = _ignore) -> None:
+    def __init__(
+        self, path: str = ROOT, *, on_use: Callable[[str, str], None] = lambda _path, _advice: None
+    ) -> None:
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_on_use", on_use)
 
@@ -94,7 +92,7 @@ class ReplayLifespan:
     def __getitem__(self, key: object) -> "ReplayLifespan":
         """Return a stand-in for an item of a dict; other keys are rejected."""
         if not isinstance(key, str) or '"' in key:
-            reject(self)
+            reject_use(self)
         return ReplayLifespan(f'{self._path}["{key}"]', on_use=self._on_use)
 
     def __repr__(self) -> str:
@@ -102,7 +100,7 @@ class ReplayLifespan:
         return f"<{self._path}, which a replay does not have>"
 
 
-def reject(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
+def reject_use(stand_in: ReplayLifespan, *_: Any, **__: Any) -> NoReturn:
     """Reject a use of a stand-in.
 
     Raises:
@@ -148,16 +146,19 @@ def _with_recorded(value: Any, recorded: Any) -> Any:
 
 
 for _name in _REJECTED:
-    setattr(ReplayLifespan, _name, reject)
+    setattr(ReplayLifespan, _name, reject_use)
 
 
 # The running handler ----------------------------------------------------------------------------
 
 
 class CurrentContext(msgspec.Struct, eq=False):
-    """The running handler or lifespan, for code without access to a `Context`.
+    """The running handler or lifespan, for code that has no `Context`.
 
-    `bridge` calls the Trio loop from a handler in a thread.
+    Attributes:
+        caller: The handler or the lifespan run.
+        served: The `ServedSession` of its server.
+        bridge: The bridge of a handler in a thread into the event loop.
     """
 
     caller: EffectCaller
@@ -197,7 +198,7 @@ _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _TEXT: Final = frozenset({str})
 
 # The depth up to which arguments are searched for opaque values and values of the lifespan.
-_WALKED_LEVELS: Final = 3
+_SEARCHED_LEVELS: Final = 3
 
 _Run = Callable[[], Any]
 
@@ -217,22 +218,22 @@ def effect_of(
         BlockedInReplay: The function is a method of the lifespan's value, in a replay.
     """
     if isinstance(called := called_function(function), ReplayLifespan):
-        reject(called)
+        reject_use(called)
     return Effect(
         name=name_of(function),
-        arguments=functools.partial(_arguments, served, function, args, keywords),
+        arguments=functools.partial(_encoded_arguments, served, function, args, keywords),
         run=run or functools.partial(function, *args, **keywords),
-        codec=served.shared.effect_results.of(function),
+        codec=served.shared.effect_codecs.of(function),
     )
 
 
-def _arguments(
+def _encoded_arguments(
     served: "ServedSession",
     function: Callable[..., Any],
     args: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> bytes:
-    named = _by_name(function, args, keywords)
+    named = _arguments_by_name(function, args, keywords)
     if _are_plain(named.values()):
         try:
             text = encode_body(named)
@@ -243,7 +244,9 @@ def _arguments(
     return encode_body({name: msgspec.Raw(_encoded(it, served)) for name, it in named.items()})
 
 
-def _by_name(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+def _arguments_by_name(
+    function: Any, args: Sequence[Any], keywords: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Return the arguments by the names of their parameters.
 
     Positional arguments have their position as name if the signature is unknown, as of some
@@ -304,10 +307,10 @@ _POSITIONAL: Final = (
 )
 
 
-def _encoded(value: Any, served: "ServedSession", levels: int = _WALKED_LEVELS) -> bytes:
+def _encoded(value: Any, served: "ServedSession", levels: int = _SEARCHED_LEVELS) -> bytes:
     """Return the JSON of an argument, in which only the values without a JSON form are replaced.
 
-    The items of lists and dicts are encoded one by one for that, down to `_WALKED_LEVELS`.
+    The items of lists and dicts are encoded one by one for that, down to `_SEARCHED_LEVELS`.
     """
     if isinstance(value, ReplayLifespan):
         return encode_body(f"<{object.__getattribute__(value, '_path')}>")
@@ -315,7 +318,7 @@ def _encoded(value: Any, served: "ServedSession", levels: int = _WALKED_LEVELS) 
     is_of_lifespan = (
         lifespan is not None
         and kind not in _PLAIN
-        and (value is lifespan or any(value is it for it in _parts(lifespan)))
+        and (value is lifespan or any(value is it for it in _members(lifespan)))
     )
     if isinstance(value, Opaque) or is_of_lifespan:
         return _OPAQUE
@@ -344,7 +347,7 @@ def _are_plain(values: Iterable[object]) -> bool:
     return _PLAIN.issuperset(map(type, values))
 
 
-def _parts(owner: object) -> Iterable[Any]:
+def _members(owner: object) -> Iterable[Any]:
     """Return the items of a dict, or the attributes of another object."""
     if isinstance(owner, dict):
         return cast("dict[str, Any]", owner).values()
@@ -401,7 +404,7 @@ def effect(function: F, /) -> F:
 
 @attrs.frozen
 class JsonCodec(Generic[T]):
-    """The codec of effects whose results are plain JSON, or structs of msgspec."""
+    """The codec for effects whose results are plain JSON, or structs of msgspec."""
 
     kind: Any
 
@@ -425,7 +428,7 @@ _decode_plain = msgspec.json.Decoder().decode
 
 
 @attrs.frozen(eq=False, repr=False)
-class _Results:
+class _ResultCodec:
     """The `Codec` for the results of one function."""
 
     name: str
@@ -449,7 +452,7 @@ class _Results:
                 f"has {len(body)} bytes as JSON (limits.requests.effect_bytes_max={self.bytes_max})"
             )
         result = self.decoded(body)
-        if _is_open(self.hint):
+        if _has_open_part(self.hint):
             is_same = bool(result == value)
         else:
             again = self.writer.encode(result)
@@ -469,7 +472,7 @@ class _Results:
         """
         try:
             return self._decode(body)
-        except Exception as error:  # The same.
+        except Exception as error:  # Users' types and hooks may raise any exception.
             self._reject(f"does not have the annotated type, {self.hint}", error)
 
     def _reject(self, why: str, cause: Exception | None = None) -> NoReturn:
@@ -478,8 +481,8 @@ class _Results:
 
 
 @attrs.define(eq=False, repr=False)
-class EffectResults:
-    """The codecs for results by function; each is created when the function is first called.
+class EffectCodecs:
+    """The codecs for results of effects, by function; the first call of a function makes its codec.
 
     Decoders are cached by annotation as well, because a local function is a new object in each call
     of the function around it.
@@ -488,8 +491,8 @@ class EffectResults:
     converter: "Converter | None"
     writer: JsonWriter
     limits: Limits
-    _codecs: WeakKeyDictionary[Any, _Results] = attrs.field(
-        factory=WeakKeyDictionary[Any, _Results], init=False
+    _codecs: WeakKeyDictionary[Any, _ResultCodec] = attrs.field(
+        factory=WeakKeyDictionary[Any, _ResultCodec], init=False
     )
     _cached_reader: Callable[[Any], _Reader] = attrs.field(init=False)
 
@@ -509,7 +512,7 @@ class EffectResults:
             self._codecs[function] = self._new_codec(function)
         return self._codecs[function]
 
-    def _new_codec(self, function: Any) -> _Results:
+    def _new_codec(self, function: Any) -> _ResultCodec:
         try:
             plain = plain_function(function)
         except TypeError:  # A class or a builtin has no such annotation.
@@ -523,7 +526,7 @@ class EffectResults:
                 decode = self._new_reader(hint)
         except Exception as error:
             raise TypeError(f"the result of the effect {name}: {error}") from error
-        return _Results(name, hint, self.writer, self.limits.requests.effect_bytes_max, decode)
+        return _ResultCodec(name, hint, self.writer, self.limits.requests.effect_bytes_max, decode)
 
     def _new_reader(self, hint: Any) -> _Reader:
         readable = TypeReader(self.converter).readable(hint)
@@ -531,6 +534,6 @@ class EffectResults:
         return msgspec.json.Decoder(readable, dec_hook=structure).decode
 
 
-def _is_open(hint: Any) -> bool:
-    """Return whether a part may be of any type, so that decoding cannot restore its type."""
-    return hint in _ANYTHING or any(map(_is_open, typing.get_args(hint)))
+def _has_open_part(hint: Any) -> bool:
+    """Return whether a part of a type may be of any type, which decoding cannot restore."""
+    return hint in _ANYTHING or any(map(_has_open_part, typing.get_args(hint)))

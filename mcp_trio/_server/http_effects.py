@@ -118,7 +118,7 @@ class EffectTransport(_Transport):
             name=HTTP,
             arguments=functools.partial(encode_body, recorded),
             run=functools.partial(_send_and_read, self._sender, request, bytes_max),
-            codec=shared.effect_results.of(_send_and_read),
+            codec=shared.effect_codecs.of(_send_and_read),
         )
         library = library_of(request)
         # The error may have been recorded by a handler that used the other library.

@@ -218,7 +218,7 @@ class JsonWriter:
             TypeError: A member of a set has no JSON form.
         """
         kind = value.__class__
-        return value if kind in _LEAVES else _writer_for(kind)(value, self)
+        return value if kind in _LEAVES else _ordering_of(kind)(value, self)
 
     def _unknown(self, value: Any) -> Any:
         if isinstance(value, pathlib.PurePath):
@@ -230,7 +230,8 @@ class JsonWriter:
 
 
 @functools.lru_cache
-def _writer_for(kind: Any) -> Callable[[Any, JsonWriter], Any]:
+def _ordering_of(kind: Any) -> Callable[[Any, JsonWriter], Any]:
+    """Return the function that brings values of a class into the order of `JsonWriter.in_order`."""
     for is_kind, convert in _KINDS:
         if is_kind(kind):
             return convert
@@ -310,11 +311,11 @@ _BYTES_TYPE: Final = "application/octet-stream"
 
 _ROLES: Final = frozenset(get_args(Role))
 
-Entry = TypeVar("Entry")
+T = TypeVar("T")
 
 
-def _find_by_class(table: Mapping[type, Entry], value: Any) -> Entry | None:
-    """Return the entry of the value's class, or of its nearest base class."""
+def _find_by_class(table: Mapping[type, T], value: Any) -> T | None:
+    """Return what a table has for the value's class, or for its nearest base class."""
     for kind in type(value).__mro__:
         if kind in table:
             return table[kind]
@@ -325,6 +326,7 @@ def _base64(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
+# The keyword by which FastMCP's client recognises a wrapped value.
 _WRAPPED_MARK: Final = "x-fastmcp-wrap-result"
 
 
@@ -343,15 +345,14 @@ class OutputSchema(msgspec.Struct, frozen=True, eq=False):
     valid_class: type | None = None
 
     def is_wrapped_for(self, protocol_version: ProtocolVersion) -> bool:
-        """Return whether a version demands an object, and values of the schema may be others."""
+        """Return whether a version requires an object, but values may be something else."""
         is_limited = protocol_version.structured_content == "object"
         return is_limited and self.schema.get("type") != "object"
 
     def schema_for(self, protocol_version: ProtocolVersion) -> dict[str, Any]:
         """Return the schema of what is sent: that of an object `{"result": …}` if it is wrapped.
 
-        Both official SDKs wrap such values in the same way. The mark lets FastMCP's client unwrap
-        them.
+        Both official SDKs wrap such values in the same way.
         """
         if not self.is_wrapped_for(protocol_version):
             return self.schema
@@ -483,14 +484,14 @@ def output_schema_of(signature: "Signature", *, structured: bool | None) -> Outp
             rest = tuple(it for it in members if not _is_subclass(it, Result))
             union: Any = typing.Union
             hint = union[rest] if rest else Result
-        return _typed(signature, hint) if structured or _is_data(hint) else None
+        return _typed_output_schema(signature, hint) if structured or _is_data(hint) else None
     except Exception as error:
         if structured is None:
             return None
         raise TypeError(f"the return type of {signature.handler!r}: {error}") from error
 
 
-def _typed(signature: "Signature", hint: Any) -> OutputSchema:
+def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
     if hint in _ANYTHING:
         raise TypeError("annotate the return type")
     schema = signature.plain_schema(hint)
@@ -644,7 +645,7 @@ def prompt_result(description: str | None, value: Any) -> GetPromptResult | Inpu
         return msgspec.structs.replace(value, messages=[*map(_with_mime_type, value.messages)])
     is_one = _is_pair(value) or not isinstance(value, list | tuple)
     items: list[Any] = [value] if is_one else _items(value)
-    messages = [_with_mime_type(_message(item)) for item in items]
+    messages = [_with_mime_type(_prompt_message(item)) for item in items]
     return GetPromptResult(messages=messages, description=description)
 
 
@@ -657,7 +658,7 @@ def _is_pair(value: Any) -> bool:
             return False
 
 
-def _message(value: Any) -> PromptMessage:
+def _prompt_message(value: Any) -> PromptMessage:
     if isinstance(value, PromptMessage):
         return value
     if isinstance(value, dict):

@@ -1,8 +1,9 @@
-"""Multi-round requests: handlers that go on from a sealed state, on any instance with the keys.
+"""Multi-round requests: a server goes on with a handler from the sealed state that a client sends.
 
 A stateless client answers the questions of a handler with a retry of the request. Between the two
 rounds the server keeps nothing: everything that the handler needs again is in the sealed state,
-which the client sends back as `requestState`. There are two kinds of such handlers:
+which the client sends back as `requestState`. So any instance of the server that has the keys can
+handle the retry. There are two kinds of such handlers:
 
 - A handler that returns an `InputRequiredResult`, with a state of its own, and reads the answers in
   the next round. A legacy client, whose protocol version has no rounds, receives the same questions
@@ -10,8 +11,8 @@ which the client sends back as `requestState`. There are two kinds of such handl
 - A handler that is registered with `resumable=True` and asks by its context. Its state is the list
   of its finished operations; `HandlerJournal` describes how it runs again.
 
-Keys, random numbers, the time of day and the store cannot be computed again in a replay. Therefore
-each use of them is an effect.
+A replay cannot compute keys, random numbers, the time of day and the contents of the store again.
+Therefore each use of them is an effect.
 
 https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
 """
@@ -55,8 +56,13 @@ _MEMBERS: Final = {
 }
 
 
-class Used(msgspec.Struct, frozen=True):
-    """The use of a state: whether it was used `before`, and the result of that retry, if kept."""
+class StateUse(msgspec.Struct, frozen=True):
+    """The use of a state by a retry.
+
+    Attributes:
+        before: Whether an earlier retry has used the state.
+        reply: The result of that retry, if the store has kept it.
+    """
 
     before: bool = False
     reply: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -89,7 +95,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         if params.request_state is not None:
             return await self._answer_retry(handling, served, version)
         if version is not None:
-            state = await _performed(
+            state = await _perform_effect(
                 handling,
                 "state.begin",
                 State,
@@ -104,23 +110,27 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             return await self._resume(handling, served, state, {})
         if params.input_responses is not None:
             handling.input_responses = _answers(None, params.input_responses)
-        return await self._answer_by_result(handling, served, _EMPTY)
+        return await self._answer_by_result(handling, served, _FIRST_STATE)
 
     async def _answer_retry(
         self, handling: Handling, served: "ServedSession", version: str | None
     ) -> Result:
         """Answer a retry with a state; a state that was used before gets the same result again."""
         params = handling.request.params
-        open_ = functools.partial(self._open, handling, params.request_state, version or "")
-        state = await _performed(handling, "state.open", State | None, open_)
+        open_state = functools.partial(
+            self._open_state, handling, params.request_state, version or ""
+        )
+        state = await _perform_effect(handling, "state.open", State | None, open_state)
         if state is None:
             raise invalid_state_error()
         answers = _answers(state.pending, params.input_responses or {})
-        take = functools.partial(self._take, state, handling.request.client)
-        used = await _performed(handling, "state.take", Used, take) if self.store else Used()
-        if used.reply is not msgspec.UNSET:
-            return used.reply
-        if used.before:
+        use = StateUse()
+        if self.store is not None:
+            take = functools.partial(self._take_state, state, handling.request.client)
+            use = await _perform_effect(handling, "state.take", StateUse, take)
+        if use.reply is not msgspec.UNSET:
+            return use.reply
+        if use.before:
             raise invalid_state_error()
         if version is None:
             handling.request_state, handling.input_responses = state.text, answers
@@ -137,11 +147,11 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
                 )
             keep = functools.partial(
                 self.store.keep,
-                _key(state),
+                _store_key(state),
                 msgspec.json.encode(kept),
                 seconds=self.sealer.limits.requests.state_chain_seconds,
             )
-            await _performed(handling, "state.keep", None, keep)
+            await _perform_effect(handling, "state.keep", None, keep)
         return result
 
     # Handlers that ask by their result.
@@ -164,8 +174,8 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             after = msgspec.structs.replace(
                 state, round=state.round + 1, text=result.request_state, pending=pending
             )
-            text = await self._sealed(handling, after)
-        return _round(requests, text)
+            text = await self._seal(handling, after)
+        return _input_required(requests, text)
 
     async def ask_in_session(
         self, handling: Handling, served: "ServedSession", required: types.InputRequiredResult
@@ -186,7 +196,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             asks = _asks_of(result)
             if not asks:
                 pause = functools.partial(trio.sleep, pause_seconds)
-                await _performed(handling, "state.pause", None, pause)
+                await _perform_effect(handling, "state.pause", None, pause)
                 pause_seconds = min(2 * pause_seconds, limits.requests.round_pause_seconds_max)
             questions = prepared(handling, served, list(asks.values()))
             answers = await ask_all(handling, [question.question() for question in questions])
@@ -236,12 +246,12 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             key: types.InputRequest(method=asked.method, params=asked.params)
             for key, (_, asked) in journal.questions.items()
         }
-        text = await self._sealed(handling, after)
-        return _round(requests, text)
+        text = await self._seal(handling, after)
+        return _input_required(requests, text)
 
     # Effects.
 
-    async def _sealed(self, handling: Handling, state: State) -> str:
+    async def _seal(self, handling: Handling, state: State) -> str:
         binding = _binding(handling)
 
         def seal() -> str:
@@ -251,22 +261,22 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             nonce = secrets.token_bytes(NONCE_BYTES)
             return self.sealer.seal(complete, binding, now=now, nonce=nonce)
 
-        text: str = await _performed(handling, "state.seal", str, seal)
+        text: str = await _perform_effect(handling, "state.seal", str, seal)
         return text
 
-    def _open(self, handling: Handling, text: str, version: str) -> State | None:
+    def _open_state(self, handling: Handling, text: str, version: str) -> State | None:
         return self.sealer.open(text, _binding(handling), version=version, now=time.time())
 
-    async def _take(self, state: State, client: str | int) -> Used:
+    async def _take_state(self, state: State, client: str | int) -> StateUse:
         assert self.store is not None
         seconds = self.sealer.limits.requests.state_chain_seconds
-        if await self.store.take(_key(state), seconds=seconds, client=client):
-            return Used()
-        reply = await self.store.kept(_key(state))
-        return Used(before=True, reply=msgspec.UNSET if reply is None else msgspec.Raw(reply))
+        if await self.store.take(_store_key(state), seconds=seconds, client=client):
+            return StateUse()
+        reply = await self.store.kept(_store_key(state))
+        return StateUse(before=True, reply=msgspec.UNSET if reply is None else msgspec.Raw(reply))
 
 
-async def _performed(handling: Handling, name: str, kind: Any, run: Callable[[], Any]) -> Any:
+async def _perform_effect(handling: Handling, name: str, kind: Any, run: Callable[[], Any]) -> Any:
     codec = JsonCodec[Any](kind)
     effect: Effect[Any] = Effect(name=name, arguments=_nothing, run=run, codec=codec)
     return await perform(handling, effect)
@@ -280,14 +290,14 @@ def _nothing() -> bytes:
 # States -----------------------------------------------------------------------------------------
 
 # The first state of a handler that asks by its result; its chain and time are set on sealing.
-_EMPTY: Final = State(chain="", round=0, began=0.0, version="")
+_FIRST_STATE: Final = State(chain="", round=0, began=0.0, version="")
 
 
 def _random_hex() -> str:
     return secrets.token_hex(_CHAIN_BYTES)
 
 
-def _key(state: State) -> str:
+def _store_key(state: State) -> str:
     return f"{state.chain}.{state.round}"
 
 
@@ -312,7 +322,7 @@ def _asks_of(result: types.InputRequiredResult) -> dict[str, Ask[Any]]:
     return {key: ask_of(request.method, request.params) for key, request in requests}
 
 
-def _round(
+def _input_required(
     requests: dict[str, types.InputRequest], request_state: str | None
 ) -> types.InputRequiredResult:
     return types.InputRequiredResult(
@@ -332,9 +342,11 @@ def _answers(
         RequestError: An answer is invalid.
     """
     if pending is None:
-        return {key: _typed(key, _method_of(key, raw), raw) for key, raw in responses.items()}
+        return {
+            key: _decoded_answer(key, _method_of(key, raw), raw) for key, raw in responses.items()
+        }
     return {
-        key: _typed(key, operation_id.name, responses[key])
+        key: _decoded_answer(key, operation_id.name, responses[key])
         for key, operation_id in pending.items()
         if key in responses
     }
@@ -351,7 +363,7 @@ def _method_of(key: str, raw: msgspec.Raw) -> str:
     raise _malformed(key, "it is no result of a known method")
 
 
-def _typed(key: str, method: str, raw: msgspec.Raw) -> Any:
+def _decoded_answer(key: str, method: str, raw: msgspec.Raw) -> Any:
     try:
         return METHODS[method].decode_result(raw)
     except msgspec.MsgspecError as error:

@@ -1,10 +1,10 @@
 """Sealed states: the state of a request between two rounds, encrypted for the client to keep.
 
 A sealed state is encrypted and authenticated. It is bound to the server's name, the principal, the
-method and the params that a retry repeats, so no one else can use it, and not for another request.
-It expires with its round, and with its chain, which is all rounds of one request. It is compressed
-and then padded, so that its length reveals little. Every invalid state is rejected with the same
-error. A `StateStore`, shared by all instances of a server, lets each state be used only once.
+method and the params that a retry repeats, so it is invalid for another user or another request. It
+expires with its round, and with its chain, which is all rounds of one request. It is compressed and
+then padded, so that its length reveals little. Every invalid state is rejected with the same error.
+A `StateStore`, shared by all instances of a server, lets each state be used only once.
 
 https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
 """
@@ -88,7 +88,7 @@ class KeyRing:
 
         `nonce` is `NONCE_BYTES` random bytes, never used before.
         """
-        key_id, cipher = self._derived()[0]
+        key_id, cipher = self._derive_ciphers()[0]
         prefix = _VERSION + key_id
         return prefix + nonce + cipher.encrypt(nonce, plain, prefix + bound_to)
 
@@ -97,7 +97,7 @@ class KeyRing:
         from cryptography.exceptions import InvalidTag
 
         prefix, rest = sealed[:_PREFIX_BYTES], sealed[_PREFIX_BYTES:]
-        for key_id, cipher in self._derived():
+        for key_id, cipher in self._derive_ciphers():
             if prefix == _VERSION + key_id:
                 try:
                     return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], prefix + bound_to)
@@ -105,14 +105,14 @@ class KeyRing:
                     continue
         return None
 
-    def _derived(self) -> list[tuple[bytes, "AESGCM"]]:
+    def _derive_ciphers(self) -> list[tuple[bytes, "AESGCM"]]:
         if self._ciphers is not None:
             return self._ciphers
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        # Both id and cipher are derived, as the key may be used elsewhere as well.
+        # Id and cipher are derived, because a user may use the key for other purposes as well.
         length = _ID_BYTES + _CIPHER_KEY_BYTES
         ciphers: list[tuple[bytes, AESGCM]] = []
         for key in self.keys:
@@ -127,7 +127,7 @@ class KeyRing:
 
 _PADDED_TO_BYTES: Final = 256
 _LENGTH_BYTES: Final = 4
-_LEVEL: Final = 6
+_COMPRESSION_LEVEL: Final = 6
 _B64_CHARS: Final = 4
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -173,7 +173,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     digest: bytes
 
-    def at(self, server: str) -> bytes:
+    def bytes_for(self, server: str) -> bytes:
         """Return bytes that differ for each binding and server name."""
         return _encode([server, self.principal, self.method, self.digest.hex()])
 
@@ -205,10 +205,10 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
                 "limits.requests.state_plain_bytes_max",
                 limits.requests.state_plain_bytes_max,
             )
-        packed = zlib.compress(plain, _LEVEL)
+        packed = zlib.compress(plain, _COMPRESSION_LEVEL)
         packed = len(packed).to_bytes(_LENGTH_BYTES) + packed
         padded = packed + bytes(-len(packed) % _PADDED_TO_BYTES)
-        sealed = self.keys.seal(padded, bound_to=binding.at(self.server), nonce=nonce)
+        sealed = self.keys.seal(padded, bound_to=binding.bytes_for(self.server), nonce=nonce)
         text = urlsafe_b64encode(sealed).rstrip(b"=").decode()
         if len(text) > limits.requests.state_bytes_max:
             raise _too_large(
@@ -231,7 +231,7 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if urlsafe_b64encode(sealed).rstrip(b"=").decode() != text:
             return None  # Only one text is accepted for the same bytes.
-        padded = self.keys.open(sealed, bound_to=binding.at(self.server))
+        padded = self.keys.open(sealed, bound_to=binding.bytes_for(self.server))
         if padded is None:
             return None
         length = int.from_bytes(padded[:_LENGTH_BYTES])
@@ -240,7 +240,7 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
         try:
             state = _decode_state(zlib.decompressobj().decompress(packed, plain_bytes_max))
         except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
-            # Another release of this library sealed the state, or under larger limits.
+            # Another release of this library has sealed the state, or one with larger limits.
             return None
         if state.version != version:
             return None

@@ -43,7 +43,7 @@ from mcp_trio._recorder.writer import (
 )
 from mcp_trio._server.access import AccessRule
 from mcp_trio._server.context import Locks
-from mcp_trio._server.effects import EffectResults, ReplayLifespan
+from mcp_trio._server.effects import EffectCodecs, ReplayLifespan
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.lifespan import (
     EnteredLifespan,
@@ -257,7 +257,7 @@ class ServerSessions:
         registry: The tools, resources, prompts, completions and methods of the server.
         change_notifier: The subscribers to changes of the server.
         writer: The JSON encoder for results, with the server's converter.
-        effect_results: The codecs for results of effects.
+        effect_codecs: The codecs for results of effects.
         locks: The locks that handlers take with `ctx.lock`.
         middleware: What runs round each request and notification, the outermost first.
     """
@@ -266,7 +266,7 @@ class ServerSessions:
     registry: Registry
     change_notifier: ChangeNotifier
     writer: JsonWriter = attrs.field(init=False)
-    effect_results: EffectResults = attrs.field(init=False)
+    effect_codecs: EffectCodecs = attrs.field(init=False)
     locks: Locks = attrs.field(factory=Locks, init=False)
     middleware: list[Middleware] = attrs.field(factory=list[Middleware], init=False)
     # The lifespans that are entered now, of all served channels, applications and listeners.
@@ -277,7 +277,7 @@ class ServerSessions:
 
     def __attrs_post_init__(self) -> None:
         self.writer = JsonWriter(self.server.converter)
-        self.effect_results = EffectResults(self.server.converter, self.writer, self.limits)
+        self.effect_codecs = EffectCodecs(self.server.converter, self.writer, self.limits)
 
     @property
     def limits(self) -> Limits:

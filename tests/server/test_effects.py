@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio import Client, Context, Limits, Server, ThreadContext, effect
-from mcp_trio._server.effects import EffectResults
+from mcp_trio._server.effects import EffectCodecs
 from mcp_trio._server.results import JsonWriter
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
 from mcp_trio.limits import RequestLimits
@@ -783,7 +783,7 @@ def returning(hint):
 
 
 def codec(hint, *, converter=None, **limits):
-    results = EffectResults(converter, JsonWriter(converter), Limits(**limits))
+    results = EffectCodecs(converter, JsonWriter(converter), Limits(**limits))
     return results.of(returning(hint))
 
 
@@ -898,7 +898,7 @@ def test_a_recorded_result_of_another_type_is_rejected():
 
 
 def test_the_conversion_of_results_is_determined_once_for_each_function():
-    results = EffectResults(None, JsonWriter(), Limits())
+    results = EffectCodecs(None, JsonWriter(), Limits())
     function = returning(int)
     assert results.of(function) is results.of(function)
     assert results.of(function) is not results.of(returning(int))
@@ -913,13 +913,13 @@ class Slotted:
 
 @pytest.mark.parametrize("function", [Slotted(), print, int])
 def test_any_callable_can_be_an_effect(function):
-    it = EffectResults(None, JsonWriter(), Limits()).of(function)
+    it = EffectCodecs(None, JsonWriter(), Limits()).of(function)
     assert it.converted(3) == (3, b"3")
 
 
 def test_the_annotation_of_an_object_that_is_called_counts():
     with pytest.raises(TypeError, match=r"Slotted\.__call__"):
-        EffectResults(None, JsonWriter(), Limits()).of(Slotted()).converted("three")
+        EffectCodecs(None, JsonWriter(), Limits()).of(Slotted()).converted("three")
 
 
 plain = st.recursive(

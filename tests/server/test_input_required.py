@@ -348,7 +348,7 @@ def test_a_state_is_bound_to_the_authenticated_principal():
         auth = None if principal is None else AuthInfo(subject=principal)
         peer = msgspec.structs.replace(UNKNOWN_PEER, auth=auth)
         request = IncomingRequest(1, METHODS["tools/call"], params, peer=peer)
-        return _binding(SimpleNamespace(request=request)).at("shop")
+        return _binding(SimpleNamespace(request=request)).bytes_for("shop")
 
     assert bound("anna") == bound("anna")
     assert len({bound(name) for name in ("anna", "bert", None)}) == 3

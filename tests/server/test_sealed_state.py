@@ -138,7 +138,7 @@ def test_different_bindings_have_different_encodings(
     binding = msgspec.structs.replace(BINDING, principal=principal)
     other = msgspec.structs.replace(BINDING, principal=other_principal)
 
-    is_same = binding.at(server) == other.at(other_server)
+    is_same = binding.bytes_for(server) == other.bytes_for(other_server)
 
     assert is_same is ((server, principal) == (other_server, other_principal))
 
@@ -205,7 +205,7 @@ NOT_UTF_8 = zlib.compress(b'{"version": "\xff"}')
 def test_a_state_of_another_form_is_rejected(plain):
     """Another release of ours may have sealed it, with the same key."""
     by = sealer()
-    raw = by.keys.seal(plain, bound_to=BINDING.at("shop"), nonce=NONCE)
+    raw = by.keys.seal(plain, bound_to=BINDING.bytes_for("shop"), nonce=NONCE)
 
     assert opened(urlsafe_b64encode(raw).rstrip(b"=").decode()) is None
 

@@ -491,7 +491,7 @@ def sealed_states(data: bytes) -> None:
     packed = zlib.compress(data)
     texts = [data.decode("latin-1")]
     for plain in (data, len(packed).to_bytes(4) + packed):
-        sealed = _KEYS.seal(plain, bound_to=binding.at("fuzzed"), nonce=bytes(12))
+        sealed = _KEYS.seal(plain, bound_to=binding.bytes_for("fuzzed"), nonce=bytes(12))
         texts.append(urlsafe_b64encode(sealed).rstrip(b"=").decode())
     for text in texts:
         state = _SEALER.open(text, binding, version="1", now=0.0)
