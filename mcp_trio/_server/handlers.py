@@ -124,9 +124,11 @@ class ServedSession:
     _visibility: Visibility | None = attrs.field(default=None, init=False)
     _elicitations: OpenElicitations | None = attrs.field(default=None, init=False)
     _subscriptions: Subscriptions | None = attrs.field(default=None, init=False)
-    _made_threads: FairSemaphore | None = attrs.field(default=None, init=False)
+    _own_thread_limiter: FairSemaphore | None = attrs.field(default=None, init=False)
     _remotes: "dict[RemoteMount, RemoteSession] | None" = attrs.field(default=None, init=False)
-    _views: "dict[ServerSessions, ServedSession] | None" = attrs.field(default=None, init=False)
+    _mounted_sessions: "dict[ServerSessions, ServedSession] | None" = attrs.field(
+        default=None, init=False
+    )
 
     @property
     def server(self) -> "Server":
@@ -164,12 +166,14 @@ class ServedSession:
         return self._elicitations
 
     @property
-    def _threads(self) -> FairSemaphore:
+    def _thread_limiter(self) -> FairSemaphore:
         if self.outer is not None:
-            return self.outer._threads  # noqa: SLF001
-        if self._made_threads is None:
-            self._made_threads = FairSemaphore(request_shares("threads_max", self.registry.limits))
-        return self._made_threads
+            return self.outer._thread_limiter  # noqa: SLF001
+        if self._own_thread_limiter is None:
+            self._own_thread_limiter = FairSemaphore(
+                request_shares("threads_max", self.registry.limits)
+            )
+        return self._own_thread_limiter
 
     def on_session_open(self, session: Session) -> None:
         """Start announcing changes to the client; called when the session opens."""
@@ -179,7 +183,7 @@ class ServedSession:
         """Forget the client's subscriptions, log level and state, as in a new session."""
         self._log_level = "debug"
         self._state = None
-        for each in (self, *(self._views or {}).values()):
+        for each in (self, *(self._mounted_sessions or {}).values()):
             each._visibility = None  # noqa: SLF001
         self._elicitations = None
         for uri in self.announcer.subscribed:
@@ -190,7 +194,7 @@ class ServedSession:
         """Stop announcing changes; called when the session closes."""
         self.announcer.leave()
 
-    # Which entries the client sees.
+    # Visibility of entries.
 
     def is_visible(self, entry: RegisteredEntry | Unregistered) -> bool:
         """Return whether the client of this session sees an entry of a list, and may use it."""
@@ -202,7 +206,7 @@ class ServedSession:
         origin = entry.origin
         if origin is None:
             return True
-        view = self.view_of(origin.mount.inner)
+        view = self.mounted_session(origin.mount.inner)
         return view.is_visible(cast("RegisteredEntry", origin.entry))
 
     def decide(self, selection: Selection, *, shows: bool) -> None:
@@ -214,7 +218,7 @@ class ServedSession:
         visibility = self._visibility or Visibility()
         if self._visibility is None:
             self._visibility = visibility
-        for kind in self.registry.kinds_changed(
+        for kind in self.registry.change_visibility(
             selection, visibility, self.is_visible, shows=shows
         ):
             self.announcer.notify(list_changed(kind))
@@ -299,11 +303,11 @@ class ServedSession:
         """
         while True:
             try:
-                own = self.registry.methods.get(method)
-                if own is None:
+                registered = self.registry.methods.get(method)
+                if registered is None:
                     return await _METHODS[method](self, handling, params)
-                value = await self._call(own, handling, params)
-                return _converted(own, method_result, value, self.shared.writer)
+                value = await self._call(registered, handling, params)
+                return _converted(registered, method_result, value, self.shared.writer)
             except Exception as error:
                 required = sole_exception(error)
                 if not isinstance(required, UrlElicitationRequired):
@@ -312,15 +316,15 @@ class ServedSession:
 
     # Mounted servers.
 
-    def view_of(self, sessions: "ServerSessions") -> "ServedSession":
-        """Return the `ServedSession` of a mounted server in this session."""
+    def mounted_session(self, sessions: "ServerSessions") -> "ServedSession":
+        """Return the `ServedSession` of a mounted server, as a part of this session."""
         if self.outer is not None:
-            return self.outer.view_of(sessions)
-        if self._views is None:
-            self._views = {}
-        if sessions not in self._views:
-            self._views[sessions] = sessions.mounted_in(self)
-        return self._views[sessions]
+            return self.outer.mounted_session(sessions)
+        if self._mounted_sessions is None:
+            self._mounted_sessions = {}
+        if sessions not in self._mounted_sessions:
+            self._mounted_sessions[sessions] = sessions.mounted_in(self)
+        return self._mounted_sessions[sessions]
 
     def remote(self, mount: "RemoteMount", handling: Handling) -> "RemoteSession":
         """Return a server behind a client as a part of this session."""
@@ -338,7 +342,7 @@ class ServedSession:
         return (self._remotes or {}).get(mount)
 
     def notify_session(self, change: Change) -> None:
-        """Notify the clients of this session of a change, and no others."""
+        """Notify the clients of this session of a change, and no other clients of the server."""
         self.announcer.notify(change)
         if self._subscriptions is not None:
             self._subscriptions.notify(change)
@@ -354,8 +358,8 @@ class ServedSession:
     ) -> _Result:
         """Return the result of a handler of this mounted server, with the server's middleware.
 
-        The params have the server's own names. A read for a handler, not for the client, has the
-        `limiter` of `read_for_handler`.
+        `params` have the names and URIs of this server. `limiter` is that of `read_for_handler`, if
+        a handler reads a resource, and not the client.
         """
 
         async def run(params: Any) -> _Result:
@@ -402,7 +406,7 @@ class ServedSession:
             if mount.rule is not None and await self._denial(handling, mount.rule) is not None:
                 continue
             if isinstance(mount, Mount):
-                mounted = await self.view_of(mount.inner).list_mounted(handling, method)
+                mounted = await self.mounted_session(mount.inner).list_mounted(handling, method)
             elif not self.is_visible(unregistered):
                 continue
             else:
@@ -424,12 +428,12 @@ class ServedSession:
                 items.append(item)
         return items
 
-    def _find_elsewhere(
+    def _mount_of_unregistered(
         self, kind: str, key: str, *, is_for_client: bool = True
     ) -> "tuple[Mount | RemoteMount, str] | None":
         """Return the mount of a server behind a client that may have an entry, and its key there.
 
-        None if the entry is registered, or if the client does not see those that are not.
+        None if the entry is registered, or if the client does not see unregistered entries.
         """
         registry = self.registry
         if not registry.reaches_remotes or (kind == "resources" and self.shared.has_resource(key)):
@@ -455,16 +459,16 @@ class ServedSession:
         """
         found = None
         if entry is None:
-            found = self._find_elsewhere(kind, params.name)
+            found = self._mount_of_unregistered(kind, params.name)
         elif entry.origin is not None and self.is_visible(entry):
             found = entry.origin.mount, entry.origin.entry.name
         if found is None:
             raise self._unknown(kind, params.name)
         mount, name = found
         own = msgspec.structs.replace(params, name=name)
-        return self._in_mount(mount, handling, method, own, entry=entry)
+        return self._forward_to_mount(mount, handling, method, own, entry=entry)
 
-    async def _in_mount(
+    async def _forward_to_mount(
         self,
         mount: "Mount | RemoteMount",
         handling: Handling,
@@ -475,16 +479,17 @@ class ServedSession:
         entry: Registered | None = None,
         is_for_client: bool = True,
     ) -> Any:
-        """Return a mounted server's result for params with its names, with the URIs of this one.
+        """Return a mounted server's result, with URIs as clients of this server know them.
 
-        The rule of the mount is checked first: that of the origin of `entry`, if there is an entry.
+        `params` have the names and URIs of the mounted server. The access rule of the mount is
+        checked first: that in the origin of `entry`, if there is an entry.
         """
         origin = None if entry is None else entry.origin
         rule = mount.rule if origin is None else origin.rule
         if rule is not None and is_for_client:
             await self._check_access(handling, rule)
         if isinstance(mount, Mount):
-            view = self.view_of(mount.inner)
+            view = self.mounted_session(mount.inner)
             result = await view.run_mounted(
                 handling, method, params, limiter, is_for_client=is_for_client
             )
@@ -505,7 +510,7 @@ class ServedSession:
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         params = types.ReadResourceParams(uri=own_uri)
         try:
-            result: types.ReadResourceResult = await self._in_mount(
+            result: types.ReadResourceResult = await self._forward_to_mount(
                 mount,
                 handling,
                 "resources/read",
@@ -535,16 +540,17 @@ class ServedSession:
                 remote.live.roots_changed()
 
         async def last(request: MiddlewareRequest) -> None:
-            own = self.registry.methods.get(request.method)
-            if own is None:
+            registered = self.registry.methods.get(request.method)
+            if registered is None:
                 return
-            handler, keywords = own.signature.handler, own.signature.bind(request.params, None)
-            if own.runs_in_thread:
+            signature = registered.signature
+            handler, keywords = signature.handler, signature.bind(request.params, None)
+            if registered.runs_in_thread:
                 lane = LANE.get()
-                innermost = None if lane is None else lane.child(has_own_pace=True)
+                innermost_lane = None if lane is None else lane.child(has_own_pace=True)
                 sequencer = self.announcer.session.sequencer
-                bridge = ThreadBridge(own.name, sequencer, innermost=innermost)
-                limiter = ClientThreads(self._threads, 0)
+                bridge = ThreadBridge(registered.name, sequencer, innermost_lane=innermost_lane)
+                limiter = ClientThreads(self._thread_limiter, 0)
                 await run_in_thread(handler, keywords, bridge=bridge, limiter=limiter)
             elif hasattr(value := handler(**keywords), "__await__"):
                 await value
@@ -558,7 +564,7 @@ class ServedSession:
         """Answer one of `LISTS`."""
         request = handling.request
         method, protocol_version = request.method.name, request.peer.protocol_version
-        if not self.shared.lists_in_session:
+        if not self.shared.makes_lists_per_request:
             hidden = await self._hidden(handling, method)
             return self.registry.page(method, params.cursor, protocol_version, hidden)
         items = await self._items(handling, method)
@@ -648,7 +654,7 @@ class ServedSession:
         is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
-            elsewhere = self._find_elsewhere("resources", uri, is_for_client=is_for_client)
+            elsewhere = self._mount_of_unregistered("resources", uri, is_for_client=is_for_client)
             if elsewhere is not None:
                 return await self._read_in_mount(
                     *elsewhere, handling, uri, limiter, is_for_client=is_for_client
@@ -709,7 +715,7 @@ class ServedSession:
         Raises:
             RequestError: There is no such resource, or the server is not connected.
         """
-        found = self._find_elsewhere("resources", uri)
+        found = self._mount_of_unregistered("resources", uri)
         if found is None:
             rule = self._find_resource(uri)[0].rule
             if rule is not None:
@@ -719,19 +725,19 @@ class ServedSession:
         if mount.rule is not None:
             await self._check_access(handling, mount.rule)
         if isinstance(mount, Mount):
-            view = self.view_of(mount.inner)
+            view = self.mounted_session(mount.inner)
             await view._check_resource(handling, own_uri, is_new=is_new)  # noqa: SLF001
         elif is_new:
             await self.remote(mount, handling).subscribe(handling, self, own_uri)
 
     def _unsubscribe_remote(self, uri: str) -> None:
         """End the subscription to a resource of a server behind a client, if it is one."""
-        found = self._find_elsewhere("resources", uri, is_for_client=False)
+        found = self._mount_of_unregistered("resources", uri, is_for_client=False)
         if found is None:
             return
         mount, own_uri = found
         if isinstance(mount, Mount):
-            self.view_of(mount.inner)._unsubscribe_remote(own_uri)  # noqa: SLF001
+            self.mounted_session(mount.inner)._unsubscribe_remote(own_uri)  # noqa: SLF001
         elif (remote := self._opened_remote(mount)) is not None:
             remote.unsubscribe(own_uri)
 
@@ -769,7 +775,7 @@ class ServedSession:
         elsewhere: list[str] = []
 
         def is_readable(uri: str) -> bool:
-            if self._find_elsewhere("resources", uri) is not None:
+            if self._mount_of_unregistered("resources", uri) is not None:
                 unchecked.append(uri)
                 return True
             try:
@@ -789,7 +795,7 @@ class ServedSession:
                     others = [each for each in wanted.resource_subscriptions or () if each != uri]
                     wanted = msgspec.structs.replace(wanted, resource_subscriptions=others or None)
                 else:
-                    if self._find_elsewhere("resources", uri) is not None:
+                    if self._mount_of_unregistered("resources", uri) is not None:
                         elsewhere.append(uri)
             if unchecked:  # Other servers, or the conditions of access rules, were waited for.
                 self._subscriptions.check_room(client, params.notifications)
@@ -806,7 +812,7 @@ class ServedSession:
         registry, argument = self.registry, params.argument
         target = target_of(params.ref)
         entry = registry.entry(target)
-        found = None if entry is not None else self._find_elsewhere(*target)
+        found = None if entry is not None else self._mount_of_unregistered(*target)
         if found is not None:
             return await self._complete_in_mount(found[0], handling, params)
         if not (registry.completions or registry.reaches_remotes):
@@ -833,7 +839,7 @@ class ServedSession:
         entry: RegisteredEntry | None = None,
     ) -> types.CompleteResult:
         own = msgspec.structs.replace(params, ref=mount.prefix.own_reference(params.ref))
-        result: types.CompleteResult = await self._in_mount(
+        result: types.CompleteResult = await self._forward_to_mount(
             mount, handling, "completion/complete", own, entry=entry
         )
         return result
@@ -893,7 +899,7 @@ class ServedSession:
 
         None: those that the server hides from all clients.
         """
-        views = (self, *(self._views or {}).values())
+        views = (self, *(self._mounted_sessions or {}).values())
         decides = any(each._visibility is not None for each in views)  # noqa: SLF001
         if not (decides or self.registry.restricted(method)):
             return None
@@ -930,7 +936,7 @@ class ServedSession:
         If that is cancelled while the handler's thread runs, the thread is abandoned.
         """
         if registered.runs_in_thread:
-            limiter = limiter or ClientThreads(self._threads, handling.request.client)
+            limiter = limiter or ClientThreads(self._thread_limiter, handling.request.client)
             return self._call_in_thread(registered, handling, arguments, limiter)
         signature = registered.signature
         takes_context = signature.context_parameter is not None
@@ -972,13 +978,13 @@ class ServedSession:
         arguments: Any,
         limiter: Limiter,
     ) -> Any:
-        innermost = LANE.get()
-        if innermost is not None:
-            innermost = innermost.child(has_own_pace=True)
+        innermost_lane = LANE.get()
+        if innermost_lane is not None:
+            innermost_lane = innermost_lane.child(has_own_pace=True)
         bridge = ThreadBridge(
             registered.name,
             handling.session.sequencer,
-            innermost=innermost,
+            innermost_lane=innermost_lane,
             scope=handling.scope,
         )
         context = ThreadContext(handling, self, bridge)

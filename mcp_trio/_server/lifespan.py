@@ -104,7 +104,7 @@ async def _lifespan_of_mounted(sessions: "ServerSessions") -> AsyncGenerator[Any
     outer = CURRENT_CONTEXT.get()
     inner = outer
     if outer is not None:
-        inner = CurrentContext(outer.caller, outer.served.view_of(sessions))
+        inner = CurrentContext(outer.caller, outer.served.mounted_session(sessions))
     CURRENT_CONTEXT.set(inner)
     try:
         assert sessions.server.lifespan is not None
@@ -198,15 +198,15 @@ class LifespanRecording(Recording):
 
 
 def watch_of_lifespan(sequencer: LifespanRecording) -> UntrackedCallWatch:
-    """Return the watch for what a recorded lifespan does by itself; it rejects nothing."""
+    """Return the watch for untracked calls of a recorded lifespan; it rejects no call."""
     token = trio.lowlevel.current_trio_token()
-    note_reading = watch_of_recording(sequencer, is_strict=False).on_untracked_call
+    note_read = watch_of_recording(sequencer, is_strict=False).on_untracked_call
 
     def note(call: UntrackedCall) -> None:
         if sequencer.is_over:
             return
         if not call.is_outside:
-            note_reading(call)
+            note_read(call)
         elif trio.lowlevel.in_trio_task():
             sequencer.note_opened(call)
         else:
@@ -219,7 +219,7 @@ def _no_arguments() -> bytes:
     return b"{}"
 
 
-# The effect for which a lifespan waits while its sessions are served. No function runs it: its
+# The effect for which a lifespan waits while its sessions are served. Nothing calls its `run`: its
 # outcome is that of the block in which the lifespan is entered.
 _SESSIONS: Final = Effect(
     name=LIFESPAN_SESSIONS, arguments=_no_arguments, run=_no_arguments, codec=NO_RESULT
@@ -236,7 +236,7 @@ class LifespanRun:
         make: Makes the context manager of the lifespan.
         sequencer: The sequencer of the lifespan.
         served: Encodes the effects of the lifespan.
-        watch: The watch for what the lifespan does by itself; None if a replay watches everything.
+        watch: The watch for untracked calls of the lifespan; None in a replay, which has its own.
         value: The value of the lifespan for its sessions, once the lifespan is entered.
         variables: The context variables that sessions get; None until the lifespan is entered.
         has_ended: Whether the end of the lifespan is recorded.
@@ -336,9 +336,10 @@ class LifespanRun:
             raise error
 
     async def _in_lane(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Run a part of the lifespan in its lane; the sessions in between do not descend from it.
+        """Run a part of the lifespan in its lane.
 
-        What it does to other context variables stays, and sessions see it.
+        The lane ends with the part, so that the sessions do not act in it. Sessions see the other
+        context variables that the part sets.
         """
         lane = LANE.set(self.lane)
         context = CURRENT_CONTEXT.set(CurrentContext(self, self.served))
@@ -350,7 +351,7 @@ class LifespanRun:
             LANE.reset(lane)
 
     def _cancel_from_outside(self) -> None:
-        """Cancel the lifespan with the task that entered it; called at its end as well."""
+        """Cancel the lifespan, because its block was cancelled or has ended."""
         if not self.has_ended and not self.sequencer.replays:
             self.sequencer.marked(LIFESPAN_CANCELLED_MARK, None)
         self._scope.cancel()

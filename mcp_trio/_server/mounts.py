@@ -1,10 +1,10 @@
 """Servers that are mounted into another server, and their names there.
 
 The entries of a mounted server are registered at the outer server as well, under the names that a
-`Prefix` gives them. Each of them has an `Origin`: the mount, and the entry at the mounted server. A
-request for it is passed to the mounted server in the session of the outer one, with the mounted
-server's own names: see `ServedSession._in_mount`. A server behind a client has a `RemoteMount`
-(`remote_mounts.py`) instead, and its entries are not registered.
+`Prefix` gives them. Each of them has an `Origin`: the mount, and the entry at the mounted server.
+`ServedSession._forward_to_mount` passes a request for it to the mounted server, in the session of
+the outer one, with the names that the mounted server has registered. A server behind a client has a
+`RemoteMount` (`remote_mounts.py`) instead, and its entries are not registered.
 """
 
 import re

@@ -462,9 +462,11 @@ def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
     changed: dict[str, Any] = {}
     rule = mount.rule
     if isinstance(entry, RegisteredEntry):
-        changed["rule"] = whole = joined_rule(rule, entry.rule)
-        if rule is not None and whole is not None:
-            rule = AccessRule(whole.scopes, rule.access)
+        changed["rule"] = joined = joined_rule(rule, entry.rule)
+        if rule is not None and joined is not None:
+            # The mounted server checks the entry's own condition, but one challenge has to name
+            # the scopes of both rules.
+            rule = AccessRule(joined.scopes, rule.access)
     changed["origin"] = Origin(mount, entry, rule)
     if isinstance(entry, RegisteredResource):
         changed["template"] = UriTemplate.parse(mount.prefix.uri(entry.key))
@@ -476,14 +478,14 @@ def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
                 " tool may have: mount the server with a shorter prefix"
             )
     if isinstance(entry, RegisteredTool):
-        check_states(entry, mount.outer.server.states, place=f" of {mount.text}")
+        check_states(entry, mount.outer.server.states, owner=f" of {mount.text}")
     if isinstance(entry, RegisteredEntry) and entry.resumable is True:
         changed["resumable"] = mount.inner.server.version
     return attrs.evolve(entry, **changed)
 
 
-def check_states(tool: RegisteredTool, states: object, *, place: str = "") -> None:
-    """Check that the sealed states of a destructive tool are used only once.
+def check_states(tool: RegisteredTool, states: object, *, owner: str = "") -> None:
+    """Check that the sealed states of a destructive tool can be used only once.
 
     Raises:
         ValueError: The tool is destructive and resumable, and the server has no `states`.
@@ -491,13 +493,13 @@ def check_states(tool: RegisteredTool, states: object, *, place: str = "") -> No
     is_destructive = tool.annotations is not None and tool.annotations.destructive_hint
     if tool.resumable and is_destructive and states is None:
         raise ValueError(
-            f"{tool.name!r}{place} is destructive and resumable: give the server `states`, so that"
+            f"{tool.name!r}{owner} is destructive and resumable: give the server `states`, so that"
             " a sealed state is used only once"
         )
 
 
-def _place(entry: Registered) -> str:
-    """Return the function and line of an entry, and the mounted server that has it."""
+def _label(entry: Registered) -> str:
+    """Return the function and line of an entry, and the mounted server that has it, for errors."""
     handler = entry.signature.handler
     try:
         text = function_label(plain_function(handler))
@@ -512,7 +514,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 _DIGEST_CHARS: Final = 8
 
-# Encoded pages that are kept; callers with many different rights see many different lists.
+# The maximum number of encoded pages that are kept: clients with different scopes see other lists.
 _PAGES_MAX: Final = 4096
 
 # Longer lists have one digest in a recording.
@@ -607,9 +609,9 @@ class Registry:
     @property
     def reaches_remotes(self) -> bool:
         """Return whether the server, or one that is mounted into it, mounts one behind a client."""
-        return bool(self._reaching())
+        return bool(self._mounts_of_remotes())
 
-    def _reaching(self) -> "list[Mount | RemoteMount]":
+    def _mounts_of_remotes(self) -> "list[Mount | RemoteMount]":
         """Return the mounts by which a server behind a client is reached."""
         reaching = (each for each in self.mounts if each.inner.registry.reaches_remotes)
         return [*self.remotes, *reaching]
@@ -620,7 +622,7 @@ class Registry:
         Only servers behind a client have such entries. Of several prefixes, the longest one counts.
         """
         found: list[tuple[Mount | RemoteMount, str]] = []
-        for mount in self._reaching():
+        for mount in self._mounts_of_remotes():
             own = mount.prefix.own_key(kind, key)
             if own is not None:
                 found.append((mount, own))
@@ -640,7 +642,7 @@ class Registry:
 
     def _check_prefix(self, mount: "Mount | RemoteMount") -> None:
         """Check that an unregistered name can belong to one server behind a client only."""
-        for other in self._reaching():
+        for other in self._mounts_of_remotes():
             first, second = (each.prefix.name("") for each in (mount, other))
             is_alike = first.startswith(second) or second.startswith(first)
             if is_alike and bool(first) is bool(second):
@@ -694,7 +696,7 @@ class Registry:
             text = f"{key!r} is registered already"
             if present.origin is not None or entry.origin is not None:
                 text += (
-                    f", by {_place(present)}; {_place(entry)} cannot have the same name: use"
+                    f", by {_label(present)}; {_label(entry)} cannot have the same name: use"
                     " another name, or mount the server with another prefix"
                 )
             raise ValueError(text)
@@ -781,8 +783,8 @@ class Registry:
         """
         entry = self._tables[kind].get(key)
         if entry is None or entry.origin is not None:
-            place = "" if entry is None else f" here: it is that of {_place(entry)}"
-            raise LookupError(f"no {kind.removesuffix('s')} {key!r} is registered{place}")
+            reason = "" if entry is None else f" here: it is that of {_label(entry)}"
+            raise LookupError(f"no {kind.removesuffix('s')} {key!r} is registered{reason}")
         self.discard(kind, key)
         self.changed(kind)
 
@@ -792,11 +794,13 @@ class Registry:
         Raises:
             LookupError: Nothing is registered under one of the names.
         """
-        for kind in self.kinds_changed(selection, self.visibility, self.is_visible, shows=shows):
+        for kind in self.change_visibility(
+            selection, self.visibility, self.is_visible, shows=shows
+        ):
             self.forget_lists()
             self.changed(kind)
 
-    def kinds_changed(
+    def change_visibility(
         self,
         selection: Selection,
         visibility: Visibility,
@@ -804,9 +808,9 @@ class Registry:
         *,
         shows: bool,
     ) -> list[str]:
-        """Make a decision, and return the kinds of which a list has other entries now.
+        """Show or hide the entries of a selection, and return the kinds whose lists have changed.
 
-        `is_visible` is the function that depends on the decisions of `visibility`.
+        `is_visible` decides by `visibility`, which gets the decision.
 
         Raises:
             LookupError: Nothing is registered under one of the names.
@@ -831,7 +835,7 @@ class Registry:
     def is_visible(self, entry: RegisteredEntry | Unregistered) -> bool:
         """Return whether clients see an entry, unless their session decides otherwise.
 
-        One of a mounted server is hidden if either server hides it.
+        An entry of a mounted server is hidden if either server hides it.
         """
         if self.visibility.decision(entry) is False:
             return False
@@ -983,14 +987,12 @@ class Registry:
     ) -> msgspec.Raw:
         """Return one encoded page of the list that `method`, a key of `LISTS`, asks for.
 
-        The entries whose keys are `hidden` are left out; None: those that no client sees.
-
-
-        An entry that cannot be listed is left out and logged, so that it hides no others. `check`
-        finds nearly all of them earlier.
+        The entries whose keys are `hidden` are left out; if that is None, those that the server
+        hides from all clients. An entry that cannot be listed is logged and left out, so that the
+        others can be listed; `check` finds nearly all such entries earlier.
 
         Raises:
-            RequestError: The cursor is invalid, or what it follows was removed (invalid params).
+            RequestError: The cursor is invalid, or the entry that it names was removed.
         """
         pages = self._pages
         cached = pages.get((method, cursor, protocol_version, hidden))

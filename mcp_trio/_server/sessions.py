@@ -259,7 +259,7 @@ class ServerSessions:
         writer: The JSON encoder for results, with the server's converter.
         effect_codecs: The codecs for results of effects.
         locks: The locks that handlers take with `ctx.lock`.
-        middleware: What runs round each request and notification, the outermost first.
+        middleware: The middleware, the outermost first.
     """
 
     server: "Server"
@@ -419,15 +419,15 @@ class ServerSessions:
             yield from mount.outer._outer()  # noqa: SLF001
 
     @property
-    def lists_in_session(self) -> bool:
-        """Return whether the lists are made for each request.
+    def makes_lists_per_request(self) -> bool:
+        """Return whether the lists are made for each request, and not kept.
 
-        Middleware of mounted servers and servers behind a client take part in that.
+        Middleware of mounted servers, and servers behind a client, may answer each one differently.
         """
         if self.registry.remotes:
             return True
         inner = [mount.inner for mount in self.registry.mounts]
-        return any(each.middleware or each.lists_in_session for each in inner)
+        return any(each.middleware or each.makes_lists_per_request for each in inner)
 
     def has_resource(self, uri: str) -> bool:
         """Return whether a resource, or a template, has this URI."""
@@ -468,7 +468,7 @@ class ServerSessions:
             RecordingError: The recording cannot be made; nothing was served.
         """
         session = self._open_recorded(channel, lifespan, http)
-        watch = _watch(session, lifespan.record)
+        watch = _watch_of(session, lifespan.record)
         with nullcontext() if watch is None else watch:
             await session.run(task_status=task_status)
 
@@ -491,7 +491,7 @@ class ServerSessions:
             RecordingError: The recording cannot be made; nothing is served.
         """
         session = self._open_recorded(channel, lifespan, http)
-        watch = _watch(session, lifespan.record)
+        watch = _watch_of(session, lifespan.record)
         if watch is not None:
             variables = variables.copy()
             variables.run(watch.__enter__)
@@ -632,14 +632,52 @@ def transport_of(channel: Channel) -> str:
     return getattr(channel, "transport", type(channel).__name__)
 
 
-def _watch(session: Session, record: RecordTarget | None) -> UntrackedCallWatch | None:
-    """Return the watch for what handlers do that a replay could not repeat.
+def _watch_of(session: Session, record: RecordTarget | None) -> UntrackedCallWatch | None:
+    """Return the watch for calls of handlers that a replay could not repeat.
 
     None: the session is not recorded.
     """
     if record is None or not session.sequencer.has_lanes:
         return None
     return watch_of_recording(session.sequencer, is_strict=options_of(record).strict)
+
+
+@asynccontextmanager
+async def _policy_run(record: RecordTarget | None) -> AsyncGenerator["PolicyRun | None"]:
+    """Run the policy within the block, if the target of the recordings is one.
+
+    Raises:
+        RecordingError: The folder of the recordings cannot be used.
+    """
+    if not (isinstance(record, RecordOptions) and record.is_policy):
+        yield None
+        return
+    # These modules are imported by those servers only that have a policy.
+    from mcp_trio._catalogue.keeper import Keeper
+    from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
+
+    assert isinstance(record, RecordPolicy)
+    run = PolicyRun(record)
+    run.open_folder()
+    keeper, ended, scope = Keeper(run), trio.Event(), trio.CancelScope()
+
+    async def keep() -> None:
+        try:
+            with scope:
+                await keeper.run()
+            await keeper.end()
+        finally:
+            ended.set()
+
+    # A nursery would put the errors of the block into a group.
+    trio.lowlevel.spawn_system_task(keep)
+    try:
+        yield run
+    finally:
+        keeper.is_ending = True
+        scope.cancel()
+        with trio.CancelScope(shield=True):
+            await ended.wait()
 
 
 SessionT = TypeVar("SessionT", bound=RunningSession)
@@ -722,7 +760,7 @@ SessionSource: TypeAlias = ServerSessions | OtherSessionSource[Any]
 """The server as transports use it."""
 
 
-# Closing the connections that begin no session in time.
+# Closing connections whose client sends no first request -----------------------------------------
 
 _CHECKS_PER_TIMEOUT: Final = 8
 
@@ -768,7 +806,7 @@ class PendingHandshake:
 
 @attrs.define(eq=False, repr=False)
 class HandshakeTimeouts:
-    """The connections that are closed unless their client soon sends its first request."""
+    """The connections whose client has not sent its first request, and the timeout for that."""
 
     limits: Limits
     pending: list[PendingHandshake] = attrs.field(factory=list[PendingHandshake], init=False)
@@ -792,41 +830,3 @@ class HandshakeTimeouts:
                     if each.opened_at <= opened_before:
                         each.close(seconds, log)
                 self.pending = [each for each in pending if each.opened_at > opened_before]
-
-
-@asynccontextmanager
-async def _policy_run(record: RecordTarget | None) -> AsyncGenerator["PolicyRun | None"]:
-    """Run the policy within the block, if the target of the recordings is one.
-
-    Raises:
-        RecordingError: The folder of the recordings cannot be used.
-    """
-    if not (isinstance(record, RecordOptions) and record.is_policy):
-        yield None
-        return
-    # These modules are imported by those servers only that have a policy.
-    from mcp_trio._catalogue.keeper import Keeper
-    from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
-
-    assert isinstance(record, RecordPolicy)
-    run = PolicyRun(record)
-    run.open_folder()
-    keeper, ended, scope = Keeper(run), trio.Event(), trio.CancelScope()
-
-    async def keep() -> None:
-        try:
-            with scope:
-                await keeper.run()
-            await keeper.end()
-        finally:
-            ended.set()
-
-    # A nursery would put the errors of the block into a group.
-    trio.lowlevel.spawn_system_task(keep)
-    try:
-        yield run
-    finally:
-        keeper.is_ending = True
-        scope.cancel()
-        with trio.CancelScope(shield=True):
-            await ended.wait()

@@ -6,14 +6,14 @@ is something to send, or a `Subscription`, which is the handler of a `subscripti
 Changes that happen while a listener waits for its turn or for a slow client are sent once. What is
 pending is therefore bounded by the number of lists and of subscribed resources.
 
-In a recording, a listener has a lane. It takes a turn for each notification, and a mark records
-which change it sends, and how often that has changed until then. A replay may be ahead of the
-recording or late; there the mark decides, and the listener waits until these changes have happened.
-As soon as a change was pending there is a record in any case: the mark, with null if the change was
-withdrawn, or `cxl` if the session ended before. A replay in which the handlers of the session make
-the same changes sends the same notifications; any other replay diverges. A change from outside of
-the recording, such as one by another session, is an input that the recording does not have: a
-replay diverges at its notification.
+In a recording, a listener has a lane. It takes a turn for each notification, and a mark records the
+change that it sends, and how often that has happened until then. A replay may be ahead of the
+recording or behind it: there the listener follows the mark, and waits until the change has happened
+as often. A change that was withdrawn in between leaves a mark with null; if the session ends first,
+there is a `cxl` record. A replay in which the handlers of the session make the same changes sends
+the same notifications; any other replay diverges. A change from outside of the recording, such as
+one by another session, is an input that the recording does not have: a replay diverges at its
+notification.
 
 https://modelcontextprotocol.io/specification/draft/basic/utilities/subscriptions
 """
@@ -395,7 +395,7 @@ class Subscriptions:
     _open: dict[Subscription, None] = attrs.field(factory=dict[Subscription, None], init=False)
     _subscription_shares: Shares = attrs.field(init=False)
     _resource_shares: Shares = attrs.field(init=False)
-    _has_ender: bool = attrs.field(default=False, init=False)
+    _ends_with_session: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._subscription_shares = request_shares("listens_max", self.limits)
@@ -428,8 +428,8 @@ class Subscriptions:
         self._open[subscription] = None
         self._subscription_shares.take(client)
         self._resource_shares.take(client, resources)
-        if not self._has_ender:
-            self._has_ender = True
+        if not self._ends_with_session:
+            self._ends_with_session = True
             session = subscription.handling.session
 
             async def end_with_session() -> None:

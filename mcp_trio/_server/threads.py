@@ -38,14 +38,19 @@ CALLING_THREAD: Final[ContextVar[int | None]] = ContextVar("mcp_trio_calling_thr
 class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
 
-    A call is rejected as soon as `scope`, the handler's cancel scope, is cancelled. `innermost`
-    is the thread's lane, in which the calls happen, in the innermost session or handler journal
-    that has one.
+    Attributes:
+        name: The name of the handler.
+        sequencer: The sequencer of the session.
+        innermost_lane: The lane of the thread, in which its calls happen. It belongs to this
+            session, to the journal of a resumable handler, or to a session inside of the handler of
+            another one; `Lane.outer` leads to the lane in this session.
+        scope: The cancel scope of the handler; once it is cancelled, calls are rejected.
+        is_abandoned: Whether `abandon` was called.
     """
 
     name: str
     sequencer: Sequencer
-    innermost: Lane | None = None
+    innermost_lane: Lane | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
@@ -60,7 +65,7 @@ class ThreadBridge:
     @property
     def lane(self) -> Lane | None:
         """Return the lane of the thread in its own session."""
-        lane = self.innermost
+        lane = self.innermost_lane
         while lane is not None and lane.owner is not self.sequencer:
             lane = lane.outer
         return lane
@@ -103,8 +108,8 @@ class ThreadBridge:
     ) -> Result:
         if self.is_over:
             raise _abandoned()
-        LANE.set(self.innermost)
-        lanes = tuple(lanes_with_steps(self.innermost))
+        LANE.set(self.innermost_lane)
+        lanes = tuple(lanes_with_steps(self.innermost_lane))
         running: Any
         if outlives_request:
             running = self._run_until_abandoned(function)
@@ -231,7 +236,7 @@ async def run_in_thread(
     if lane is not None:
         await thread.acquire(lane)
     # The thread gets a copy of the context variables, and with them its own lane.
-    outer = LANE.set(bridge.innermost)
+    outer = LANE.set(bridge.innermost_lane)
     try:
         return await thread.run_sync()
     finally:
