@@ -16,8 +16,10 @@ from ._auth.http_auth import log_out as log_out
 from ._auth.identity_provider import IdentityProvider as IdentityProvider
 from ._auth.issuers import JsonWebKeySet as JsonWebKeySet
 from ._auth.issuers import VerifierUnavailableError as VerifierUnavailableError
+from ._auth.metadata import AuthorizationServerMetadata as AuthorizationServerMetadata
 from ._auth.oauth_clients import OAuthClient as OAuthClient
 from ._auth.oauth_clients import trusted_client as trusted_client
+from ._auth.provider_tokens import ProviderToken as ProviderToken
 from ._auth.resource_server import ResourceServer as ResourceServer
 from ._auth.token_store import FileTokenStore as FileTokenStore
 from ._auth.token_store import KeyringTokenStore as KeyringTokenStore

@@ -15,6 +15,7 @@ https://www.rfc-editor.org/rfc/rfc9700 (security)
 import base64
 import binascii
 import hmac
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
@@ -33,7 +34,13 @@ from mcp_trio._auth.consent_page import (
     place_of,
     set_cookie,
 )
-from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
+from mcp_trio._auth.identity_provider import (
+    CALLBACK,
+    GRANT_ID,
+    LOGIN_SECONDS,
+    IdentityProvider,
+    Session,
+)
 from mcp_trio._auth.metadata import (
     AUTHORIZATION_SERVER,
     OPENID_CONFIGURATION,
@@ -48,8 +55,11 @@ from mcp_trio._auth.oauth_clients import (
     is_document_url,
     registered_client,
 )
+from mcp_trio._auth.provider_tokens import ProviderError
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
 from mcp_trio._protocol.security import digest_text
+
+logger = logging.getLogger("mcp_trio")
 
 T = TypeVar("T")
 
@@ -61,9 +71,6 @@ JWKS: Final = "/jwks"
 
 ALGORITHM: Final = "ES256"
 TOKEN_TYPE: Final = "at+jwt"  # noqa: S105  no secret
-
-# The claim of access tokens that has the id of their grant.
-GRANT_ID: Final = "grant_id"
 
 PENDING_SECONDS: Final = 600.0
 CODE_SECONDS: Final = 60.0
@@ -121,6 +128,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     has_refresh: bool
     ends_at: float
+    login_id: str | None = None
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +150,10 @@ class RefreshToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid authorization request, which waits for the decision of the user."""
+    """A valid authorization request, which waits for the decision of the user.
+
+    The subject is None while the user has not logged in at the identity provider.
+    """
 
     client_id: str
     redirect_uri: str
@@ -150,7 +161,8 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
     challenge: str
     scopes: Sequence[str]
     resource: str
-    subject: str = ""
+    subject: str | None = None
+    login_id: str | None = None
     cookie_digest: str = ""
 
     def consent_key(self) -> str:
@@ -244,7 +256,7 @@ class Endpoints:
         issuer: The issuer: the URL of the server, without a slash at its end.
         resources: The URLs of the servers for which tokens are issued; the first is the default.
         storage: The storage.
-        login: Returns the user who sent a request.
+        login: Returns the user who sent a request; or an identity provider.
         random: Returns a new secret, of 256 random bits in Base64URL.
         sign: Returns a signed token with these claims.
         claims_in: Returns the claims of a token that this server has signed; None for others.
@@ -268,7 +280,7 @@ class Endpoints:
     issuer: str
     resources: Sequence[str]
     storage: AuthorizationStorage
-    login: Login
+    login: Login | IdentityProvider
     random: Callable[[], str]
     sign: Callable[[Mapping[str, Any]], Awaitable[str]]
     claims_in: Callable[[str], Awaitable[Mapping[str, Any] | None]]
@@ -335,7 +347,12 @@ class Endpoints:
     async def grant(self, grant_id: str, *, now: float) -> Grant | None:
         """Return a grant; None if it has ended."""
         found = await self._get(Grant, grant_id, now)
-        return None if found is None else found[0]
+        if found is None:
+            return None
+        login = self.login
+        if isinstance(login, IdentityProvider) and not await login.is_alive(found[0].login_id):
+            return None
+        return found[0]
 
     async def _client(self, client_id: str, now: float) -> OAuthClient | None:
         """Return a client, however it is known; None if it is not.
@@ -388,15 +405,23 @@ class Endpoints:
             if client.is_trusted:
                 return redirect_to(url)
             return error_page(error.description, back=(url, place_of(redirect_uri)))
-        subject = await self.login(call.request)
-        if isinstance(subject, HttpResponse):
-            return subject
-        if subject is None:
+        user = await self._user(call.request)
+        if isinstance(user, HttpResponse):
+            return user
+        if user is not None:
+            pending = msgspec.structs.replace(pending, subject=user.subject, login_id=user.login_id)
+            if await self._has_consent(pending, call.now):
+                return await self._with_code(client, pending, call.now)
+        elif not isinstance(self.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        pending = msgspec.structs.replace(pending, subject=subject)
-        if await self._has_consent(pending, call.now):
-            return await self._with_code(client, pending, call.now)
         return await self._ask(client, pending, call)
+
+    async def _user(self, request: HttpRequest) -> Session | HttpResponse | None:
+        """Return the user who has sent a request; a login page; or None without a login."""
+        if isinstance(self.login, IdentityProvider):
+            return await self.login.session(request)
+        user = await self.login(request)
+        return Session(subject=user) if isinstance(user, str) else user
 
     def _checked(
         self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]
@@ -473,6 +498,7 @@ class Endpoints:
             client,
             server_name=self.name,
             subject=asked.subject,
+            login_at=self.login.issuer if isinstance(self.login, IdentityProvider) else "",
             redirect_uri=asked.redirect_uri,
             resource=asked.resource,
             scopes=asked.scopes,
@@ -484,7 +510,7 @@ class Endpoints:
         )
 
     async def decide(self, call: Call) -> HttpResponse:
-        """Answer the form of the consent page with a redirect to the client.
+        """Answer the form of the consent page with a redirect to the client or to the provider.
 
         A form from another site has neither the secret id of the request nor the cookie.
         """
@@ -496,20 +522,62 @@ class Endpoints:
             text = "This page has expired, or belongs to another browser. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         asked, stored = found
-        if await self.login(call.request) != asked.subject:
+        user = await self._user(call.request)
+        subject = user.subject if isinstance(user, Session) else None
+        if asked.subject is not None and subject != asked.subject:
             text = "You are not signed in as before. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         kind = KINDS[AuthorizationRequest]
         if not await self.storage.swap(kind, key, stored, None, now=call.now):
             return error_page("This page was used before. Start again.")
-        client = await self._client(asked.client_id, call.now)
-        if client is None or not client.accepts_redirect(asked.redirect_uri):
-            return error_page("The application is not known here any more.")
+        client = await self._asking_client(asked, call.now)
         if form.get("decision") != "allow":
-            values = {"error": "access_denied", "error_description": "the user has denied access"}
-            return redirect_to(self._redirect_url(asked.redirect_uri, asked.state, values))
+            denied = self._denial_url(asked, "access_denied", "the user has denied access")
+            return redirect_to(denied)
+        if isinstance(self.login, IdentityProvider) and asked.subject is None:
+            try:
+                url = await self.login.begin(
+                    msgspec.Raw(msgspec.json.encode(asked)), asked.cookie_digest
+                )
+            except ProviderError as error:
+                return self._login_failed(asked, error)
+            # The cookie lasts as long as the login may.
+            seconds = LOGIN_SECONDS
+            return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, seconds))
         await self._remember_consent(asked, call.now)
         return await self._with_code(client, asked, call.now)
+
+    async def _asking_client(self, asked: AuthorizationRequest, now: float) -> OAuthClient:
+        """Return the client of an authorization request.
+
+        Raises:
+            OAuthError: It is not known any more, or has another redirect URI now.
+        """
+        client = await self._client(asked.client_id, now)
+        if client is None or not client.accepts_redirect(asked.redirect_uri):
+            text = "The application is not known here any more."
+            raise OAuthError("invalid_request", text)
+        return client
+
+    def _denial_url(self, asked: AuthorizationRequest, code: str, description: str) -> str:
+        """Return the URL that reports to the client that it gets no access."""
+        values = {"error": code, "error_description": description}
+        return self._redirect_url(asked.redirect_uri, asked.state, values)
+
+    def _login_failed(self, asked: AuthorizationRequest, error: ProviderError) -> HttpResponse:
+        """Return the page about a login that has failed, with a link that reports it to the client.
+
+        No text of the provider is shown, as anyone can make a URL of this server with one.
+        """
+        logger.warning("a login at the identity provider failed: %s", error)
+        code, text = "server_error", "the login at the identity provider failed"
+        if error.code == "access_denied":
+            code, text = "access_denied", "the identity provider has denied the login"
+        back = (self._denial_url(asked, code, text), place_of(asked.redirect_uri))
+        text = (
+            f"{text[0].upper()}{text[1:]}. The operator of this server finds the reason in its log."
+        )
+        return error_page(text, status=HTTPStatus.BAD_GATEWAY, back=back)
 
     async def _remember_consent(self, asked: AuthorizationRequest, now: float) -> None:
         """Remember the consent of the user, together with the scopes that were allowed before."""
@@ -525,6 +593,7 @@ class Endpoints:
         self, client: OAuthClient, asked: AuthorizationRequest, now: float
     ) -> HttpResponse:
         """Return the redirect to the client with a code, after storing the grant."""
+        assert asked.subject is not None
         grant_id, code = self.random(), self.random()
         grant = Grant(
             subject=asked.subject,
@@ -533,6 +602,7 @@ class Endpoints:
             resource=asked.resource,
             has_refresh="refresh_token" in client.grant_types,
             ends_at=now + self.grant_seconds,
+            login_id=asked.login_id,
         )
         await self._add(grant_id, grant, now=now, seconds=CODE_SECONDS)
         record = Code(
@@ -769,10 +839,36 @@ class Endpoints:
         return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
 
     async def callback(self, call: Call) -> HttpResponse:
-        """Answer the redirect of the identity provider with which a user logs in."""
+        """Answer the redirect of the identity provider with a redirect to the client.
+
+        The user has allowed the access before, in the same browser.
+        """
         if not isinstance(self.login, IdentityProvider):
             return HttpResponse(HTTPStatus.NOT_FOUND)
-        return await self.login.finish(call.request, call.query())
+        parameters = call.query()
+        cookie = cookie_of(call.request, _COOKIE, self.issuer) or ""
+        pending = await self.login.take(parameters.get("state", ""), cookie)
+        if pending is None:
+            text = (
+                "This login has expired, was finished, or belongs to another browser. Start again."
+            )
+            return error_page(text, status=HTTPStatus.FORBIDDEN)
+        asked = msgspec.json.decode(pending.asked, type=AuthorizationRequest)
+        client = await self._asking_client(asked, call.now)
+        try:
+            finished = await self.login.finish(pending, parameters)
+        except ProviderError as error:
+            return self._login_failed(asked, error)
+        if finished is None:
+            url = self._denial_url(asked, "access_denied", "the user may not use this server")
+            back = (url, place_of(asked.redirect_uri))
+            text = "You may not use this server."
+            return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
+        session, session_cookie = finished
+        asked = msgspec.structs.replace(asked, subject=session.subject, login_id=session.login_id)
+        await self._remember_consent(asked, call.now)
+        response = await self._with_code(client, asked, call.now)
+        return msgspec.structs.replace(response, headers=[*response.headers, session_cookie])
 
     async def metadata(self, _call: Call) -> HttpResponse:
         """Return the metadata of the authorization server (RFC 8414)."""
@@ -823,9 +919,10 @@ _GRANTS: Final[Mapping[str, Callable[..., Awaitable[HttpResponse]]]] = {
 }
 
 
-def redirect_to(url: str) -> HttpResponse:
+def redirect_to(url: str, *headers: tuple[str, str]) -> HttpResponse:
     """Return a redirect by which a form is not sent again."""
-    return HttpResponse(HTTPStatus.SEE_OTHER, [("Location", url), ("Cache-Control", "no-store")])
+    location = [("Location", url), ("Cache-Control", "no-store"), *headers]
+    return HttpResponse(HTTPStatus.SEE_OTHER, location)
 
 
 def json_response(value: Any, *, status: int = HTTPStatus.OK) -> HttpResponse:

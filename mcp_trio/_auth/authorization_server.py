@@ -22,7 +22,6 @@ from mcp_trio._auth.authorization_endpoints import (
     ALGORITHM,
     AUTHORIZE,
     ENDPOINTS,
-    GRANT_ID,
     JWKS,
     PAGES,
     REGISTER,
@@ -37,7 +36,7 @@ from mcp_trio._auth.authorization_endpoints import (
 from mcp_trio._auth.authorization_storage import AuthorizationStorage, SqliteStorage
 from mcp_trio._auth.challenges import checked_scopes
 from mcp_trio._auth.consent_page import HttpResponse, error_page
-from mcp_trio._auth.identity_provider import CALLBACK, IdentityProvider
+from mcp_trio._auth.identity_provider import CALLBACK, GRANT_ID, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import ClientDocuments, OAuthClient
 from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims
@@ -242,7 +241,7 @@ class AuthorizationServer:
             not use a client for so long has to allow its access again.
         grant_seconds: The time after which a user has to log in again, however often a client has
             used its refresh tokens. A user whom an `IdentityProvider` does not know any more has
-            access until then.
+            access until then, unless the provider's tokens are kept.
         consent_seconds: The time for which the consent of a user is remembered.
         key_seconds: The time after which another key signs tokens; see `replace_keys`, too.
         rates: Rates of requests from one address, by path, in place of the defaults. One client id
@@ -254,7 +253,7 @@ class AuthorizationServer:
         ValueError: The issuer or a scope is not valid.
     """
 
-    login: Login
+    login: Login | IdentityProvider
     issuer: str | None = attrs.field(default=None, converter=_checked_issuer)
     storage: AuthorizationStorage = attrs.field(default=None, converter=_storage_of)
     name: str = "this server"
@@ -315,7 +314,14 @@ class AuthorizationServer:
                 " another login="
             )
         if isinstance(self.login, IdentityProvider):
-            self.login.bind(issuer, self.storage, self.random, self.now)
+            self.login.bind(
+                issuer,
+                self.storage,
+                self.random,
+                self.now,
+                login_of=self._login_of,
+                grant_seconds=self.grant_seconds,
+            )
         own = self.scopes or {}
         self._endpoints = Endpoints(
             issuer=issuer,
@@ -425,6 +431,10 @@ class AuthorizationServer:
         except (errors.JoseError, ValueError, TypeError):
             return None
         return decoded.claims
+
+    async def _login_of(self, grant_id: str) -> str | None:
+        grant = await self.endpoints.grant(grant_id, now=self.now())
+        return None if grant is None else grant.login_id
 
     async def verify(self, token: str) -> AuthInfo:
         """Return the facts about a valid access token; this makes the object a `TokenVerifier`.

@@ -153,7 +153,8 @@ def consent_page(
     client: OAuthClient,
     *,
     server_name: str,
-    subject: str,
+    subject: str | None,
+    login_at: str,
     redirect_uri: str,
     resource: str,
     scopes: Sequence[str],
@@ -168,7 +169,8 @@ def consent_page(
     Args:
         client: The client.
         server_name: The name of the server that is protected.
-        subject: The user.
+        subject: The user; None for one who logs in after allowing the access.
+        login_at: The URL of the identity provider at which such a user logs in.
         redirect_uri: The URI to which the user returns.
         resource: The URL of the server that is protected.
         scopes: The scopes that are asked for.
@@ -202,9 +204,12 @@ def consent_page(
         )
     elif host and urlsplit(redirect_uri).netloc != host:
         warnings.append(f"You will be sent to another site than {host}.")
+    user = ("Next you sign in at", escape(urlsplit(login_at).netloc))
+    if subject is not None:
+        user = ("Signed in as", escape(subject))
     rows = [
         ("Application", f"{escape(name)}<br>({escape(origin)})"),
-        ("Signed in as", escape(subject)),
+        user,
         ("Access to", escape(resource)),
         ("Permissions", f"<ul>{granted}</ul>" if granted else "use of this server"),
         ("Then you return to", escape(place_of(redirect_uri))),

@@ -4,6 +4,7 @@ The other side may be slow, broken or hostile: documents and keys are read up to
 and for a number of seconds, redirects are not followed, and bodies are not decompressed.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OK: Final = 200
+_ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 
 
 class FetchError(Exception):
@@ -30,13 +32,17 @@ class FetchError(Exception):
         url: The URL of the request.
         reason: The reason, without the URL.
         status: The HTTP status of the response; None if there was none.
+        oauth_error: The error code in the response (RFC 6749, section 5.2), if it has one.
     """
 
-    def __init__(self, url: str, reason: str, status: int | None = None) -> None:
+    def __init__(
+        self, url: str, reason: str, status: int | None = None, oauth_error: str | None = None
+    ) -> None:
         super().__init__(f"{url}: {reason}")
         self.url = url
         self.reason = reason
         self.status = status
+        self.oauth_error = oauth_error
 
 
 def check_url(url: str) -> None:
@@ -150,10 +156,25 @@ def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
         FetchError: The status is not 200, or the body is not such a document.
     """
     if fetched.status != _OK:
-        raise FetchError(url, f"HTTP status {fetched.status}", fetched.status)
+        code = _oauth_error(fetched.body)
+        reason = f"HTTP status {fetched.status}" + (f", {code}" if code else "")
+        raise FetchError(url, reason, fetched.status, code)
     if media_type_of(fetched.headers.get("content-encoding")) not in {"", "identity"}:
         raise FetchError(url, "a compressed response, which was not asked for", fetched.status)
     try:
         return msgspec.json.decode(fetched.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FetchError(url, f"not a valid document: {error}", fetched.status) from error
+
+
+class _ErrorResponse(msgspec.Struct):
+    error: str
+
+
+def _oauth_error(body: bytes) -> str | None:
+    """Return the error code of an OAuth error response; None if the body is something else."""
+    try:
+        code = msgspec.json.decode(body, type=_ErrorResponse).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return code if _ERROR_CODE.fullmatch(code) else None

@@ -1,18 +1,17 @@
 """Login by an existing identity provider: the authorization server as a proxy in front of it.
 
-The user logs in at the provider (OpenID Connect), which sends its tokens to this server alone. They
-are used once, to identify the user, and discarded. Clients get tokens of this server, after the
-user has seen its consent page: without it, a client could use the consent that the user has given
-this server at the provider (a *confused deputy*).
+The user logs in at the provider (OpenID Connect, or OAuth), which sends its tokens to this server
+alone. They identify the user; then they are discarded, or kept for calls to APIs of the provider.
+Clients get tokens of this server, and only after the user has allowed that on the consent page of
+this server, before the redirect to the provider: without it, a client could use the consent that
+the user has given this server at the provider (a *confused deputy*).
 
 https://openid.net/specs/openid-connect-core-1_0.html#CodeFlowAuth
 https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization/security-considerations
 """
 
 import hmac
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -20,49 +19,69 @@ import attrs
 import msgspec
 
 from mcp_trio._auth.authorization_storage import AuthorizationStorage
-from mcp_trio._auth.consent_page import HttpResponse, cookie_of, error_page, set_cookie
+from mcp_trio._auth.consent_page import cookie_of, set_cookie
 from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded
 from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
 from mcp_trio._auth.metadata import AuthorizationServerMetadata
 from mcp_trio._auth.oauth_clients import digest_of
+from mcp_trio._auth.provider_tokens import (
+    ProviderError,
+    ProviderToken,
+    ProviderTokens,
+    TokenResponse,
+    authorized,
+)
+from mcp_trio._jsonrpc.messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import digest_text
+from mcp_trio.errors import AccessDenied
 
 if TYPE_CHECKING:
     import httpx2
     from joserfc.jwk import Key
-
-logger = logging.getLogger("mcp_trio")
 
 CALLBACK: Final = "/callback"
 
 # With a shared secret, or without a signature, an ID token proves nothing here.
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "Ed25519")
 
+# The claim of access tokens that has the id of their grant.
+GRANT_ID: Final = "grant_id"
+
 _SESSION_COOKIE: Final = "mcp-session"
-_LOGIN_COOKIE: Final = "mcp-login"
 _SESSION: Final = "session"
 _LOGIN: Final = "login"
 
-_LOGIN_SECONDS: Final = 600.0
+LOGIN_SECONDS: Final = 600.0
 _LEEWAY_SECONDS: Final = 60
 
 
-class ProviderError(Exception):
-    """The identity provider gave no usable answer; the text is for the log."""
+class PendingLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """A login that the user has begun at the provider, by consent on a page of this server.
 
-
-class _PendingLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """A login that has begun: its secrets, and where the user goes on afterwards."""
+    Attributes:
+        nonce: The nonce of the ID token.
+        verifier: The verifier of PKCE.
+        asked: The authorization request that the user has allowed.
+        cookie_digest: The digest of the cookie of the browser.
+    """
 
     nonce: str
     verifier: str
-    query: str
+    asked: msgspec.Raw
     cookie_digest: str
 
 
-class _TokenResponse(msgspec.Struct, frozen=True):
-    id_token: str
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A user who has logged in.
+
+    Attributes:
+        subject: The name of the user.
+        login_id: The id of the login whose tokens are kept; None if none are.
+    """
+
+    subject: str
+    login_id: str | None = None
 
 
 def _subject_in(claims: Mapping[str, Any]) -> str | None:
@@ -79,11 +98,16 @@ class IdentityProvider:
         issuer: The issuer of the provider, whose metadata name its endpoints and keys.
         client_id: The client id of this server at the provider.
         client_secret: Its secret.
-        scopes: The scopes to ask the provider for.
+        scopes: The scopes to ask the provider for. With "openid" an ID token names the user, and
+            without it the response of the `userinfo_endpoint`.
+        parameters: Further parameters of the login page, such as `{"prompt": "consent"}`.
+        metadata: The endpoints of a provider that publishes no metadata.
         subject_of: Returns the name of the user for the claims of an ID token, such as
             `lambda claims: claims["email"] if claims.get("email_verified") else None`; None rejects
             the user. By default all users of the provider are accepted, by their `sub`.
         session_seconds: The time after which a user has to log in again.
+        keeps_tokens: Whether the provider's tokens are kept for `auth_of` and `token_of`. They are
+            encrypted with a key that is derived from `client_secret`.
         http_client: The HTTP client, with its proxies and certificates.
 
     Raises:
@@ -94,17 +118,26 @@ class IdentityProvider:
     client_id: str
     client_secret: str
     scopes: Sequence[str] = ("openid",)
+    parameters: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    metadata: AuthorizationServerMetadata | None = None
     subject_of: Callable[[Mapping[str, Any]], str | None] = _subject_in
     session_seconds: float = 8 * 3600.0
+    keeps_tokens: bool = False
     http_client: "httpx2.AsyncClient | None" = None
     _own_issuer: str = attrs.field(default="", init=False)
     _storage: AuthorizationStorage = attrs.field(default=None, init=False)
     _random: Callable[[], str] = attrs.field(default=None, init=False)
     _now: Callable[[], float] = attrs.field(default=None, init=False)
+    _login_of: Callable[[str], Awaitable[str | None]] = attrs.field(default=None, init=False)
+    _tokens: ProviderTokens | None = attrs.field(default=None, init=False)
     _provider: Issuer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._provider = Issuer(url=self.issuer, fetcher=Fetcher(client=self.http_client))
+        self._provider = Issuer(
+            url=self.issuer,
+            jwks_uri=None if self.metadata is None else self.metadata.jwks_uri,
+            fetcher=Fetcher(client=self.http_client),
+        )
 
     def bind(
         self,
@@ -112,47 +145,65 @@ class IdentityProvider:
         storage: AuthorizationStorage,
         random: Callable[[], str],
         now: Callable[[], float],
+        *,
+        login_of: Callable[[str], Awaitable[str | None]],
+        grant_seconds: float,
     ) -> None:
-        """Take the issuer, storage, random values and clock of the authorization server."""
-        self._own_issuer, self._storage, self._random, self._now = issuer, storage, random, now
-
-    async def __call__(self, request: HttpRequest) -> str | HttpResponse | None:
-        """Return the user of a request; a redirect to the provider if no user is logged in."""
-        session = cookie_of(request, _SESSION_COOKIE, self._own_issuer)
-        if session is not None:
-            found = await self._storage.get(_SESSION, digest_of(session), now=self._now())
-            if found is not None:
-                return found.decode()
-        if request.method != "GET":
-            return None
-        return await self._answer(self._begin(request))
-
-    async def finish(self, request: HttpRequest, parameters: Mapping[str, str]) -> HttpResponse:
-        """Answer the redirect from the provider: open a session, and go on where the login began.
+        """Take what belongs to the authorization server.
 
         Args:
-            request: The request.
-            parameters: The parameters in its query.
+            issuer: Its issuer.
+            storage: Its storage.
+            random: Returns 256 random bits in Base64URL.
+            now: Returns the Unix time.
+            login_of: Returns the id of the login for the id of a grant; None if it has ended.
+            grant_seconds: The maximum lifetime of a grant.
         """
-        return await self._answer(self._finish(request, parameters))
+        self._own_issuer, self._storage, self._random, self._now = issuer, storage, random, now
+        self._login_of = login_of
+        if self.keeps_tokens:
+            self._tokens = ProviderTokens(
+                issuer=self.issuer,
+                secret=self.client_secret,
+                storage=storage,
+                random=random,
+                now=now,
+                renew=self._renew,
+                # A grant may begin at the end of a session.
+                seconds=self.session_seconds + grant_seconds,
+            )
 
-    async def _answer(self, response: Awaitable[HttpResponse]) -> HttpResponse:
-        try:
-            return await response
-        except ProviderError as error:
-            logger.warning("a login at %s failed: %s", self.issuer, error)
-            text = "The login failed. The operator of this server finds the reason in its log."
-            return error_page(text, status=HTTPStatus.BAD_GATEWAY)
+    # Logins.
 
-    async def _begin(self, request: HttpRequest) -> HttpResponse:
+    async def session(self, request: HttpRequest) -> Session | None:
+        """Return the user who has logged in with the browser that sent a request."""
+        cookie = cookie_of(request, _SESSION_COOKIE, self._own_issuer)
+        if cookie is None:
+            return None
+        found = await self._storage.get(_SESSION, digest_of(cookie), now=self._now())
+        session = None if found is None else msgspec.json.decode(found, type=Session)
+        return session if session is not None and await self.is_alive(session.login_id) else None
+
+    async def is_alive(self, login_id: str | None) -> bool:
+        """Return whether a login has not ended; it ends with its tokens if they are kept."""
+        if self._tokens is None:
+            return True
+        return login_id is not None and await self._tokens.has_login(login_id)
+
+    async def begin(self, asked: msgspec.Raw, cookie_digest: str) -> str:
+        """Return the URL of the provider's login page, for a request that the user has allowed.
+
+        Args:
+            asked: The authorization request.
+            cookie_digest: The digest of the cookie of the browser, which alone may finish.
+
+        Raises:
+            ProviderError: The metadata of the provider are not usable.
+        """
         metadata = await self._metadata()
-        cookie = cookie_of(request, _LOGIN_COOKIE, self._own_issuer) or self._random()
         state, nonce, verifier = self._random(), self._random(), self._random()
-        pending = _PendingLogin(
-            nonce=nonce,
-            verifier=verifier,
-            query=request.query,
-            cookie_digest=digest_of(cookie),
+        pending = PendingLogin(
+            nonce=nonce, verifier=verifier, asked=asked, cookie_digest=cookie_digest
         )
         now = self._now()
         await self._storage.swap(
@@ -161,9 +212,10 @@ class IdentityProvider:
             None,
             msgspec.json.encode(pending),
             now=now,
-            expires_at=now + _LOGIN_SECONDS,
+            expires_at=now + LOGIN_SECONDS,
         )
         parameters = {
+            **self.parameters,
             "response_type": "code",
             "client_id": self.client_id,
             "redirect_uri": f"{self._own_issuer}{CALLBACK}",
@@ -175,21 +227,37 @@ class IdentityProvider:
         }
         endpoint = metadata.authorization_endpoint or ""
         separator = "&" if urlsplit(endpoint).query else "?"
-        return self._redirect(
-            f"{endpoint}{separator}{urlencode(parameters, quote_via=quote)}",
-            set_cookie(_LOGIN_COOKIE, cookie, self._own_issuer, _LOGIN_SECONDS),
-        )
+        return f"{endpoint}{separator}{urlencode(parameters, quote_via=quote)}"
 
-    async def _finish(self, request: HttpRequest, parameters: Mapping[str, str]) -> HttpResponse:
-        key, now = digest_of(parameters.get("state", "")), self._now()
+    async def take(self, state: str, cookie: str) -> PendingLogin | None:
+        """Return the login that a browser has begun, and forget it, as a state is used once.
+
+        Args:
+            state: The state in the redirect from the provider.
+            cookie: The cookie of the browser.
+        """
+        key, now = digest_of(state), self._now()
         stored = await self._storage.get(_LOGIN, key, now=now)
-        cookie = cookie_of(request, _LOGIN_COOKIE, self._own_issuer) or ""
-        pending = None if stored is None else msgspec.json.decode(stored, type=_PendingLogin)
+        pending = None if stored is None else msgspec.json.decode(stored, type=PendingLogin)
         if pending is None or not hmac.compare_digest(pending.cookie_digest, digest_of(cookie)):
-            text = "This login has expired, or belongs to another browser. Start again."
-            return error_page(text, status=HTTPStatus.FORBIDDEN)
-        if not await self._storage.swap(_LOGIN, key, stored, None, now=now):
-            return error_page("This login was finished before. Start again.")
+            return None
+        return pending if await self._storage.swap(_LOGIN, key, stored, None, now=now) else None
+
+    async def finish(
+        self, pending: PendingLogin, parameters: Mapping[str, str]
+    ) -> tuple[Session, tuple[str, str]] | None:
+        """Open a session for the user of a redirect from the provider.
+
+        Args:
+            pending: The login.
+            parameters: The parameters in the query.
+
+        Returns:
+            The session, and the header that sets its cookie; None if `subject_of` rejects the user.
+
+        Raises:
+            ProviderError: The login has failed.
+        """
         metadata = await self._metadata()
         # RFC 9207: the response could be that of another provider.
         is_named = metadata.authorization_response_iss_parameter_supported
@@ -198,28 +266,93 @@ class IdentityProvider:
         code = parameters.get("code")
         if code is None:
             error = parameters.get("error", "no code")[:100]
-            raise ProviderError(f"the provider answers {error!r}")
-        subject = self.subject_of(await self._claims(metadata, pending, code))
+            raise ProviderError(f"the provider answers {error!r}", error)
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": f"{self._own_issuer}{CALLBACK}",
+            "code_verifier": pending.verifier,
+        }
+        response = await self._redeem(metadata, form)
+        claims = await self._claims(metadata, response, pending.nonce)
+        try:
+            subject = self.subject_of(claims)
+        except KeyError as error:
+            raise ProviderError(f"the provider has sent no claim {error} of the user") from None
         if subject is None:
-            return error_page("You may not use this server.", status=HTTPStatus.FORBIDDEN)
-        session = self._random()
+            return None
+        login_id = None
+        if self._tokens is not None:
+            login_id = self._random()
+            await self._tokens.keep(login_id, response)
+        session, cookie, now = (
+            Session(subject=subject, login_id=login_id),
+            self._random(),
+            self._now(),
+        )
         await self._storage.swap(
             _SESSION,
-            digest_of(session),
+            digest_of(cookie),
             None,
-            subject.encode(),
+            msgspec.json.encode(session),
             now=now,
             expires_at=now + self.session_seconds,
         )
-        return self._redirect(
-            f"{self._own_issuer}/authorize?{pending.query}",
-            set_cookie(_SESSION_COOKIE, session, self._own_issuer, self.session_seconds),
-        )
+        seconds = self.session_seconds
+        return session, set_cookie(_SESSION_COOKIE, cookie, self._own_issuer, seconds)
 
-    def _redirect(self, url: str, cookie: tuple[str, str]) -> HttpResponse:
-        return HttpResponse(
-            HTTPStatus.SEE_OTHER, [("Location", url), ("Cache-Control", "no-store"), cookie]
-        )
+    # Tokens for handlers.
+
+    def auth_of(self, auth: AuthInfo | None) -> Any:
+        """Return `auth=` for a request to an API of the provider, with the token of a user.
+
+            await ctx.http.get("https://api.example/files", auth=provider.auth_of(ctx.auth))
+
+        The token is added inside of the effect, and is not recorded; a replay needs none. It is
+        for `ctx.http`, and for other clients with an `mcp_trio.http.EffectTransport`. After a
+        redirect to another origin the request has no token.
+
+        Args:
+            auth: The facts about the sender of the request that the handler answers.
+
+        Raises:
+            ValueError: `keeps_tokens` is not set.
+
+        The request raises what `token_of` raises, and a ValueError for a URL that is neither
+        https nor http of this machine.
+        """
+        self._check_kept()
+
+        async def value() -> str:
+            return (await self.token_of(auth)).value
+
+        return authorized(value, check_url)
+
+    async def token_of(self, auth: AuthInfo | None) -> ProviderToken:
+        """Return the provider's token of a user; call it inside of an effect.
+
+        The token is renewed if it expires soon. Pass it to the API of the provider alone.
+
+        Args:
+            auth: The facts about the sender of the request that the handler answers.
+
+        Raises:
+            ValueError: `keeps_tokens` is not set.
+            AccessDenied: The user has not logged in at the provider, or the login has ended.
+            RequestError: The provider gives no token now.
+        """
+        self._check_kept()
+        grant_id = None if auth is None else auth.claims.get(GRANT_ID)
+        login_id = None
+        if isinstance(grant_id, str) and self._tokens is not None:
+            login_id = await self._login_of(grant_id)
+        if login_id is None or self._tokens is None:
+            raise AccessDenied(f"the sender of this request is not logged in at {self.issuer}")
+        return ProviderToken(await self._tokens.current(login_id))
+
+    def _check_kept(self) -> None:
+        if not self.keeps_tokens:
+            raise ValueError("no tokens are kept: write IdentityProvider(…, keeps_tokens=True)")
 
     # Requests to the provider.
 
@@ -230,27 +363,21 @@ class IdentityProvider:
             ProviderError: They cannot be fetched, are of another issuer, or lack an endpoint.
         """
         try:
-            metadata = await self._provider.metadata()
+            metadata = self.metadata or await self._provider.metadata()
             for url in (metadata.authorization_endpoint, metadata.token_endpoint):
                 check_url(url or "")
         except (VerifierUnavailableError, ValueError) as error:
             raise ProviderError(f"its metadata are not usable: {error}") from None
         return metadata
 
-    async def _claims(
-        self, metadata: AuthorizationServerMetadata, pending: _PendingLogin, code: str
-    ) -> Mapping[str, Any]:
-        """Redeem a code of the provider, and return the claims of the ID token.
+    async def _redeem(
+        self, metadata: AuthorizationServerMetadata, form: dict[str, str]
+    ) -> TokenResponse:
+        """Send a token request, and return the tokens.
 
         Raises:
-            ProviderError: The provider rejects the code, or the ID token is not valid.
+            ProviderError: The provider rejects the request, or the response is not valid.
         """
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": f"{self._own_issuer}{CALLBACK}",
-            "code_verifier": pending.verifier,
-        }
         request: dict[str, Any] = {}
         methods = metadata.token_endpoint_auth_methods_supported
         if methods is None or "client_secret_basic" in methods:
@@ -260,13 +387,41 @@ class IdentityProvider:
         else:
             form |= {"client_id": self.client_id, "client_secret": self.client_secret}
         assert metadata.token_endpoint is not None
-        fetcher, url = self._provider.fetcher, metadata.token_endpoint
+        url = metadata.token_endpoint
         try:
-            fetched = await fetcher.send("POST", url, data=form, **request)
-            id_token = decoded(url, fetched, _TokenResponse).id_token
-            return self._verified(id_token, await self._provider.keys(None), pending.nonce)
-        except (FetchError, VerifierUnavailableError) as error:
+            fetched = await self._provider.fetcher.send("POST", url, data=form, **request)
+            return decoded(url, fetched, TokenResponse)
+        except FetchError as error:
             # The error that caused it could quote the request.
+            raise ProviderError(str(error), error.oauth_error) from None
+
+    async def _renew(self, refresh_token: str) -> TokenResponse:
+        form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
+        return await self._redeem(await self._metadata(), form)
+
+    async def _claims(
+        self, metadata: AuthorizationServerMetadata, response: TokenResponse, nonce: str
+    ) -> Mapping[str, Any]:
+        """Return the claims about the user: of the ID token, or of the userinfo endpoint.
+
+        Raises:
+            ProviderError: There are none, or the ID token is not valid.
+        """
+        try:
+            if "openid" in self.scopes:
+                if response.id_token is None:
+                    raise ProviderError("the response has no ID token")
+                return self._verified(response.id_token, await self._provider.keys(None), nonce)
+            if metadata.userinfo_endpoint is None:
+                raise ProviderError(
+                    'nothing names the user: add "openid" to scopes=, or userinfo_endpoint= to'
+                    " metadata="
+                )
+            headers = {"Authorization": f"Bearer {response.access_token}"}
+            url = metadata.userinfo_endpoint
+            fetched = await self._provider.fetcher.send("GET", url, headers=headers)
+            return decoded(url, fetched, dict[str, Any])
+        except (FetchError, VerifierUnavailableError) as error:
             raise ProviderError(str(error)) from None
 
     def _verified(self, id_token: str, keys: "list[Key]", nonce: str) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 import trio
 
+from mcp_trio._auth.provider_tokens import CREDENTIALS
 from mcp_trio._journal.records import HTTP, HTTP_CLOSE, encode_body
 from mcp_trio._server.effects import NO_RESULT, OPAQUE, active_context
 from mcp_trio._session.effects import Effect, perform
@@ -104,7 +105,7 @@ class EffectTransport(_Transport):
         """
         context = active_context()
         if context is None:
-            return await send(self._sender(), request)
+            return await send(self._sender(), await _with_credentials(request))
         shared = context.served.shared
         bytes_max = shared.limits.requests.http_effect_bytes_max
         body = await request.aread()
@@ -180,13 +181,19 @@ class EffectClient(httpx2.AsyncClient):
 async def _send_and_read(sender: Callable[[], Any], request: Any, bytes_max: int) -> HttpResponse:
     accepted = request.headers.get("accept-encoding", "")
     request.headers["Accept-Encoding"] = "gzip" if "gzip" in accepted.lower() else "identity"
-    response = await send(sender(), request)
+    response = await send(sender(), await _with_credentials(request))
     try:
         body = await _read(response, request, bytes_max)
     finally:
         await response.aclose()
     headers = _allowed(response.headers, RESPONSE_HEADERS)
     return HttpResponse(response.status_code, headers, _encoded_body(body))
+
+
+async def _with_credentials(request: Any) -> Any:
+    """Return a request with the credentials that its extension adds, if it has one."""
+    with_token = request.extensions.get(CREDENTIALS)
+    return request if with_token is None else await with_token(request)
 
 
 async def _read(response: Any, request: Any, bytes_max: int) -> bytes:

@@ -2,165 +2,67 @@
 
 import base64
 import json
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlencode
 
-import attrs
-import httpx2
 import pytest
-from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from mcp_trio._auth.identity_provider import IdentityProvider
+from mcp_trio._auth.metadata import AuthorizationServerMetadata
 from tests.auth.authorizing import CALLBACK, ISSUER, Site, claims_of
-
-PROVIDER = "https://id.example"
-KEY = ECKey.generate_key("P-256", {"use": "sig", "alg": "ES256"}, private=True, auto_kid=True)
-
-
-@attrs.define
-class Provider:
-    """An identity provider whose user logs in at once; attributes make it misbehave."""
-
-    clock: object
-    metadata: dict = attrs.field(factory=dict)
-    claims: dict = attrs.field(factory=dict)
-    key: ECKey = KEY
-    header: dict = attrs.field(factory=dict)
-    token_status: int = 200
-    requests: list = attrs.field(factory=list)
-    nonces: dict = attrs.field(factory=dict)
-
-    def log_in(self, url):
-        """The URL to which the browser returns from the login page."""
-        query = {name: value for name, (value,) in parse_qs(urlsplit(url).query).items()}
-        assert url.startswith(f"{PROVIDER}/auth?")
-        assert query["redirect_uri"] == f"{ISSUER}/callback"
-        assert query["code_challenge_method"] == "S256"
-        code = f"code-{len(self.nonces)}"
-        self.nonces[code] = query["nonce"]
-        return {"code": code, "state": query["state"], "iss": PROVIDER}
-
-    def answer(self, request):
-        self.requests.append(request)
-        path = request.url.path
-        if path == "/.well-known/oauth-authorization-server":
-            return httpx2.Response(404)
-        if path == "/.well-known/openid-configuration":
-            return httpx2.Response(
-                200,
-                json={
-                    "issuer": PROVIDER,
-                    "authorization_endpoint": f"{PROVIDER}/auth",
-                    "token_endpoint": f"{PROVIDER}/token",
-                    "jwks_uri": f"{PROVIDER}/keys",
-                    "authorization_response_iss_parameter_supported": True,
-                    **self.metadata,
-                },
-            )
-        if path == "/keys":
-            return httpx2.Response(200, json={"keys": [KEY.as_dict(private=False), {"kty": "x"}]})
-        form = {name: value for name, (value,) in parse_qs(request.content.decode()).items()}
-        claims = {
-            "iss": PROVIDER,
-            "sub": "42",
-            "aud": "desk",
-            "exp": self.clock.now + 60,
-            "nonce": self.nonces[form["code"]],
-            "email": "ada@example.org",
-            **self.claims,
-        }
-        header = {"alg": "ES256", "kid": KEY.kid, **self.header}
-        if header["alg"] == "none":
-            parts = [base64.urlsafe_b64encode(json.dumps(it).encode()) for it in (header, claims)]
-            id_token = b".".join([*(part.rstrip(b"=") for part in parts), b""]).decode()
-        else:
-            id_token = jwt.encode(header, claims, self.key)
-        tokens = {"access_token": "of-the-provider", "id_token": id_token}
-        return httpx2.Response(self.token_status, json=tokens)
-
-
-@attrs.define
-class Browser:
-    """A browser with cookies."""
-
-    site: Site
-    cookies: dict = attrs.field(factory=dict)
-
-    async def get(self, target):
-        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        return self.took(await self.site.send("GET", target, cookie=cookie))
-
-    def took(self, reply):
-        if "set-cookie" in reply.headers:
-            name, _, value = reply.headers["set-cookie"].partition(";")[0].partition("=")
-            self.cookies[name] = value
-        return reply
-
-    async def allow(self, page):
-        form = {"request": page.request_id, "decision": "allow"}
-        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        return await self.site.post("/authorize", form, cookie=cookie)
+from tests.auth.scripted_provider import (
+    PROVIDER,
+    VERIFIER,
+    Browser,
+    logged_in,
+    setting_of,
+    target_of,
+    tokens_of,
+)
 
 
 @pytest.fixture
 def setting():
-    site = Site.of()
-    provider = Provider(site.clock)
-    login = IdentityProvider(
-        issuer=PROVIDER,
-        client_id="desk",
-        client_secret="sesame/+",
-        http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(provider.answer)),
-    )
-    return Site.of(login=login, now=site.clock), provider
+    return setting_of()
 
 
-def target_of(client_id):
-    challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
-    return (
-        f"/authorize?response_type=code&client_id={client_id}&redirect_uri={CALLBACK}"
-        f"&code_challenge={challenge}&code_challenge_method=S256&state=mine"
-    )
-
-
-VERIFIER = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"  # RFC 7636, appendix B
-
-
-async def logged_in(site, provider, **changes):
-    """The browser and the reply to its return from the provider."""
-    browser = Browser(site)
-    begun = await browser.get(target_of(await site.client_id()))
-    assert begun.status == 303, begun.text
-    values = {**provider.log_in(begun.headers["location"]), **changes}
-    query = "&".join(f"{name}={value}" for name, value in values.items() if value is not None)
-    return browser, await browser.get(f"/callback?{query}")
-
-
-async def test_a_user_logs_in_at_the_provider_and_allows_access_here(setting):
+async def test_a_user_allows_access_here_and_logs_in_at_the_provider(setting):
     site, provider = setting
     browser = Browser(site)
     client_id = await site.client_id()
-    begun = await browser.get(target_of(client_id))
-    values = provider.log_in(begun.headers["location"])
-    back = await browser.get(
-        f"/callback?code={values['code']}&state={values['state']}&iss={PROVIDER}"
-    )
-    assert back.status == 303
-    assert back.headers["location"].startswith(f"{ISSUER}/authorize?response_type=code&")
-    page = await browser.get(back.headers["location"].removeprefix(ISSUER))
+    page = await browser.get(target_of(client_id))
     assert page.status == 200
-    assert "42" in page.text
-    code = (await browser.allow(page)).location[1]["code"]
-    tokens = (await site.redeem(client_id, code, code_verifier=VERIFIER)).json
+    assert "Next you sign in at</dt><dd>id.example" in page.text
+    assert provider.requests == []  # nothing happens at the provider before the consent
+    begun = await browser.decide(page)
+    back = await browser.return_with(provider.log_in(begun.headers["location"]))
+    assert back.status == 303
+    url, parameters = back.location
+    assert (url, parameters["state"], parameters["iss"]) == (CALLBACK, "mine", ISSUER)
+    reply = await site.redeem(client_id, parameters["code"], code_verifier=VERIFIER)
+    tokens = reply.json
     assert claims_of(tokens["access_token"])["sub"] == "42"
-    assert "of-the-provider" not in json.dumps(tokens)
+    assert "access-token-" not in json.dumps(tokens)
     token_request = next(each for each in provider.requests if each.url.path == "/token")
     credentials = base64.b64decode(token_request.headers["authorization"].removeprefix("Basic "))
     assert credentials == b"desk:sesame%2F%2B"
     # The session goes on without another login, until it ends.
-    assert (await browser.get(target_of(await site.client_id()))).status == 200
+    page = await browser.get(target_of(await site.client_id()))
+    assert "Signed in as</dt><dd>42" in page.text
+    assert (await browser.decide(page)).location[1]["code"]
     site.clock.now += 8 * 3600
-    assert "/auth?" in (await browser.get(target_of(await site.client_id()))).headers["location"]
+    page = await browser.get(target_of(await site.client_id()))
+    assert "Next you sign in at" in page.text
+
+
+async def test_a_user_who_denies_access_does_not_get_to_the_provider(setting):
+    site, provider = setting
+    browser = Browser(site)
+    page = await browser.get(target_of(await site.client_id()))
+    denied = await browser.decide(page, "deny")
+    assert denied.location[0] == CALLBACK
+    assert denied.location[1]["error"] == "access_denied"
+    assert provider.requests == []
 
 
 async def test_the_secret_is_sent_in_the_body_to_a_provider_that_wants_it_there(setting):
@@ -176,12 +78,15 @@ async def test_the_secret_is_sent_in_the_body_to_a_provider_that_wants_it_there(
 async def test_the_name_of_the_user_may_be_another_claim_and_users_may_be_rejected(setting):
     site, provider = setting
     site.server.login.subject_of = lambda claims: claims.get("email")
-    browser, reply = await logged_in(site, provider)
-    page = await browser.get(reply.headers["location"].removeprefix(ISSUER))
-    assert "ada@example.org" in page.text
+    _, tokens = await tokens_of(site, provider)
+    assert claims_of(tokens["access_token"])["sub"] == "ada@example.org"
     provider.claims = {"email": None}
     _, reply = await logged_in(site, provider)
     assert (reply.status, "set-cookie" in reply.headers) == (403, False)
+    assert "error=access_denied" in reply.text  # in the link that returns to the client
+    site.server.login.subject_of = lambda claims: claims["group"]
+    _, reply = await logged_in(site, provider)
+    assert (reply.status, "set-cookie" in reply.headers) == (502, False)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +103,8 @@ async def test_a_response_of_another_issuer_or_with_an_error_is_rejected(setting
     _, reply = await logged_in(site, provider, **changes)
     assert (reply.status, "set-cookie" in reply.headers) == (502, False)
     assert all(each.url.path != "/token" for each in provider.requests)
-    assert "a login at https://id.example failed" in caplog.text
+    assert "a login at the identity provider failed" in caplog.text
+    assert "You may" not in reply.text
 
 
 @pytest.mark.parametrize(
@@ -223,11 +129,9 @@ async def test_an_id_token_that_is_not_for_this_login_is_rejected(setting, chang
     for name, value in changes.items():
         setattr(provider, name, value)
     browser = Browser(site)
-    reply = await browser.get(target_of(await site.client_id()))
+    reply = await browser.begin(await site.client_id())
     if reply.status == 303:
-        values = provider.log_in(reply.headers["location"])
-        query = "&".join(f"{name}={value}" for name, value in values.items())
-        reply = await browser.get(f"/callback?{query}")
+        reply = await browser.return_with(provider.log_in(reply.headers["location"]))
     assert (reply.status, "set-cookie" in reply.headers) == (502, False)
     assert "failed" in caplog.text
     assert "sesame" not in caplog.text
@@ -236,11 +140,11 @@ async def test_an_id_token_that_is_not_for_this_login_is_rejected(setting, chang
 async def test_a_login_belongs_to_one_browser_and_is_finished_once(setting):
     site, provider = setting
     browser = Browser(site)
-    begun = await browser.get(target_of(await site.client_id()))
+    begun = await browser.begin(await site.client_id())
     values = provider.log_in(begun.headers["location"])
-    target = f"/callback?code={values['code']}&state={values['state']}&iss={PROVIDER}"
-    assert (await Browser(site).get(target)).status == 403
-    assert (await browser.get(f"{target}x&state=other")).status == 400
+    assert (await Browser(site).return_with(values)).status == 403
+    target = f"/callback?{urlencode(values)}"
+    assert (await browser.get(f"{target}&state=other")).status == 400
     assert (await browser.get(target)).status == 303
     assert (await browser.get(target)).status == 403
     assert (await browser.get("/callback")).status == 403
@@ -263,7 +167,7 @@ async def test_each_user_allows_each_client_itself(setting):
     ada = await session_of(site, provider, "ada")
     known, other = await site.client_id(), await site.client_id(client_name="Other")
     page = await ada.get(target_of(known))
-    assert (await ada.allow(page)).location[1]["code"]
+    assert (await ada.decide(page)).location[1]["code"]
     assert "code" in (await ada.get(target_of(known))).location[1]  # the consent is remembered
     asked = await ada.get(target_of(other))
     assert (asked.status, "Other" in asked.text) == (200, True)
@@ -276,31 +180,29 @@ async def test_cookies_pages_and_states_of_the_proxy_are_guarded(setting):
     site, provider = setting
     browser = Browser(site)
     client_id = await site.client_id()
-    begun = await browser.get(target_of(client_id))
+    begun = await browser.begin(client_id)
     for attribute in ("__Host-", "Secure", "HttpOnly", "SameSite=Lax", "Path=/"):
         assert attribute in begun.headers["set-cookie"]
     values = provider.log_in(begun.headers["location"])
-    back = "/callback?" + "&".join(f"{name}={value}" for name, value in values.items())
-    assert (await browser.get(back)).status == 303
-    assert (await browser.get(back)).status == 403  # a state is used once
-    page = await browser.get(target_of(client_id))
+    assert (await browser.return_with(values)).status == 303
+    assert (await browser.return_with(values)).status == 403  # a state is used once
+    page = await browser.get(target_of(await site.client_id()))
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
     assert page.headers["x-frame-options"] == "DENY"
     elsewhere = await browser.get(target_of(client_id).replace(CALLBACK, f"{CALLBACK}/x"))
     assert (elsewhere.status, "location" in elsewhere.headers) == (400, False)
     forged = await site.post("/authorize", {"request": page.request_id, "decision": "allow"})
     assert forged.status == 403  # without the cookies of the browser
-    code = (await browser.allow(page)).location[1]["code"]
-    assert (await browser.allow(page)).status == 403  # a page is used once
-    assert (await site.redeem(client_id, code, code_verifier=VERIFIER)).status == 200
+    assert (await browser.decide(page)).location[1]["code"]
+    assert (await browser.decide(page)).status == 403  # a page is used once
 
 
 async def test_without_a_session_no_decision_is_accepted(setting):
     site, provider = setting
-    browser, reply = await logged_in(site, provider)
-    page = await browser.get(reply.headers["location"].removeprefix(ISSUER))
+    browser, _ = await logged_in(site, provider)
+    page = await browser.get(target_of(await site.client_id()))
     del browser.cookies["__Host-mcp-session"]
-    assert (await browser.allow(page)).status == 403
+    assert (await browser.decide(page)).status == 403
 
 
 async def test_without_a_provider_there_is_no_callback():
@@ -312,3 +214,110 @@ async def test_without_a_provider_there_is_no_callback():
 def test_the_issuer_of_a_provider_has_to_be_https():
     with pytest.raises(ValueError, match="not an https URL"):
         IdentityProvider(issuer="http://id.example", client_id="a", client_secret="b")
+
+
+# A provider without OpenID Connect.
+
+GITHUB = AuthorizationServerMetadata(
+    issuer=PROVIDER,
+    authorization_endpoint=f"{PROVIDER}/auth",
+    token_endpoint=f"{PROVIDER}/token",
+    userinfo_endpoint=f"{PROVIDER}/userinfo",
+)
+
+
+async def test_a_provider_without_id_tokens_and_metadata_names_the_user_at_an_endpoint():
+    site, provider = setting_of(
+        scopes=("files",),
+        metadata=GITHUB,
+        subject_of=lambda claims: str(claims["id"]),
+        parameters={"prompt": "consent", "state": "fixed"},
+    )
+    browser = Browser(site)
+    begun = await browser.begin(await site.client_id())
+    values = provider.log_in(begun.headers["location"])
+    query = provider.logins[values["code"]]
+    assert (query["prompt"], query["scope"]) == ("consent", "files")
+    assert query["state"] != "fixed"
+    # The first users of OAuth have no `iss` in responses.
+    assert (await browser.return_with({**values, "iss": None})).location[1]["code"]
+    assert [each.url.path for each in provider.requests] == ["/token", "/userinfo"]
+    page = await browser.get(target_of(await site.client_id()))
+    assert "Signed in as</dt><dd>42" in page.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scopes": ("files",), "metadata": GITHUB},  # no claim `sub`
+        {"scopes": ("files",)},
+    ],
+)
+async def test_a_provider_that_names_no_user_gives_no_access(changes, caplog):
+    site, provider = setting_of(**changes)
+    provider.metadata = {"userinfo_endpoint": None}
+    _, reply = await logged_in(site, provider)
+    assert (reply.status, "set-cookie" in reply.headers) == (502, False)
+    assert "failed" in caplog.text
+
+
+# Attacks.
+
+
+@pytest.mark.requirement("SEC-05")
+async def test_a_link_of_an_attacker_does_not_get_to_the_provider(setting):
+    # Confused deputy: the user is logged in at the provider, which does not ask again.
+    site, provider = setting
+    attacker = await site.client_id(redirect_uris=["https://evil.example/"], client_name="Evil")
+    target = target_of(attacker).replace(CALLBACK, "https://evil.example/")
+    user = Browser(site)
+    page = await user.get(target)
+    assert page.status == 200
+    assert "evil.example" in page.text
+    # The attacker allows the access on a page of their own, and sends the user the next link.
+    other = Browser(site)
+    begun = await other.decide(await other.get(target))
+    reply = await user.return_with(provider.log_in(begun.headers["location"]))
+    assert (reply.status, "location" in reply.headers) == (403, False)
+    assert all(each.url.path != "/token" for each in provider.requests)
+
+
+@pytest.mark.parametrize("scopes", [("openid",), ("files",)], ids=["OpenID Connect", "OAuth"])
+async def test_a_code_that_is_injected_at_the_callback_opens_no_session(scopes, caplog):
+    site, provider = setting_of(scopes=scopes)
+    attacker, user = Browser(site), Browser(site)
+    stolen = await attacker.begin(await site.client_id())
+    code = provider.log_in(stolen.headers["location"])["code"]
+    begun = await user.begin(await site.client_id())
+    values = provider.log_in(begun.headers["location"])
+    reply = await user.return_with({**values, "code": code})
+    assert (reply.status, "set-cookie" in reply.headers) == (502, False)
+    assert "invalid_grant" in caplog.text
+
+
+async def test_states_of_two_logins_are_not_mixed_up(setting, caplog):
+    site, provider = setting
+    browser = Browser(site)
+    begun = [await browser.begin(await site.client_id()) for _ in range(2)]
+    first, second = [provider.log_in(each.headers["location"]) for each in begun]
+    mixed = await browser.return_with({**first, "state": second["state"]})
+    assert (mixed.status, "set-cookie" in mixed.headers) == (502, False)
+    assert (await browser.return_with({**first, "state": "s" * 43})).status == 403
+    assert (await browser.return_with({**first, "state": None})).status == 403
+    assert (await browser.return_with(first)).location[1]["code"]
+
+
+async def test_the_error_page_of_the_provider_shows_none_of_its_text(setting, caplog):
+    site, provider = setting
+    script = "<script>alert(1)</script>"
+    _, reply = await logged_in(
+        site, provider, code=None, error=script, error_description=f"call Mallory {script}"
+    )
+    assert reply.status == 502
+    assert "location" not in reply.headers
+    assert "script>" not in reply.text
+    assert "Mallory" not in reply.text
+    assert "error=server_error" in reply.text  # in the link that returns to the client
+    _, reply = await logged_in(site, provider, code=None, error="access_denied")
+    assert "error=access_denied" in reply.text
+    assert "state=mine" in reply.text

@@ -33,6 +33,8 @@ _CLIENT: Final = "tests/auth/test_attacks_on_clients.py"
 _LOGIN: Final = "tests/auth/test_http_auth.py"
 _TLS: Final = "tests/transports/http/test_tls.py"
 _DOCUMENTS: Final = "tests/auth/test_oauth_clients.py"
+_PROXY: Final = "tests/auth/test_identity_provider.py"
+_TOKENS: Final = "tests/auth/test_provider_tokens.py"
 _SERVER: Final = "tests/server/http/test_authorization.py"
 
 ATTACKS: Final = (
@@ -175,8 +177,35 @@ ATTACKS: Final = (
     ),
     Attack(
         "a client that uses the consent for another one, at a provider's proxy",
-        "the consent page",
-        ["tests/auth/test_identity_provider.py::test_each_user_allows_each_client_itself"],
+        "the consent page; nothing happens at the provider before",
+        [
+            f"{_PROXY}::test_each_user_allows_each_client_itself",
+            f"{_PROXY}::test_a_link_of_an_attacker_does_not_get_to_the_provider",
+            f"{_PROXY}::test_a_user_who_denies_access_does_not_get_to_the_provider",
+        ],
+    ),
+    Attack(
+        "a code that is injected at the callback of a proxy",
+        "an error page; no session is opened",
+        [f"{_PROXY}::test_a_code_that_is_injected_at_the_callback_opens_no_session"],
+    ),
+    Attack(
+        "mixed-up states of logins at a proxy",
+        "an error page, or 403 in another browser",
+        [
+            f"{_PROXY}::test_states_of_two_logins_are_not_mixed_up",
+            f"{_PROXY}::test_a_login_belongs_to_one_browser_and_is_finished_once",
+        ],
+    ),
+    Attack(
+        "an error page of the provider",
+        "none of its text is shown; the user is not sent anywhere",
+        [f"{_PROXY}::test_the_error_page_of_the_provider_shows_none_of_its_text"],
+    ),
+    Attack(
+        "a token of the provider that is passed through",
+        "401",
+        [f"{_TOKENS}::test_a_handler_calls_an_api_as_its_user_and_a_replay_needs_no_token"],
     ),
 )
 

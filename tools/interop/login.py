@@ -1,16 +1,20 @@
 """Log in with our client at a certified OpenID Connect provider: `python tools/interop/login.py`.
 
 The provider is `oidc-provider` of npm. The MCP server that requires its tokens checks their
-signature, audience and scopes with the provider's keys. A user agrees to everything. Prints a line
-for each check; the exit status is 1 if one fails.
+signature, audience and scopes with the provider's keys. Another MCP server has an authorization
+server of its own in front of the provider, and calls the provider's API with the tokens of its
+users. A user agrees to everything. Prints a line for each check; the exit status is 1 if one fails.
 """
 
 import json
+import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -24,8 +28,14 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
 from peers import NODE, NodeEnvironment
 
-from mcp_trio import Client
-from mcp_trio.auth import MemoryTokenStore, OAuth
+from mcp_trio import Client, Context, Server
+from mcp_trio.auth import (
+    AuthorizationServer,
+    IdentityProvider,
+    MemoryTokenStore,
+    OAuth,
+    ResourceServer,
+)
 
 HERE: Final = Path(__file__).resolve().parent
 PROVIDER: Final = NodeEnvironment(name="oidc-provider", folder=HERE / "oidc_provider", node=NODE)
@@ -165,21 +175,25 @@ def protected_server(issuer: str) -> Generator[str]:
 
 
 class User:
-    """A user who logs in and agrees, in a browser without JavaScript."""
+    """A user who logs in and agrees, in a browser without JavaScript.
 
-    def __init__(self) -> None:
+    `hosts` are those whose pages belong to the login, beside the host of the first page.
+    """
+
+    def __init__(self, *hosts: str) -> None:
+        self.hosts = hosts
         self.logins = 0
 
     async def agree(self, url: str) -> str | None:
-        """Go through the pages of the provider, to the redirect that leaves it."""
+        """Go through the pages of the login, to the redirect that leaves them."""
         self.logins += 1
-        issuer = urlsplit(url).netloc
+        hosts = {urlsplit(url).netloc, *self.hosts}
         async with httpx2.AsyncClient(trust_env=False) as browser:
             response = await browser.get(url)
             for _ in range(PAGES_MAX):
                 if response.is_redirect:
                     url = urljoin(url, response.headers["location"])
-                    if urlsplit(url).netloc != issuer:
+                    if urlsplit(url).netloc not in hosts:
                         return url
                     response = await browser.get(url)
                 elif 'name="prompt" value="login"' in response.text:
@@ -187,6 +201,9 @@ class User:
                     response = await browser.post(url, data=form)
                 elif 'name="prompt" value="consent"' in response.text:
                     response = await browser.post(url, data={"prompt": "consent"})
+                elif found := re.search(r'name="request" value="([^"]+)"', response.text):
+                    form = {"request": found[1], "decision": "allow"}
+                    response = await browser.post(url.partition("?")[0], data=form)
                 else:
                     raise SystemExit(f"{url} has no form: {response.text[:500]}")
         raise SystemExit("the login has no end")
@@ -218,10 +235,81 @@ async def check(url: str) -> list[tuple[str, bool]]:
     return rows
 
 
+async def registered(issuer: str, redirect_uri: str) -> tuple[str, str]:
+    """Register an application at the provider; return its id and secret."""
+    metadata = {
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "client_name": "proxy",
+    }
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        response = await http.post(f"{issuer}/reg", json=metadata)
+    answer = response.raise_for_status().json()
+    return answer["client_id"], answer["client_secret"]
+
+
+async def check_proxy(issuer: str) -> list[tuple[str, bool]]:
+    """Return the checks of a server in front of the provider, and whether each of them holds."""
+    offset, rows = 0.0, list[tuple[str, bool]]()
+    tokens: list[str] = []
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    client_id, secret = await registered(issuer, f"http://127.0.0.1:{port}/callback")
+    provider = IdentityProvider(
+        issuer=issuer,
+        client_id=client_id,
+        client_secret=secret,
+        scopes=("openid", "offline_access"),
+        parameters={"prompt": "consent"},
+        keeps_tokens=True,
+    )
+    authorization = AuthorizationServer(login=provider, now=lambda: time.time() + offset)
+    auth = ResourceServer(authorization, now=authorization.now)
+    server = Server("proxy", auth=auth)
+
+    @server.tool
+    async def whoami(*, ctx: Context) -> str:
+        response = await ctx.http.get(f"{issuer}/me", auth=provider.auth_of(ctx.auth))
+        assert ctx.auth is not None
+        return f"{ctx.auth.subject}, at the provider {response.json().get('sub')}"
+
+    @server.tool
+    async def note(*, ctx: Context) -> None:
+        async def keep() -> None:
+            tokens.append((await provider.token_of(ctx.auth)).value)
+
+        await ctx.effect(keep)
+
+    user = User(f"127.0.0.1:{urlsplit(issuer).port}")
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(partial(server.serve_http, port=port))
+        oauth = OAuth(store=MemoryTokenStore(), on_authorize=user.agree)
+        async with Client(url, auth=oauth) as client:
+            result = await client.call_tool("whoami")
+            rows.append(
+                ("a handler calls the provider's API", result.data == "ada, at the provider ada")
+            )
+            await client.call_tool("note")
+            offset = 3590.0
+            result = await client.call_tool("whoami")
+            await client.call_tool("note")
+            renewed = len({*tokens}) == 2 and result.data == "ada, at the provider ada"
+            rows.append(("the provider's token is renewed", renewed and user.logins == 1))
+            async with httpx2.AsyncClient(trust_env=False) as http:
+                headers = {"Authorization": f"Bearer {tokens[-1]}"}
+                response = await http.post(url, headers=headers, json={})
+            rows.append(("a token of the provider is rejected here", response.status_code == 401))
+        nursery.cancel_scope.cancel()
+    return rows
+
+
 def main() -> None:
     ensure(PROVIDER)
-    with provider() as issuer, protected_server(issuer) as url:
-        rows = trio.run(check, url)
+    with provider() as issuer:
+        with protected_server(issuer) as url:
+            rows = trio.run(check, url)
+        rows += trio.run(check_proxy, issuer)
     print(f"{PACKAGE} {PROVIDER.pins()[PACKAGE]}")
     for text, holds in rows:
         print(f"  {'ok' if holds else 'WRONG'}  {text}")
