@@ -11,6 +11,7 @@ from ._auth.credentials import TokenExchange as TokenExchange
 from ._auth.credentials import WorkloadIdentity as WorkloadIdentity
 from ._auth.credentials import open_browser as open_browser
 from ._auth.dpop import DPoP as DPoP
+from ._auth.enterprises import Enterprise as Enterprise
 from ._auth.http_auth import http_auth as http_auth
 from ._auth.http_auth import log_out as log_out
 from ._auth.identity_provider import IdentityProvider as IdentityProvider

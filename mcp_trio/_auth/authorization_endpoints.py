@@ -34,6 +34,12 @@ from mcp_trio._auth.consent_page import (
     place_of,
     set_cookie,
 )
+from mcp_trio._auth.enterprises import (
+    ID_JAG_PROFILE,
+    Enterprise,
+    InvalidAssertionError,
+    issuer_in,
+)
 from mcp_trio._auth.identity_provider import (
     CALLBACK,
     GRANT_ID,
@@ -41,6 +47,7 @@ from mcp_trio._auth.identity_provider import (
     IdentityProvider,
     Session,
 )
+from mcp_trio._auth.issuers import VerifierUnavailableError
 from mcp_trio._auth.metadata import (
     AUTHORIZATION_SERVER,
     OPENID_CONFIGURATION,
@@ -48,7 +55,7 @@ from mcp_trio._auth.metadata import (
 )
 from mcp_trio._auth.oauth_clients import (
     AUTH_METHODS,
-    GRANT_TYPES,
+    JWT_BEARER,
     InvalidClientError,
     OAuthClient,
     digest_of,
@@ -74,6 +81,9 @@ TOKEN_TYPE: Final = "at+jwt"  # noqa: S105  no secret
 
 PENDING_SECONDS: Final = 600.0
 CODE_SECONDS: Final = 60.0
+
+# The kind of the records of used assertions.
+_ASSERTION: Final = "assertion"
 
 # The cookie that binds the consent page to a browser.
 _COOKIE: Final = "mcp-authorization"
@@ -264,6 +274,7 @@ class Endpoints:
         fetch_document: Returns the client whose id is the URL of a metadata document; None if
             there may be no such clients.
         clients: The clients that the operator has registered.
+        enterprises: The enterprises whose assertions are accepted, by issuer.
         scopes: Returns all known scopes.
         scope_texts: Descriptions of scopes, for the consent page.
         name: The name of the server on the consent page.
@@ -287,6 +298,7 @@ class Endpoints:
     jwks: Callable[[], Awaitable[Mapping[str, Any]]]
     fetch_document: Callable[[str], Awaitable[OAuthClient]] | None
     clients: Mapping[str, OAuthClient]
+    enterprises: Mapping[str, Enterprise]
     scopes: Callable[[], Collection[str]]
     scope_texts: Mapping[str, str]
     name: str
@@ -634,14 +646,19 @@ class Endpoints:
         grant_type = form.get("grant_type")
         if grant_type is None:
             raise OAuthError("invalid_request", "grant_type is missing")
-        redeem = _GRANTS.get(grant_type)
-        if redeem is None:
+        if grant_type not in self.grant_types:
             raise OAuthError(
-                "unsupported_grant_type", f"grant_type has to be one of {', '.join(_GRANTS)}"
+                "unsupported_grant_type",
+                f"grant_type has to be one of {', '.join(self.grant_types)}",
             )
         if grant_type not in client.grant_types:
             raise OAuthError("unauthorized_client", "the client has not registered this grant_type")
-        return await redeem(self, client, form, call.now)
+        return await _GRANTS[grant_type](self, client, form, call.now)
+
+    @property
+    def grant_types(self) -> Sequence[str]:
+        """The grants of this server: assertions only if an enterprise is known."""
+        return [each for each in _GRANTS if each != JWT_BEARER or self.enterprises]
 
     async def _authenticated(self, call: Call, form: Mapping[str, str]) -> OAuthClient:
         """Return the client that has sent a request.
@@ -730,6 +747,55 @@ class Endpoints:
             await self.end_grant(record.grant_id, now=now)
             raise reused
         return await self._with_tokens(client, record.grant_id, granted, now)
+
+    async def exchange_assertion(
+        self, client: OAuthClient, form: Mapping[str, str], now: float
+    ) -> HttpResponse:
+        """Exchange the assertion of an enterprise (ID-JAG) for a token, without a refresh token.
+
+        Raises:
+            OAuthError: The assertion is not valid, was used before, or is for another client,
+                resource or scope; or the keys of the enterprise cannot be fetched.
+        """
+        assertion = form.get("assertion")
+        if assertion is None:
+            raise OAuthError("invalid_request", "assertion is missing")
+        try:
+            enterprise = self.enterprises.get(issuer_in(assertion) or "")
+            if enterprise is None:
+                raise OAuthError("invalid_grant", "the issuer of the assertion is not known here")
+            found = await enterprise.verified(assertion, audience=self.issuer, now=now)
+        except InvalidAssertionError as error:
+            raise OAuthError("invalid_grant", str(error)) from None
+        except VerifierUnavailableError:
+            text = "the keys of the enterprise cannot be fetched now"
+            raise OAuthError("temporarily_unavailable", text) from None
+        if found.client_id != client.client_id:
+            raise OAuthError("invalid_grant", "the assertion is for another client")
+        resource = self._resource_in({"resource": found.resource})
+        if "resource" in form and self._resource_in(form) != resource:
+            raise OAuthError("invalid_target", "the assertion is for another resource")
+        known = self.scopes()
+        if found.scopes is not None:
+            known = set(known).intersection(found.scopes)
+        scopes = self._scopes_in(form, known)
+        # RFC 7523, section 3: the id of an assertion is accepted once.
+        key = digest_of(msgspec.json.encode((enterprise.issuer, found.assertion_id)).decode())
+        if not await self.storage.swap(
+            _ASSERTION, key, None, b"used", now=now, expires_at=found.keep_until
+        ):
+            raise OAuthError("invalid_grant", "the assertion was used before")
+        grant = Grant(
+            subject=found.subject,
+            client_id=client.client_id,
+            scopes=scopes,
+            resource=resource,
+            has_refresh=False,
+            ends_at=now + self.access_token_seconds,
+        )
+        grant_id = self.random()
+        await self._add(grant_id, grant, now=now, seconds=self.access_token_seconds)
+        return await self._with_tokens(client, grant_id, (grant, scopes), now)
 
     async def _granted(
         self, grant_id: str, form: Mapping[str, str], now: float
@@ -881,7 +947,8 @@ class Endpoints:
             scopes_supported=sorted(self.scopes()) or None,
             response_types_supported=["code"],
             response_modes_supported=["query"],
-            grant_types_supported=[*GRANT_TYPES],
+            grant_types_supported=[*self.grant_types],
+            authorization_grant_profiles_supported=[ID_JAG_PROFILE] if self.enterprises else None,
             token_endpoint_auth_methods_supported=[*AUTH_METHODS],
             revocation_endpoint=f"{self.issuer}{REVOKE}",
             revocation_endpoint_auth_methods_supported=[*AUTH_METHODS],
@@ -916,6 +983,7 @@ PAGES: Final = frozenset({AUTHORIZE, CALLBACK})
 _GRANTS: Final[Mapping[str, Callable[..., Awaitable[HttpResponse]]]] = {
     "authorization_code": Endpoints.redeem_code,
     "refresh_token": Endpoints.refresh,
+    JWT_BEARER: Endpoints.exchange_assertion,
 }
 
 

@@ -36,6 +36,7 @@ from mcp_trio._auth.authorization_endpoints import (
 from mcp_trio._auth.authorization_storage import AuthorizationStorage, SqliteStorage
 from mcp_trio._auth.challenges import checked_scopes
 from mcp_trio._auth.consent_page import HttpResponse, error_page
+from mcp_trio._auth.enterprises import Enterprise
 from mcp_trio._auth.identity_provider import CALLBACK, GRANT_ID, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import ClientDocuments, OAuthClient
@@ -230,6 +231,8 @@ class AuthorizationServer:
         scopes: The scopes, if there are more than those that tools, resources and prompts need;
             as a dict, with their descriptions for the consent page.
         clients: Clients that the operator has registered, made by `trusted_client`.
+        enterprises: Enterprises whose identity provider decides about the access of their users
+            (ID-JAG): clients of the operator with a secret exchange its assertions for tokens.
         has_registration: Whether clients may register themselves (RFC 7591).
         registrations_max: The maximum number of clients that have registered themselves.
         has_documents: Whether a client id may be the URL of a metadata document, which the server
@@ -259,6 +262,7 @@ class AuthorizationServer:
     name: str = "this server"
     scopes: Mapping[str, str] | None = attrs.field(default=None, converter=_scope_texts)
     clients: Sequence[OAuthClient] = ()
+    enterprises: Sequence[Enterprise] = ()
     has_registration: bool = True
     registrations_max: int = 10_000
     has_documents: bool = True
@@ -334,6 +338,7 @@ class AuthorizationServer:
             jwks=self.jwks,
             fetch_document=self._documents.fetch if self.has_documents else None,
             clients={client.client_id: client for client in self.clients},
+            enterprises={each.issuer: each for each in self.enterprises},
             scopes=lambda: {*own, *scopes()},
             scope_texts=own,
             name=self.name,

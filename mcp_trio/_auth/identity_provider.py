@@ -182,13 +182,15 @@ class IdentityProvider:
             return None
         found = await self._storage.get(_SESSION, digest_of(cookie), now=self._now())
         session = None if found is None else msgspec.json.decode(found, type=Session)
-        return session if session is not None and await self.is_alive(session.login_id) else None
+        if session is None or (session.login_id is None and self.keeps_tokens):
+            return None
+        return session if await self.is_alive(session.login_id) else None
 
     async def is_alive(self, login_id: str | None) -> bool:
         """Return whether a login has not ended; it ends with its tokens if they are kept."""
-        if self._tokens is None:
+        if self._tokens is None or login_id is None:
             return True
-        return login_id is not None and await self._tokens.has_login(login_id)
+        return await self._tokens.has_login(login_id)
 
     async def begin(self, asked: msgspec.Raw, cookie_digest: str) -> str:
         """Return the URL of the provider's login page, for a request that the user has allowed.

@@ -36,7 +36,13 @@ AuthMethod: TypeAlias = Literal["none", "client_secret_basic", "client_secret_po
 
 AUTH_METHODS: Final[Sequence[AuthMethod]] = ("none", "client_secret_basic", "client_secret_post")
 
-GrantType: TypeAlias = Literal["authorization_code", "refresh_token"]
+GrantType: TypeAlias = Literal[
+    "authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:jwt-bearer"
+]
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+# The grants of all clients. Those that the operator has registered with a secret may use assertions
+# as well: the assertion of another client would need its secret.
 GRANT_TYPES: Final[Sequence[GrantType]] = ("authorization_code", "refresh_token")
 
 _URIS_MAX: Final = 20
@@ -138,6 +144,7 @@ def trusted_client(
         name=name or client_id,
         secret_digest=None if secret is None else digest_of(secret),
         auth_method="none" if secret is None else "client_secret_basic",
+        grant_types=GRANT_TYPES if secret is None else (*GRANT_TYPES, JWT_BEARER),
         is_trusted=True,
     )
 

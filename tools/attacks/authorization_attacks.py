@@ -35,6 +35,7 @@ _TLS: Final = "tests/transports/http/test_tls.py"
 _DOCUMENTS: Final = "tests/auth/test_oauth_clients.py"
 _PROXY: Final = "tests/auth/test_identity_provider.py"
 _TOKENS: Final = "tests/auth/test_provider_tokens.py"
+_ENTERPRISES: Final = "tests/auth/test_enterprises.py"
 _SERVER: Final = "tests/server/http/test_authorization.py"
 
 ATTACKS: Final = (
@@ -206,6 +207,15 @@ ATTACKS: Final = (
         "a token of the provider that is passed through",
         "401",
         [f"{_TOKENS}::test_a_handler_calls_an_api_as_its_user_and_a_replay_needs_no_token"],
+    ),
+    Attack(
+        "an assertion of an enterprise that is used twice, forged, or for others",
+        "invalid_grant, or invalid_target",
+        [
+            f"{_ENTERPRISES}::test_an_assertion_is_used_once",
+            f"{_ENTERPRISES}::test_an_invalid_assertion_is_rejected",
+            f"{_ENTERPRISES}::test_only_clients_of_the_operator_with_a_secret_use_assertions",
+        ],
     ),
 )
 
