@@ -7,6 +7,7 @@
     │   └── RemoteProtocolError        the peer sent something that the protocol forbids
     ├── RequestError                   the response is a JSON-RPC error
     │   ├── AccessDenied               the sender of a request may not do this
+    │   ├── RateLimited                the sender of a request has to wait
     │   ├── ResourceNotFound           no resource has this URI
     │   └── UserRejected               the client's user declined the request
     ├── RequestTimeout                 the response did not arrive in time
@@ -44,6 +45,7 @@ RESOURCE_NOT_FOUND: Final = -32002
 SERVER_BUSY: Final = -32000
 USER_REJECTED: Final = -1
 FORBIDDEN: Final = 403  # outside of the codes that JSON-RPC and the specification reserve
+TOO_MANY_REQUESTS: Final = 429  # the same
 HEADER_MISMATCH: Final = -32020
 MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
@@ -134,6 +136,24 @@ class AccessDenied(RequestError):
         if self.scopes:
             data = {"error": "insufficient_scope", "scope": " ".join(self.scopes)}
         super().__init__(FORBIDDEN, message, data)
+
+
+class RateLimited(RequestError):
+    """The sender of a request has used up what it may use. Raise it in a handler or middleware.
+
+    The data of the error are `{"retryAfter": SECONDS}` if the time is known. The specification has
+    no code for it; over HTTP the status of a stateless response is 429, with `Retry-After` (RFC
+    6585, section 4).
+
+    Attributes:
+        retry_after: The seconds after which the request may be repeated; None if that depends on
+            other requests.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        data = None if retry_after is None else {"retryAfter": retry_after}
+        super().__init__(TOO_MANY_REQUESTS, message, data)
 
 
 class UserRejected(RequestError):

@@ -4,6 +4,7 @@ from mcp_trio._replay.live_replay import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server
 from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio._testing.faults import Fault, Faults, FaultyChannel, channel_pair
+from mcp_trio._testing.limit_stores import LIMIT_STORE_CHECKS, check_limit_store
 from mcp_trio._testing.peers import WirePeer, allow_access
 from mcp_trio._testing.simulation import (
     SimulatedRequest,
@@ -15,6 +16,7 @@ from mcp_trio.errors import MockMismatch
 
 __all__ = [
     "CHANNEL_CHECKS",
+    "LIMIT_STORE_CHECKS",
     "Fault",
     "Faults",
     "FaultyChannel",
@@ -28,6 +30,7 @@ __all__ = [
     "channel_pair",
     "check_channel",
     "check_channel_for",
+    "check_limit_store",
     "mock_client",
     "mock_server",
     "simulate",

@@ -19,7 +19,7 @@ _CHUNK: Final = 50
 _QUERY_HELP: Final = """\b
 QUERY is a list of terms, all of which match; terms with the same key are alternatives.
   tool:book method:resources/read name:weather://*   the calls; * is any text
-  error:any or tool, protocol, internal, timeout, denied, cancelled, unanswered
+  error:any or tool, protocol, internal, timeout, denied, limited, cancelled, unanswered
   user:ada trace:ID slower:2s faster:10ms            … of the same call
   text:"seat taken" or "seat taken"                  texts of errors, and indexed arguments
   kept:error effect:charge is:cut is:lossy           why it was kept; its effects; its state

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 import msgspec
+import trio
 
 from mcp_trio._client.subscriptions import notifications_in
 from mcp_trio._protocol.client_features import (
@@ -23,9 +24,10 @@ from mcp_trio._protocol.client_features import (
 )
 from mcp_trio._protocol.methods import ACKNOWLEDGED, RESOURCE_UPDATED, Method
 from mcp_trio._protocol.requests import IncomingRequest
+from mcp_trio._protocol.shares import Rate, TokenBuckets
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.session import Session
-from mcp_trio.errors import INVALID_PARAMS, RequestError, UserRejected
+from mcp_trio.errors import INVALID_PARAMS, RateLimited, RequestError, UserRejected
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from mcp_trio.types import (
     ClientCapabilities,
@@ -99,6 +101,11 @@ ElicitationCompleteCallback: TypeAlias = Callable[[str], Awaitable[None] | None]
 
 _ROOT_SCHEME: Final = "file://"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # "C:" is a drive
+_METHOD_OF_CALLBACK: Final = {
+    "sampling": "sampling/createMessage",
+    "elicitation": "elicitation/create",
+    "roots": "roots/list",
+}
 _MODES: Final = frozenset({"form", "url"})
 _LISTS: Final = ("tools", "resources", "prompts")
 
@@ -187,6 +194,22 @@ def _check_modes(_application: object, _field: object, modes: Collection[str]) -
         raise ValueError(f"elicitation_modes must contain 'form', 'url', or both, not {modes!r}")
 
 
+def rates_by_method(rates: Mapping[str, str | Rate]) -> dict[str, Rate]:
+    """Return the rates of callbacks, which the user gives by the name of the callback.
+
+    Raises:
+        ValueError: There is no such callback, or the text is no rate.
+    """
+    unknown = sorted(rates.keys() - _METHOD_OF_CALLBACK.keys())
+    if unknown:
+        known = ", ".join(_METHOD_OF_CALLBACK)
+        raise ValueError(f"callback_rates= has no callback {unknown[0]!r}: choose from {known}")
+    return {
+        _METHOD_OF_CALLBACK[name]: Rate.parse(rate) if isinstance(rate, str) else rate
+        for name, rate in rates.items()
+    }
+
+
 async def _ignore_progress(
     progress: float, total: float | None = None, message: str | None = None
 ) -> None:
@@ -203,7 +226,8 @@ class ClientApplication:
 
     Raises:
         TypeError, ValueError: `roots` is no function, and `checked_roots` rejects it.
-        ValueError: `elicitation_modes` is empty, or contains an unknown mode.
+        ValueError: `elicitation_modes` is empty, or contains an unknown mode; `rates_by_method`
+            rejects `callback_rates`.
     """
 
     log: LogCallback | None
@@ -217,10 +241,14 @@ class ClientApplication:
         default=("form",), validator=_check_modes
     )
     elicitation_complete: ElicitationCompleteCallback | None = None
+    callback_rates: Mapping[str, Rate] = attrs.field(
+        factory=dict[str, Rate], converter=rates_by_method
+    )
     limits: Limits = DEFAULT_LIMITS
     on_notification: Callable[[str, Any], None]
     """Called with the method and params of each notification, before its callback."""
     _open_elicitations: OpenElicitations = attrs.field(init=False)
+    _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._open_elicitations = OpenElicitations(self.limits.requests.elicitations_remembered_max)
@@ -250,9 +278,16 @@ class ClientApplication:
 
         Raises:
             RequestError: The server must not send this request.
+            RateLimited: The server sends such requests faster than `callback_rates` allows.
             UserRejected: The user rejects the request.
             Exception: The callback raised it, or returned a value that is no answer.
         """
+        rate = self.callback_rates.get(method)
+        if rate is not None:
+            seconds = self._buckets.take(method, rate, trio.current_time())
+            if seconds:
+                text = f"{method}: too many requests: try again in {seconds:.3f} s"
+                raise RateLimited(text, retry_after=round(seconds, 3))
         return await _REQUESTS[method](self, params, report)
 
     sends_error_texts = False  # The server need not be one that the user trusts.

@@ -98,6 +98,7 @@ from mcp_trio._protocol.methods import (
     custom_method,
     has_capability,
 )
+from mcp_trio._protocol.shares import Rate
 from mcp_trio._protocol.suggestions import checks_options, missing_attribute, unknown_option
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
@@ -186,6 +187,7 @@ class _SharedOptions(TypedDict, total=False):
     extensions: Mapping[str, Mapping[str, Any]] | None
     sampling_tools: bool
     elicitation_modes: Collection[ElicitMode]
+    callback_rates: Mapping[str, str | Rate]
     methods: Mapping[str, Any] | None
 
 
@@ -317,13 +319,18 @@ class Client:
             whether the user agrees, or the filled-in form as a mapping or an object with fields.
         elicitation_modes: The modes that `elicitation` supports: "form", "url", or both.
         elicitation_complete: Called with the id of a URL elicitation that is complete.
+        callback_rates: The rates at which the server may call `sampling`, `elicitation` and
+            `roots`, such as `{"sampling": "10/minute"}`; by default it may at any rate. Beyond it,
+            the server gets an error that says when to try again. The server is not trusted with
+            the attention of the user and the cost of the model, so hosts should set them.
 
     Raises:
         TypeError: `roots` is neither a list nor a function, `stderr` is neither "inherit" nor a
             function, or a type in `methods` cannot be decoded by msgspec.
         ValueError: A root is no `file://` URI, `methods` redefines a method of the protocol, a
             protocol version is unknown, the identifier of an extension is invalid, or `restart` is
-            given for a channel, which cannot be opened again.
+            given for a channel, which cannot be opened again. A name or rate in `callback_rates` is
+            unknown.
     """
 
     target: Target = attrs.field(converter=with_script_as_command)
@@ -363,6 +370,9 @@ class Client:
     elicitation_modes: Collection[ElicitMode] = attrs.field(default=("form",), kw_only=True)
     elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
         default=None, kw_only=True
+    )
+    callback_rates: Mapping[str, str | Rate] = attrs.field(
+        factory=dict[str, str | Rate], kw_only=True
     )
     _has_connected: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
@@ -419,6 +429,7 @@ class Client:
             elicitation=self.elicitation,
             elicitation_modes=self.elicitation_modes,
             elicitation_complete=self.elicitation_complete,
+            callback_rates=self.callback_rates,
             limits=self.limits,
             on_notification=self._on_notification,
         )

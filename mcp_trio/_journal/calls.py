@@ -4,7 +4,7 @@ A recorder that decides which sessions to keep follows the calls while they happ
 catalogue reads them from the file. Both use `CallTracker`, so both mean the same by an error.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,16 +16,16 @@ from mcp_trio._journal.records import (
     message_position,
     messages_in,
 )
-from mcp_trio.errors import RecordingError
+from mcp_trio.errors import INTERNAL_ERROR, TOO_MANY_REQUESTS, RecordingError
 
 ErrorKind = Literal[
-    "", "tool", "protocol", "internal", "timeout", "denied", "cancelled", "unanswered"
+    "", "tool", "protocol", "internal", "timeout", "denied", "limited", "cancelled", "unanswered"
 ]
 """The outcome of a call; "" for a result without `isError`.
 
 - tool: a result with `isError`; protocol: an error response;
 - internal: an unexpected exception of the handler; timeout: the handler's time was over;
-- denied: an access rule rejected the client;
+- denied: an access rule rejected the client; limited: the client has to wait;
 - cancelled: the client withdrew the request; unanswered: the recording ends before an answer.
 """
 
@@ -35,6 +35,7 @@ ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (
     "internal",
     "timeout",
     "denied",
+    "limited",
     "cancelled",
     "unanswered",
 )
@@ -45,7 +46,10 @@ TIMEOUT_TEXT: Final = "timed out: it did not finish within"
 
 _DENIED: Final = f'"{DENIED_MARK}"'.encode()
 _CANCELLED: Final = "notifications/cancelled"
-_INTERNAL_CODE: Final = -32603
+_KIND_OF_CODE: Final[Mapping[int, ErrorKind]] = {
+    INTERNAL_ERROR: "internal",
+    TOO_MANY_REQUESTS: "limited",
+}
 _LIVE_MAX: Final = 100_000
 
 
@@ -182,8 +186,7 @@ class CallTracker:
             call.duration_ns = record.time_ns - call.begin_ns
             if message.error is not None:
                 call.text = message.error.message
-                is_internal = message.error.code == _INTERNAL_CODE
-                call.error = "internal" if is_internal else "protocol"
+                call.error = _KIND_OF_CODE.get(message.error.code, "protocol")
             elif message.result is not None and message.result.is_error is True:
                 call.text = _text_of(message.result.content)
                 call.error = "internal" if call.text.startswith(INTERNAL_TEXT) else "tool"

@@ -45,6 +45,7 @@ from mcp_trio.errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MISSING_CLIENT_CAPABILITY,
+    TOO_MANY_REQUESTS,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 from mcp_trio.types import RequestId
@@ -64,6 +65,7 @@ STATUS_OF_ERROR: Final[Mapping[int, int]] = {
     HEADER_MISMATCH: 400,
     MISSING_CLIENT_CAPABILITY: 400,
     UNSUPPORTED_PROTOCOL_VERSION: 400,
+    TOO_MANY_REQUESTS: 429,
 }
 """The HTTP status of a stateless error response, by its code; otherwise the status is 200."""
 

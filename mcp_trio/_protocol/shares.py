@@ -13,8 +13,10 @@ shares in the end, and one share stays free for the next client.
 
 import functools
 import ipaddress
+import math
+import re
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -246,6 +248,18 @@ _KEYS_MAX: Final = 10_000
 # Sums of intervals may miss the exact value.
 _ROUNDING_SECONDS: Final = 1e-6
 
+_MINUTES: Final[Mapping[str, float]] = {"second": 1 / 60, "minute": 1, "hour": 60, "day": 1440}
+_SIZES: Final[Mapping[str, int]] = {
+    "": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+_RATE_TEXT: Final = re.compile(r"(\d+(?:_\d+)*(?:\.\d+)?) ?([kKMG]i?B|)/(second|minute|hour|day)")
+
 
 @attrs.frozen
 class Rate:
@@ -253,6 +267,25 @@ class Rate:
 
     per_minute: float = attrs.field(validator=attrs.validators.gt(0))
     burst: int = attrs.field(validator=attrs.validators.ge(1))
+
+    @classmethod
+    def parse(cls, text: str, burst: int | None = None) -> "Rate":
+        """Return the rate of a text such as "100/minute", "0.5/second" or "10 MB/day".
+
+        Args:
+            text: An amount, perhaps with a unit of bytes, and a second, minute, hour or day.
+            burst: The amount that may come at once; by default the amount of the text.
+
+        Raises:
+            ValueError: The text is no rate, or `burst` is less than 1.
+        """
+        match = _RATE_TEXT.fullmatch(text)
+        if match is None or match[2] not in _SIZES or not float(match[1]):
+            raise ValueError(
+                f"{text!r} is no rate: write '100/minute', '0.5/second' or '10 MB/day'"
+            )
+        amount = float(match[1]) * _SIZES[match[2]]
+        return cls(amount / _MINUTES[match[3]], math.ceil(amount) if burst is None else burst)
 
 
 @attrs.define(eq=False, repr=False)
@@ -267,23 +300,32 @@ class TokenBuckets:
         factory=OrderedDict[Hashable, float], init=False
     )
 
-    def take(self, key: Hashable, rate: Rate, now: float) -> float:
-        """Take a token from a bucket; return the seconds until there is one, or 0.
+    def take(self, key: Hashable, rate: Rate, now: float, tokens: float = 1) -> float:
+        """Take tokens from a bucket; return the seconds until there are so many, or 0.
 
         Args:
             key: The key of the bucket.
             rate: The rate at which the bucket is filled.
             now: The time of a monotonic clock, in seconds.
+            tokens: The number of tokens, at most `rate.burst`.
         """
         interval = 60 / rate.per_minute
-        full_at = max(self._full_at.get(key, now), now) + interval
+        full_at = max(self._full_at.get(key, now), now) + tokens * interval
         missing = full_at - now - rate.burst * interval
         if missing > _ROUNDING_SECONDS:
             return missing
+        self._keep(key, full_at, now)
+        return 0.0
+
+    def charge(self, key: Hashable, rate: Rate, now: float, tokens: float) -> None:
+        """Take tokens from a bucket even if it has fewer, or return tokens if the number is < 0."""
+        full_at = max(self._full_at.get(key, now), now) + tokens * 60 / rate.per_minute
+        self._keep(key, full_at, now)
+
+    def _keep(self, key: Hashable, full_at: float, now: float) -> None:
         self._full_at[key] = full_at
         self._full_at.move_to_end(key)
         while self._full_at and (
             len(self._full_at) > _KEYS_MAX or next(iter(self._full_at.values())) <= now
         ):
             self._full_at.popitem(last=False)
-        return 0.0

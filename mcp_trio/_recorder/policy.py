@@ -66,7 +66,8 @@ KEEP_REASON: Final = "keep"  # a handler has called `ctx.keep`, with a reason of
 
 # The errors that are reasons of their own, and those that are none.
 _NAMED_ERRORS: Final = frozenset({"timeout", "denied"})
-_NO_ERRORS: Final = frozenset({"cancelled", "unanswered"})
+# One client could fill the disk with sessions in which it has to wait.
+_NO_ERRORS: Final = frozenset({"limited", "cancelled", "unanswered"})
 
 _CURRENT_HEADERS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar(
     "mcp_trio_request_headers", default=None

@@ -146,6 +146,7 @@ class Locks:
                 run=functools.partial(limiter.acquire_on_behalf_of, holder),
                 codec=NO_RESULT,
                 run_in_replay=acquire_again,
+                is_counted=False,
             )
             await perform(handling, effect)
         except BaseException:
@@ -343,6 +344,7 @@ class Context(BaseContext):
             arguments=functools.partial(encode_body, {"seconds": seconds}),
             run=functools.partial(trio.sleep, seconds),
             codec=NO_RESULT,
+            is_counted=False,
         )
         await perform(self._handling, effect)
 
@@ -609,15 +611,23 @@ class Context(BaseContext):
     async def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """Send a log message to the client, if `level` is at least `log_level`.
 
+        A message beyond the rate of a `LogLimit` of `mcp_trio.middleware` is dropped.
+
         Raises:
             ValueError: The level is unknown.
         """
 
-        def make() -> LoggingMessageParams | None:
+        def is_wanted() -> bool:
             severity, least = SEVERITY.get(level), self.log_level
             if severity is None:
                 raise ValueError(f"unknown level {level!r}: choose from {', '.join(SEVERITY)}")
-            if least is None or severity < SEVERITY[least]:
+            return least is not None and severity >= SEVERITY[least]
+
+        may_log = self._handling.may_log
+        is_dropped = may_log is not None and is_wanted() and not may_log(self._handling)
+
+        def make() -> LoggingMessageParams | None:
+            if is_dropped or not is_wanted():
                 return None
             return LoggingMessageParams(level=level, data=data, logger=logger)
 

@@ -7,6 +7,7 @@ the same application as an ASGI application.
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -350,22 +351,26 @@ class McpEndpoint:
             last_event_id=partial(channel.last_event_id, stream) if primes else None,
             # Other errors of sessions have the status 200.
             status_of=None if self.protected is None else _status_of_denial,
-            challenge_of=self._challenge_of(pending),
+            challenge_of=self._headers_of_error(pending),
             prefers_events=self.streams_answers,
             why_unanswered=why_unanswered,
         )
 
-    def _challenge_of(self, pending: PendingRequest) -> Callable[[Any], Headers] | None:
-        """Return the function that makes the challenge for an error that a scope would prevent."""
+    def _headers_of_error(self, pending: PendingRequest) -> Callable[[Any], Headers]:
+        """Return the function that makes the headers for the data of an error.
+
+        They are a challenge if a scope would prevent the error, or the time to wait.
+        """
         protected = self.protected
-        if protected is None:
-            return None
 
-        def challenge(data: Any) -> Headers:
-            scopes = _scopes_in(data)
-            return [] if not scopes else [protected.step_up(pending.request, scopes)]
+        def headers(data: Any) -> Headers:
+            scopes = [] if protected is None else _scopes_in(data)
+            if scopes and protected is not None:
+                return [protected.step_up(pending.request, scopes)]
+            wait = _seconds_to_wait_in(data)
+            return [] if wait is None else [("Retry-After", str(math.ceil(wait)))]
 
-        return challenge
+        return headers
 
     # Stateless requests.
 
@@ -405,7 +410,7 @@ class McpEndpoint:
                 else STATUS_OF_ERROR.get(code)
                 or (HTTPStatus.OK if is_open else _status_of_denial(code))
             ),
-            challenge_of=self._challenge_of(pending),
+            challenge_of=self._headers_of_error(pending),
             why_unanswered=lambda: (
                 closing if self.runtime.is_closing else _stateless_session_lost
             )(slot.id),
@@ -446,6 +451,14 @@ def _scopes_in(data: Any) -> list[str]:
     if members.get("error") != INSUFFICIENT_SCOPE:
         return []
     return str(members.get("scope", "")).split()
+
+
+def _seconds_to_wait_in(data: Any) -> float | None:
+    """Return the seconds in the data of a `RateLimited`; None if it has none."""
+    members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    seconds = members.get("retryAfter")
+    is_time = isinstance(seconds, int | float) and 0 <= seconds < math.inf
+    return seconds if is_time else None
 
 
 def _status_of_denial(code: int) -> int:

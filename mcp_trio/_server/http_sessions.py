@@ -34,7 +34,7 @@ from mcp_trio._jsonrpc.messages import Decoder
 from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.metadata import Capabilities
-from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares
+from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares, network_of
 from mcp_trio._recorder.writer import RecordTarget
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
@@ -309,6 +309,7 @@ class Sessions:
             transport,
             has_one_stream=transport != "http",
             events=None if make is None else make(session_id),
+            network=network_of(address),
         )
         opened = HttpSession(session_id, channel, principal, client, trio.current_time(), self)
         self._open[opened.id] = self._unused.setdefault(client, {})[opened.id] = opened

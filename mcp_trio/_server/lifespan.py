@@ -249,6 +249,7 @@ class LifespanRun:
     lane: Lane = attrs.field(init=False)
     journal: HandlerJournal | None = attrs.field(default=None, init=False)
     random: Random | None = attrs.field(default=None, init=False)
+    effects: int = attrs.field(default=0, init=False)
     value: Any = attrs.field(default=None, init=False)
     variables: Variables | None = attrs.field(default=None, init=False)
     has_ended: bool = attrs.field(default=False, init=False)

@@ -6,7 +6,6 @@ replayed, like what the handler does.
 """
 
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -16,10 +15,9 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.shares import Rate, TokenBuckets
 from mcp_trio._server.context import Context
 from mcp_trio._server.introspection import name_of
-from mcp_trio.errors import SERVER_BUSY, RequestError, ToolError
+from mcp_trio.errors import ToolError
 from mcp_trio.types import CallToolParams, CallToolResult
 
 logger = logging.getLogger("mcp_trio")
@@ -148,44 +146,6 @@ class LogRequests:
                 },
             )
         return result
-
-
-@attrs.define(eq=False)
-class RateLimit:
-    """A middleware that rejects calls of tools beyond a rate, for each principal.
-
-    The decision is recorded, so that a replay of one session repeats it without the others.
-
-    Attributes:
-        calls_per_second: The rate that a principal may call tools at in the long run.
-        burst: The number of calls that may come at once.
-    """
-
-    calls_per_second: float = attrs.field(validator=attrs.validators.gt(0))
-    burst: int = attrs.field(default=10, validator=attrs.validators.ge(1))
-    _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
-
-    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
-        """Run the request, or reject it.
-
-        Raises:
-            RequestError: The principal has no call left; the text says when it has one.
-        """
-        if request.context is not None and request.method == "tools/call":
-            seconds = await request.context.effect(self._seconds_to_wait, request.context.principal)
-            if seconds > 0:
-                raise RequestError(
-                    SERVER_BUSY,
-                    f"too many calls: try again in {seconds:g} s",
-                    {"retryAfterSeconds": seconds},
-                )
-        return await call_next(request)
-
-    async def _seconds_to_wait(self, principal: str | None) -> float:
-        """Take a token of the principal's bucket; return the seconds until there is one, or 0."""
-        rate = Rate(per_minute=self.calls_per_second * 60, burst=self.burst)
-        seconds = self._buckets.take(principal, rate, time.monotonic())
-        return math.ceil(seconds * 1000) / 1000
 
 
 @attrs.define(eq=False)

@@ -71,6 +71,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
         codec: Converts the value.
         run_in_replay: Runs in a replay in place of the effect, if the recorded effect succeeded:
             for example, takes the same lock. A resumable handler runs such an effect in each round.
+        is_counted: Whether it counts for `EffectCaller.effects`.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
     run: Callable[[], Any]
     codec: Codec[Result]
     run_in_replay: Callable[[], Awaitable[object]] | None = None
+    is_counted: bool = True
 
     def command(self, *, is_cancelled: bool) -> bytes:
         """Return the body of the `cmd` record."""
@@ -427,7 +429,8 @@ def _with_journal(
 
     run = effect.run if earlier is None else repeat
     try:
-        yield msgspec.structs.replace(effect, run=run, codec=codec)
+        is_counted = effect.is_counted and earlier is None
+        yield msgspec.structs.replace(effect, run=run, codec=codec, is_counted=is_counted)
     except (trio.Cancelled, RequestAbandoned):
         journal.keep(operation_id, "cxl", None)
         raise
@@ -455,6 +458,7 @@ class _InsideEffect:
     __slots__ = ("_innermost", "_operation", "_running", "_tokens")
 
     def __init__(self, caller: EffectCaller, effect: Effect[Any], lane: Lane | None) -> None:
+        caller.effects += effect.is_counted
         self._operation = operation(lane)
         self._running = RunningEffect(caller, effect.name)
         self._innermost = lane if caller.journal is None else lane or caller.journal.current_lane()

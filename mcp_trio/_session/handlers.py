@@ -69,10 +69,12 @@ class EffectCaller(Protocol):
     Attributes:
         journal: The operations of a resumable handler in all its rounds; None for other code.
         random: The random number generator of code that is not recorded, made on first use.
+        effects: The number of effects that ran so far, without those of the engine itself.
     """
 
     journal: HandlerJournal | None
     random: Random | None
+    effects: int
 
     @property
     def sequencer(self) -> Sequencer:
@@ -153,6 +155,8 @@ class Handling(msgspec.Struct, eq=False):
             cancelled.
         sends_error_texts: Whether the peer receives the text of the exception that the handler
             raised; None: as the application says.
+        effects: The number of effects that ran so far, without those of the engine itself.
+        may_log: Returns whether the next log message may be sent to the peer; None: all may.
     """
 
     session: "Session"
@@ -171,6 +175,8 @@ class Handling(msgspec.Struct, eq=False):
     final_message: bytes | None = None
     response: bytes | None = None
     sends_error_texts: bool | None = None
+    effects: int = 0
+    may_log: Callable[["Handling"], bool] | None = None
     _scope: trio.CancelScope | None = None
     _notifications: int = 0
 

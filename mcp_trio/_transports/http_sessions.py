@@ -161,11 +161,13 @@ class SessionChannel(RoutedChannel):
             the stream of the GET, and streams cannot be resumed.
         events: The store of sent events for clients that reconnect. By default, a
             `MemoryEventStore` is made when the first event is to be kept.
+        network: The network of the client that opened the session; None if it is unknown.
         standalone: The stream of the GET, for messages that belong to no request.
     """
 
     has_one_stream: bool = False
     events: EventStore | None = None
+    network: str | None = None
     standalone: ResponseStream = attrs.field(init=False)
     _numbered: dict[int, ResponseStream] = attrs.field(
         factory=dict[int, ResponseStream], init=False
@@ -363,7 +365,13 @@ class StatelessRequest:
 
 @attrs.define(eq=False, repr=False)
 class StatelessChannel(RoutedChannel):
-    """The channel of all stateless requests to one server."""
+    """The channel of all stateless requests to one server.
+
+    Attributes:
+        networks: The networks of the clients by their numbers.
+    """
+
+    networks: dict[int, str | None] = attrs.field(factory=dict[int, str | None], init=False)
 
     _open: dict[RequestId, StatelessRequest] = attrs.field(
         factory=dict[RequestId, StatelessRequest], init=False
@@ -415,7 +423,8 @@ class StatelessChannel(RoutedChannel):
             number = self._clients_seen
             self._clients_seen += 1
             if len(clients) >= self.limits.http.clients_remembered_max:
-                del clients[next(iter(clients))]
+                del self.networks[clients.pop(next(iter(clients)))]
+            self.networks[number] = network
         clients[network] = number
         return number
 

@@ -64,6 +64,7 @@ class SocketChannel(LineChannel):
         peer: The facts about the peer.
         auth: At the server's end: the client as `authorize` has authenticated it.
         is_first_byte_checked: Whether the first byte was checked, as a server does.
+        network: At the server's end: the network of the client; None for a Unix socket.
     """
 
     socket: ConnectedSocket
@@ -71,6 +72,7 @@ class SocketChannel(LineChannel):
     peer: PeerCredentials
     auth: AuthInfo | None = None
     is_first_byte_checked: bool = True
+    network: str | None = attrs.field(default=None, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
     _closed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -344,7 +346,7 @@ class SocketHost:
             await trio.aclose_forcefully(stream)
             return
         channel = _channel(stream, transport=self.transport, name="the client", limits=self.limits)
-        channel.is_first_byte_checked = False
+        channel.is_first_byte_checked, channel.network = False, network
         self._shares.take(network)
         try:
             await self._serve(channel)

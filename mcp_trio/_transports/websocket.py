@@ -22,6 +22,7 @@ from mcp_trio._jsonrpc.channel_messages import AuthInfo, with_sender
 from mcp_trio._jsonrpc.lines import Oversized, one_line
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.shares import network_of
 from mcp_trio._protocol.websocket import (
     CloseCode,
     chosen_subprotocol,
@@ -126,6 +127,7 @@ class WebSocketChannel:
         auth: At a server, the client as it has been authenticated.
         expires_at: The time, of Trio's clock, at which the client's token expires. The WebSocket is
             then closed with code 1008 (policy violation).
+        network: At a server, the network of the client; None if it is unknown.
         rejection: The error to raise if the peer has closed with code 1008 (policy violation).
     """
 
@@ -134,6 +136,7 @@ class WebSocketChannel:
     name: str
     auth: AuthInfo | None = None
     expires_at: float = math.inf
+    network: str | None = attrs.field(default=None, init=False)
     rejection: ConnectionLost | None = attrs.field(default=None, init=False)
     _socket: MessageSocket = attrs.field(alias="socket")
     _limits: Limits = attrs.field(alias="limits")
@@ -414,10 +417,12 @@ async def accept_websocket(
     expires_at = math.inf
     if admitted.auth is not None and admitted.auth.expires_at is not None:
         expires_at = trio.current_time() + admitted.auth.expires_at - time.time()
-    return await start_channel(
+    channel = await start_channel(
         upgrade.opened(chosen_subprotocol(admitted)),
         name=admitted.client or "the client",
         auth=admitted.auth,
         expires_at=expires_at,
         limits=limits,
     )
+    channel.network = network_of(admitted.client)
+    return channel

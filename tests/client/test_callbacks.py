@@ -15,11 +15,12 @@ import trio.testing
 from mcp_trio import Client, ConnectionLost, Limits, RequestError, UserRejected
 from mcp_trio import types as t
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio.errors import LocalProtocolError
+from mcp_trio.errors import LocalProtocolError, RemoteProtocolError
 from mcp_trio.limits import RequestLimits
+from mcp_trio.middleware import Rate
 from tests.client.conftest import OLD, connected, text, text_of_result
 from tests.client.server_requests import asked, check_rejected
-from tests.client.stateless import legacy_client
+from tests.client.stateless import legacy_client, stateless_client
 
 MESSAGE = t.LoggingMessageParams(level="info", data={"sea": "calm"}, logger="weather")
 
@@ -1206,3 +1207,82 @@ async def test_content_for_a_url_elicitation_is_never_sent_elicitation_by_protoc
         elicitation_modes=BOTH,
     )
     check_rejected(answer, protocol_version, INTERNAL_ERROR, (TypeError, ValueError))
+
+
+# Rates
+
+
+@pytest.mark.requirement("ELIC-50", "SAMP-28")
+@pytest.mark.parametrize("protocol_version", OLD)
+async def test_requests_of_a_server_beyond_the_rate_are_rejected(
+    nursery, protocol_version, autojump_clock
+):
+    asked_of_user = []
+
+    def sampling(params):
+        asked_of_user.append(params)
+        return "ebb"
+
+    rates = {"sampling": "6/minute", "roots": "1/hour"}
+    client, server = await legacy_client(
+        nursery,
+        protocol_version=protocol_version,
+        sampling=sampling,
+        roots=["file:///sea"],
+        callback_rates=rates,
+    )
+    for number in range(8):
+        await server.peer.send_request("sampling/createMessage", ASKED, id=f"s{number}")
+    await server.peer.send_request("roots/list", None, id="r0")
+    await server.peer.send_request("roots/list", None, id="r1")
+    await trio.testing.wait_all_tasks_blocked()
+    rejected = {it["id"]: it["error"] for it in server.requests if "error" in it}
+    assert rejected.keys() == {"s6", "s7", "r1"}
+    assert len(asked_of_user) == 6
+    assert rejected["s6"] == {
+        "code": 429,
+        "message": "sampling/createMessage: too many requests: try again in 10.000 s",
+        "data": {"retryAfter": 10.0},
+    }
+    await trio.sleep(10)
+    await server.peer.send_request("sampling/createMessage", ASKED, id="s8")
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(asked_of_user) == 7
+    await client.aclose()
+
+
+@pytest.mark.requirement("ELIC-50")
+async def test_input_requests_beyond_the_rate_end_the_call(nursery):
+    asked_of_user = []
+
+    def elicitation(params):
+        asked_of_user.append(params)
+        return False
+
+    question = {"method": "elicitation/create", "params": ASKED_ELICITATION}
+    needed = {"resultType": "input_required", "inputRequests": {"a": question, "b": question}}
+    client, _ = await stateless_client(
+        nursery,
+        answers={"tools/call": lambda _params: needed},
+        elicitation=elicitation,
+        callback_rates={"elicitation": Rate(per_minute=1, burst=1)},
+    )
+    with pytest.raises(RemoteProtocolError, match="too many requests: try again in"):
+        await client.call_tool("tide")
+    assert len(asked_of_user) == 1
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("rates", "text"),
+    [
+        (
+            {"log": "1/minute"},
+            "callback_rates= has no callback 'log': choose from sampling, elicit",
+        ),
+        ({"roots": "often"}, "'often' is no rate"),
+    ],
+)
+def test_a_rate_of_no_callback_is_rejected(rates, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        Client("http://127.0.0.1:1", callback_rates=rates)

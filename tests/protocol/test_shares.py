@@ -1,7 +1,7 @@
 """The shares of clients in places, and the queue of their requests."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -318,3 +318,70 @@ def test_the_bucket_that_was_not_used_for_longest_is_forgotten_if_there_are_too_
         assert buckets.take(key, rate, 0) == 0
     assert buckets.take("second", rate, 0) > 0
     assert buckets.take("first", rate, 0) == 0
+
+
+def test_tokens_are_taken_together_or_not_at_all():
+    buckets, rate = TokenBuckets(), Rate(per_minute=60, burst=3)
+    assert buckets.take("a", rate, 100, 2) == 0
+    assert buckets.take("a", rate, 100, 2) == pytest.approx(1)
+    assert buckets.take("a", rate, 100, 1) == 0
+    assert buckets.take("a", rate, 100, 0.5) == pytest.approx(0.5)
+
+
+def test_a_charge_beyond_the_bucket_is_made_up_for():
+    buckets, rate = TokenBuckets(), Rate(per_minute=60, burst=3)
+    buckets.charge("a", rate, 100, 5)
+    assert buckets.take("a", rate, 100) == pytest.approx(3)
+    buckets.charge("a", rate, 100, -4)
+    assert buckets.take("a", rate, 100, 2) == 0
+    assert buckets.take("a", rate, 100) == pytest.approx(1)
+
+
+def test_full_buckets_are_forgotten():
+    buckets, rate = TokenBuckets(), Rate(per_minute=60, burst=3)
+    for key in range(100):
+        buckets.take(key, rate, 100)
+    buckets.take("late", rate, 102)
+    assert list(buckets._full_at) == ["late"]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2), st.integers(1, 4)), max_size=60),
+    st.floats(1, 600),
+    st.integers(4, 20),
+)
+def test_no_client_gets_more_than_the_burst_and_the_rate(requests, per_minute, burst):
+    buckets, rate, now, taken = TokenBuckets(), Rate(per_minute, burst), 0.0, 0
+    for pause, tokens in requests:
+        now += pause
+        seconds = buckets.take("a", rate, now, tokens)
+        if not seconds:
+            taken += tokens
+        assert taken <= burst + now * per_minute / 60 + 1e-3
+        if seconds:
+            taken += tokens
+            now += seconds
+            assert not buckets.take("a", rate, now, tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "per_minute", "burst"),
+    [
+        ("100/minute", 100, 100),
+        ("0.5/second", 30, 1),
+        ("2.5/hour", 2.5 / 60, 3),
+        ("1_000/day", 1000 / 1440, 1000),
+        ("10 MB/day", 10**7 / 1440, 10**7),
+        ("1.5KiB/second", 92160, 1536),
+    ],
+)
+def test_a_text_is_read_as_a_rate(text, per_minute, burst):
+    rate = Rate.parse(text)
+    assert (rate.per_minute, rate.burst) == (pytest.approx(per_minute), burst)
+    assert Rate.parse(text, burst=7) == Rate(rate.per_minute, 7)
+
+
+@pytest.mark.parametrize("text", ["", "100", "100/month", "-1/minute", "1e3/minute", "0/day"])
+def test_another_text_is_no_rate(text):
+    with pytest.raises(ValueError, match="is no rate: write '100/minute'"):
+        Rate.parse(text)

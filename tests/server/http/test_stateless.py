@@ -1,13 +1,16 @@
 """Stateless requests over HTTP."""
 
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
 
-from mcp_trio import Context, Limits, Server
+from mcp_trio import Client, Context, Limits, RequestError, Server
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SUBSCRIPTION_ID
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.limits import HttpLimits
+from mcp_trio.middleware import ConcurrencyLimit, RateLimit
 from tests.server.http.conftest import (
     BOTH,
     STATELESS,
@@ -384,3 +387,72 @@ async def test_an_argument_repeated_in_a_header_must_match(
     assert answer.status == status, answer.answer_body
     if status == 400:
         assert answer.json["error"]["code"] == -32020
+
+
+def limited(server):
+    server.middleware(RateLimit("2/hour"))
+    server.middleware(ConcurrencyLimit(1, methods=["prompts/get"]))
+
+    @server.prompt
+    async def wait(*, ctx: Context) -> str:
+        await ctx.sleep(1)
+        return "waited"
+
+    return server
+
+
+@pytest.mark.parametrize("accept", [BOTH, JSON])
+async def test_a_rate_limited_request_gets_429_and_the_time_to_wait(
+    open_site, ended, accept, autojump_clock
+):
+    site = await open_site(limited(harbour(ended)))
+    for _ in range(2):
+        assert (await site.ask_stateless(call("tide"), accept=accept)).status == 200
+    answer = await site.ask_stateless(call("tide", id=7), accept=accept)
+    assert (answer.status, answer.headers["retry-after"]) == (429, "1800")
+    assert answer.headers["content-type"] == JSON
+    error = answer.json["error"]
+    assert (answer.json["id"], error["code"]) == (7, 429)
+    assert error["data"] == {"retryAfter": pytest.approx(1800, abs=1)}
+    assert (await site.ask_stateless(request("tools/list"))).status == 200
+
+
+async def test_without_a_time_to_wait_there_is_no_retry_after(open_site, ended, autojump_clock):
+    site = await open_site(limited(harbour(ended)))
+    first = site.begin_stateless(request("prompts/get", {"name": "wait"}, 1))
+    await trio.sleep(0.05)
+    answer = await site.ask_stateless(request("prompts/get", {"name": "wait"}, 2))
+    assert (answer.status, "retry-after" in answer.headers) == (429, False)
+    assert (await first.rest())[-1]["id"] == 1
+
+
+async def test_clients_at_other_addresses_have_limits_of_their_own(
+    open_site, ended, autojump_clock
+):
+    site = await open_site(limited(harbour(ended)))
+    statuses = [
+        (await site.ask_stateless(call("tide"), client=client)).status
+        for client in ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"] * 2
+    ]
+    # Hosts of one network of IPv6 are one client.
+    assert statuses == [200, 200, 200, 200, 200, 200, 429, 429]
+    # The runtime tells apart as many clients as it remembers, also in sessions.
+    session = await site.open(client="192.0.2.1")
+    answer = await session.ask(call("tide"))
+    assert (answer.status, answer.json["error"]["code"]) == (200, 429)
+    answer = await (await site.open(client="192.0.2.9")).ask(call("tide"))
+    assert text(answer.json) == "high"
+
+
+@pytest.mark.real_time
+async def test_a_client_reads_the_time_to_wait_from_a_429(nursery, ended):
+    url = await nursery.start(partial(limited(harbour(ended)).serve_http, port=0))
+    async with Client(url) as client:
+        for _ in range(2):
+            assert (await client.call_tool("tide")).content[0].text == "high"
+    # The WebSocket comes from the same address.
+    for target in (url, url.replace("http", "ws", 1).removesuffix("mcp") + "ws"):
+        async with Client(target) as client:
+            with pytest.raises(RequestError, match="code 429") as caught:
+                await client.call_tool("tide")
+            assert 1700 < caught.value.data["retryAfter"] <= 1800

@@ -1,0 +1,539 @@
+"""Limits per caller, as middleware: rates, requests at once, quotas, and log messages.
+
+A rejection is a JSON-RPC error, also for a tool: the client program has to wait, and is told how
+long. A result with `isError` would go to the model, which cannot wait and would call again.
+
+Each decision is an effect of the request, whose arguments are the settings of the limit. So a
+replay repeats the recorded decision, and a changed limit is a divergence at the request concerned.
+The caller and the amounts are not recorded: redaction could change them.
+
+https://modelcontextprotocol.io/specification/2025-11-25/server/tools#security-considerations
+"""
+
+import math
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+from weakref import WeakKeyDictionary
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._journal.records import encode_body
+from mcp_trio._protocol.shares import Rate, TokenBuckets
+from mcp_trio._protocol.uri_templates import UriError
+from mcp_trio._server.context import Context
+from mcp_trio._server.effects import NO_RESULT, JsonCodec
+from mcp_trio._server.middleware import CallNext, MiddlewareRequest
+from mcp_trio._session.effects import Codec, Effect, perform, perform_without_waiting
+from mcp_trio._session.handlers import Handling
+from mcp_trio._session.session import Session
+from mcp_trio._transports.peer_log import PeerLog
+from mcp_trio.errors import RateLimited
+
+T = TypeVar("T")
+
+Per: TypeAlias = Literal["user", "client", "session", "tool"]
+"""What a limit counts separately.
+
+- "user": the principal; without authentication the network of the client, or else the session.
+- "client": the OAuth client of the token; without one as "user".
+- "session": the session; for stateless requests over HTTP, which have none, as "user".
+- "tool": the tool, prompt or resource.
+"""
+
+LIMITED_METHODS: Final = ("tools/call", "resources/read", "prompts/get", "completion/complete")
+"""The methods that run users' handlers, and are limited by default."""
+
+
+# Stores -----------------------------------------------------------------------------------------
+
+
+class LimitStore(Protocol):
+    """The state of limits, by key. `mcp_trio.testing.check_limit_store` checks an implementation.
+
+    A store that several servers share makes their limits common. Keys are texts, up to a few
+    hundred characters; a store forgets those that are full buckets or have no holder.
+    """
+
+    async def take(self, key: str, rate: Rate, tokens: float) -> float:
+        """Take tokens from a bucket that holds `rate.burst`; return the seconds to wait, or 0.
+
+        If there are not so many, nothing is taken, and they are there after these seconds.
+        """
+        ...
+
+    async def charge(self, key: str, rate: Rate, tokens: float) -> None:
+        """Take tokens even if the bucket has fewer; a negative number is returned to it."""
+        ...
+
+    async def enter(self, key: str, places: int) -> str | None:
+        """Take one of the places of a key; return its holder, or None if all are taken.
+
+        The store may give the place back when its holder has not left after a long time, because
+        the holder's process has ended.
+        """
+        ...
+
+    async def leave(self, key: str, holder: str) -> None:
+        """Give a place back. A holder that has no place any more changes nothing."""
+        ...
+
+
+@attrs.define(eq=False, repr=False)
+class MemoryLimitStore:
+    """A `LimitStore` of one process; at most 10,000 buckets, of which full ones are forgotten."""
+
+    _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
+    _holders: dict[str, set[str]] = attrs.field(factory=dict[str, set[str]], init=False)
+    _entered: int = attrs.field(default=0, init=False)
+
+    async def take(self, key: str, rate: Rate, tokens: float) -> float:
+        """Take tokens from a bucket; return the seconds to wait, or 0."""
+        return self._buckets.take(key, rate, trio.current_time(), tokens)
+
+    async def charge(self, key: str, rate: Rate, tokens: float) -> None:
+        """Take tokens even if the bucket has fewer; a negative number is returned to it."""
+        self._buckets.charge(key, rate, trio.current_time(), tokens)
+
+    async def enter(self, key: str, places: int) -> str | None:
+        """Take one of the places of a key; return its holder, or None if all are taken."""
+        holders = self._holders.get(key, set())
+        if len(holders) >= places:
+            return None
+        self._entered += 1
+        holder = str(self._entered)
+        holders.add(holder)
+        self._holders[key] = holders
+        return holder
+
+    async def leave(self, key: str, holder: str) -> None:
+        """Give a place back."""
+        holders = self._holders.get(key, set())
+        holders.discard(holder)
+        if not holders:
+            self._holders.pop(key, None)
+
+
+# Callers ----------------------------------------------------------------------------------------
+
+
+def _checked_per(per: str | Collection[str]) -> tuple[str, ...]:
+    """Return the parts of a key.
+
+    Raises:
+        ValueError: There is none, or one is unknown.
+    """
+    parts = (per,) if isinstance(per, str) else tuple(per)
+    unknown = [each for each in parts if each not in get_args(Per)]
+    if unknown or not parts:
+        known = ", ".join(get_args(Per))
+        raise ValueError(f"per={per!r} is no caller: write one or more of {known}")
+    return parts
+
+
+# The sessions that limits tell apart. The ids are random, so that servers can share a store.
+_SESSION_IDS: Final = WeakKeyDictionary[Session, str]()
+
+
+def _user(context: Context) -> str:
+    return f"user {context.principal}" if context.principal else _network(context)
+
+
+def _client(context: Context) -> str:
+    auth = context.auth
+    return _user(context) if auth is None or auth.client is None else f"client {auth.client}"
+
+
+def _session(context: Context) -> str:
+    session = _handling(context).session
+    if hasattr(session.channel, "networks"):
+        return _user(context)
+    if session not in _SESSION_IDS:
+        _SESSION_IDS[session] = uuid.uuid4().hex
+    return f"session {_SESSION_IDS[session]}"
+
+
+def _network(context: Context) -> str:
+    """Return the network of a client; a session with unknown network, as over stdio, is its own."""
+    handling = _handling(context)
+    channel: Any = handling.session.channel
+    if hasattr(channel, "networks"):  # one channel has the stateless requests of all clients
+        return f"network {channel.networks.get(handling.request.client)}"
+    network = getattr(channel, "network", None)
+    return _session(context) if network is None else f"network {network}"
+
+
+_CALLERS: Final[Mapping[str, Callable[[Context], str]]] = {
+    "user": _user,
+    "client": _client,
+    "session": _session,
+}
+
+
+def _handling(context: Context) -> Handling:
+    return context._handling  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def _entry(request: MiddlewareRequest, context: Context) -> str:
+    """Return the name of the registered tool or prompt, or the URI or template of the resource.
+
+    The name of the method if there is none: clients may invent any number of names.
+    """
+    served = context._served  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    registry, name = served.registry, request.name or ""
+    found: Any = None
+    if request.method == "tools/call":
+        found = registry.tools.get(name)
+    elif request.method == "prompts/get":
+        found = registry.prompts.get(name)
+    elif request.method == "resources/read":
+        with suppress(UriError):
+            found = (registry.find_resource(name) or (None,))[0]
+    return request.method if found is None else found.key
+
+
+# Limits -----------------------------------------------------------------------------------------
+
+
+def _as_rate(rate: str | Rate) -> Rate:
+    return Rate.parse(rate) if isinstance(rate, str) else rate
+
+
+@attrs.define(eq=False, repr=False)
+class _Scope:
+    """The requests that a limit applies to, the callers that it tells apart, and its store.
+
+    Attributes:
+        title: The name of the limit in records.
+        settings: What the limit is set to, for records; a change is a divergence.
+    """
+
+    title: str
+    per: tuple[str, ...]
+    methods: Collection[str]
+    store: LimitStore
+    settings: Mapping[str, Any]
+
+    def context_of(self, request: MiddlewareRequest) -> Context | None:
+        """Return the context of a request that the limit applies to."""
+        return request.context if request.method in self.methods else None
+
+    def key(self, request: MiddlewareRequest, context: Context) -> str:
+        """Return the key of a request in the store: of the server, the limit and the caller."""
+        parts = [
+            _entry(request, context) if each == "tool" else _CALLERS[each](context)
+            for each in self.per
+        ]
+        settings = " ".join(str(each) for each in self.settings.values())
+        return "\n".join([context.server.name, self.title, settings, *parts])
+
+    def effect(
+        self,
+        run: Callable[[], Awaitable[T] | T],
+        codec: Codec[T],
+        *,
+        step: str = "",
+        again: Callable[[], Awaitable[object]] | None = None,
+        **more: Any,
+    ) -> Effect[T]:
+        """Return a step of the limit as an effect of the request."""
+        return Effect(
+            name=f"{self.title}{step}",
+            arguments=partial(encode_body, {**self.settings, "per": self.per, **more}),
+            run=run,
+            codec=codec,
+            again=again,
+            is_counted=False,
+        )
+
+    @property
+    def text(self) -> str:
+        """The callers, for errors."""
+        return " and ".join(self.per)
+
+
+_SECONDS: Final = JsonCodec[float](float)
+_HOLDER: Final = JsonCodec[str | None](str | None)
+
+
+def _limited(text: str, seconds: float) -> RateLimited:
+    return RateLimited(f"{text}: try again in {seconds:g} s", retry_after=seconds)
+
+
+def _rounded_up(seconds: float) -> float:
+    return math.ceil(seconds * 1000) / 1000
+
+
+@attrs.define(eq=False, repr=False)
+class RateLimit:
+    """A middleware that rejects requests beyond a rate: a token bucket for each caller.
+
+    Args:
+        rate: The rate in the long run, such as "100/minute"; or a `Rate`.
+        per: What is limited separately: "user", "client", "session" or "tool", or several of them
+            together, such as `("user", "tool")`; see `Per`.
+        burst: The requests that may come at once; by default the amount in `rate`.
+        cost: The tokens that a request takes, by name of the tool or prompt, URI or template of the
+            resource, or method; 1 by default. Requests that cost 0 are not limited.
+        methods: The methods that are limited.
+        store: The state; by default in memory, for this limit in this process.
+
+    Raises:
+        ValueError: The rate, `per` or `burst` is invalid, or a cost is more than `burst`, so that
+            the request could never be made.
+    """
+
+    rate: str | Rate
+    per: str | Collection[str] = attrs.field(default="user", kw_only=True)
+    burst: int | None = attrs.field(default=None, kw_only=True)
+    cost: Mapping[str, float] = attrs.field(factory=dict[str, float], kw_only=True)
+    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
+    store: LimitStore = attrs.field(factory=MemoryLimitStore, kw_only=True)
+    _rate: Rate = attrs.field(init=False)
+    _scope: _Scope = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the options."""
+        rate = _as_rate(self.rate)
+        self._rate = rate = rate if self.burst is None else attrs.evolve(rate, burst=self.burst)
+        for name, cost in self.cost.items():
+            if not 0 <= cost <= rate.burst:
+                raise ValueError(
+                    f"{name!r} costs {cost:g}: it has to be from 0 to the burst, {rate.burst}"
+                )
+        settings = {"per_minute": rate.per_minute, "burst": rate.burst}
+        self._scope = _Scope(
+            "RateLimit", _checked_per(self.per), self.methods, self.store, settings
+        )
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Run the request, or reject it.
+
+        Raises:
+            RateLimited: The caller has too few tokens left; the error says when to try again.
+        """
+        context, scope = self._scope.context_of(request), self._scope
+        cost = 1.0 if context is None else self._cost(request, context)
+        if context is None or not cost:
+            return await call_next(request)
+
+        async def take() -> float:
+            key = scope.key(request, context)
+            return _rounded_up(await self.store.take(key, self._rate, cost))
+
+        seconds = await perform(_handling(context), scope.effect(take, _SECONDS, cost=cost))
+        if seconds > 0:
+            text = f"too many requests ({self._text} per {scope.text})"
+            raise _limited(text, seconds)
+        return await call_next(request)
+
+    @property
+    def _text(self) -> str:
+        return self.rate if isinstance(self.rate, str) else f"{self.rate.per_minute:g}/minute"
+
+    def _cost(self, request: MiddlewareRequest, context: Context) -> float:
+        if not self.cost:
+            return 1.0
+        of_method = self.cost.get(request.method, 1.0)
+        return self.cost.get(_entry(request, context), of_method)
+
+
+async def _nothing() -> None:
+    pass
+
+
+@attrs.define(eq=False, repr=False)
+class ConcurrencyLimit:
+    """A middleware that rejects requests of a caller while others of it run.
+
+    `limits.requests.in_flight_max` limits the handlers of a session too; further requests wait
+    there. This limit counts over all sessions, and rejects at once.
+
+    Args:
+        places: The requests of one caller that may run at once.
+        per: See `RateLimit`.
+        methods: The methods that are limited.
+        store: See `RateLimit`.
+
+    Raises:
+        ValueError: `places` is less than 1, or `per` is invalid.
+    """
+
+    places: int = attrs.field(validator=attrs.validators.ge(1))
+    per: str | Collection[str] = attrs.field(default="user", kw_only=True)
+    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
+    store: LimitStore = attrs.field(factory=MemoryLimitStore, kw_only=True)
+    _scope: _Scope = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the options."""
+        settings = {"places": self.places}
+        self._scope = _Scope(
+            "ConcurrencyLimit", _checked_per(self.per), self.methods, self.store, settings
+        )
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Run the request, or reject it.
+
+        Raises:
+            RateLimited: The caller has as many requests that run. It says no time to wait, because
+                that depends on those.
+        """
+        context, scope = self._scope.context_of(request), self._scope
+        if context is None:
+            return await call_next(request)
+
+        async def enter() -> str | None:
+            return await self.store.enter(scope.key(request, context), self.places)
+
+        # A resumable handler leaves at the end of each round, so it has to enter in each.
+        holder = await perform(_handling(context), scope.effect(enter, _HOLDER, again=_nothing))
+        if holder is None:
+            raise RateLimited(
+                f"too many requests at once ({self.places} per {scope.text}): try again when one"
+                " of them has finished"
+            )
+
+        async def leave() -> None:
+            await self.store.leave(scope.key(request, context), holder)
+
+        try:
+            return await call_next(request)
+        finally:
+            with trio.CancelScope(shield=True):
+                await perform(_handling(context), scope.effect(leave, NO_RESULT, step=".leave"))
+
+
+@attrs.define(eq=False, repr=False)
+class Quota:
+    """A middleware that rejects requests of a caller that has used up its bytes or effects.
+
+    The amounts of a request are known at its end. So a request begins if the caller has anything
+    left, and may use more than that; the next one then waits until all of it is made up for.
+
+    Args:
+        rate: The amount, and the time in which it is there again: "10 MB/day" or "1000/hour".
+        of: "bytes", of the message of the request and of the result as JSON; or "effects": the
+            calls of `ctx.effect`, `ctx.to_thread`, `ctx.http` and functions with `@effect`.
+        per: See `RateLimit`.
+        methods: The methods that are limited.
+        store: See `RateLimit`.
+
+    Raises:
+        ValueError: An option is invalid.
+    """
+
+    rate: str | Rate
+    of: Literal["bytes", "effects"] = attrs.field(
+        kw_only=True, validator=attrs.validators.in_(("bytes", "effects"))
+    )
+    per: str | Collection[str] = attrs.field(default="user", kw_only=True)
+    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
+    store: LimitStore = attrs.field(factory=MemoryLimitStore, kw_only=True)
+    _rate: Rate = attrs.field(init=False)
+    _scope: _Scope = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the options."""
+        self._rate = rate = _as_rate(self.rate)
+        settings = {"of": self.of, "per_minute": rate.per_minute, "amount": rate.burst}
+        self._scope = _Scope("Quota", _checked_per(self.per), self.methods, self.store, settings)
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Run the request and count what it uses, or reject it.
+
+        Raises:
+            RateLimited: The caller has nothing left; the error says when to try again.
+        """
+        context, scope = self._scope.context_of(request), self._scope
+        if context is None:
+            return await call_next(request)
+        handling, store = _handling(context), self.store
+
+        async def take() -> float:
+            return _rounded_up(await store.take(scope.key(request, context), self._rate, 1))
+
+        seconds = await perform(_handling(context), scope.effect(take, _SECONDS))
+        if seconds > 0:
+            text = f"the quota is used up ({self._text} of {self.of} per {scope.text})"
+            raise _limited(text, seconds)
+        effects = handling.effects
+        result: Any = None
+
+        async def charge() -> None:
+            amount = handling.effects - effects
+            if self.of == "bytes":
+                sent = 0 if result is None else len(msgspec.json.encode(result))
+                amount = handling.request.size_bytes + sent
+            # One was taken before.
+            await store.charge(scope.key(request, context), self._rate, amount - 1)
+
+        try:
+            result = await call_next(request)
+        finally:
+            with trio.CancelScope(shield=True):
+                await perform(_handling(context), scope.effect(charge, NO_RESULT, step=".charge"))
+        return result
+
+    @property
+    def _text(self) -> str:
+        return self.rate if isinstance(self.rate, str) else f"{self.rate.per_minute:g}/minute"
+
+
+_IS_LOGGED: Final = JsonCodec[bool](bool)
+
+
+@attrs.define(eq=False, repr=False)
+class LogLimit:
+    """A middleware that drops the log messages to a client beyond a rate.
+
+    `ctx.log` and its relatives return as if the message were sent; the server's own log has a line
+    about dropped messages, at most one a second.
+
+    Args:
+        rate: The rate in the long run, such as "50/second"; or a `Rate`.
+        per: See `RateLimit`.
+        burst: The messages that may come at once; by default the amount in `rate`.
+
+    Raises:
+        ValueError: An option is invalid.
+    """
+
+    rate: str | Rate
+    per: str | Collection[str] = attrs.field(default="session", kw_only=True)
+    burst: int | None = attrs.field(default=None, kw_only=True)
+    _rate: Rate = attrs.field(init=False)
+    _scope: _Scope = attrs.field(init=False)
+    _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
+    _log: PeerLog = attrs.field(factory=PeerLog, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the options."""
+        rate = _as_rate(self.rate)
+        self._rate = rate = rate if self.burst is None else attrs.evolve(rate, burst=self.burst)
+        settings = {"per_minute": rate.per_minute, "burst": rate.burst}
+        per = _checked_per(self.per)
+        self._scope = _Scope("LogLimit", per, (), MemoryLimitStore(), settings)
+
+    async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
+        """Run the request, with the limit on its log messages."""
+        context = request.context
+        if context is not None:
+            _handling(context).may_log = partial(self._may_log, request, context)
+        return await call_next(request)
+
+    def _may_log(self, request: MiddlewareRequest, context: Context, handling: Handling) -> bool:
+        def take() -> bool:
+            key = self._scope.key(request, context)
+            if not self._buckets.take(key, self._rate, trio.current_time()):
+                return True
+            self._log.report(
+                "log messages", f"dropped a log message of {request.name!r} (LogLimit)"
+            )
+            return False
+
+        return perform_without_waiting(handling, self._scope.effect(take, _IS_LOGGED))
