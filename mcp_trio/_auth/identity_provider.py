@@ -31,7 +31,7 @@ from mcp_trio._auth.provider_tokens import (
     TokenResponse,
     authorized,
 )
-from mcp_trio._jsonrpc.messages import AuthInfo
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import digest_text
 from mcp_trio.errors import AccessDenied

@@ -237,7 +237,7 @@ class _Scope:
         codec: Codec[T],
         *,
         step: str = "",
-        again: Callable[[], Awaitable[object]] | None = None,
+        run_in_replay: Callable[[], Awaitable[object]] | None = None,
         **more: Any,
     ) -> Effect[T]:
         """Return a step of the limit as an effect of the request."""
@@ -246,7 +246,7 @@ class _Scope:
             arguments=partial(encode_body, {**self.settings, "per": self.per, **more}),
             run=run,
             codec=codec,
-            again=again,
+            run_in_replay=run_in_replay,
             is_counted=False,
         )
 
@@ -391,7 +391,7 @@ class ConcurrencyLimit:
             return await self.store.enter(scope.key(request, context), self.places)
 
         # A resumable handler leaves at the end of each round, so it has to enter in each.
-        holder = await perform(_handling(context), scope.effect(enter, _HOLDER, again=_nothing))
+        holder = await perform(_handling(context), scope.effect(enter, _HOLDER, run_in_replay=_nothing))
         if holder is None:
             raise RateLimited(
                 f"too many requests at once ({self.places} per {scope.text}): try again when one"
