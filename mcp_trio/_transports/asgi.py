@@ -32,8 +32,8 @@ from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
-    Progress,
     Responder,
+    ResponseState,
     UnfinishedBody,
     shares_of_bodies,
 )
@@ -472,7 +472,7 @@ class AsgiExchange:
     _is_stalled: bool = attrs.field(default=False, init=False)
     # Whether the connection carries other exchanges at the same time.
     _is_multiplexed: bool = attrs.field(init=False)
-    _progress: Progress = attrs.field(default=Progress.NOT_STARTED, init=False)
+    _response_state: ResponseState = attrs.field(default=ResponseState.NOT_STARTED, init=False)
     # The status and text that `finish` sends if the application has sent nothing.
     _host_status: int = attrs.field(default=_INTERNAL_SERVER_ERROR, init=False)
     _host_text: str = attrs.field(default="", init=False)
@@ -596,13 +596,13 @@ class AsgiExchange:
 
     async def send(self, piece: bytes) -> None:
         """Send a piece of a started response."""
-        self._expect(Progress.STARTED)
+        self._expect(ResponseState.STARTED)
         if self.request.method != "HEAD":
             await self._put_body(piece, more_body=True)
 
     async def end(self) -> None:
         """Complete a started response."""
-        self._expect(Progress.STARTED)
+        self._expect(ResponseState.STARTED)
         await self._complete(b"")
 
     async def _complete(self, body: bytes) -> None:
@@ -623,7 +623,7 @@ class AsgiExchange:
             with trio.move_on_after(seconds):
                 await self._is_input_over.wait()
         await self._put_body(body, more_body=False)
-        self._progress = Progress.COMPLETE
+        self._response_state = ResponseState.COMPLETE
 
     def reject(self, status: int, text: str = "") -> None:
         """Set the status and text that `finish` sends in place of a response of the application."""
@@ -636,11 +636,11 @@ class AsgiExchange:
             IncompleteResponse: The application has started a response and not completed it, and the
                 client is still connected.
         """
-        if self._progress is Progress.NOT_STARTED and not self.is_broken:
+        if self._response_state is ResponseState.NOT_STARTED and not self.is_broken:
             headers = _PLAIN_TEXT if self._host_text else []
             with contextlib.suppress(trio.BrokenResourceError):
                 await self.answer(self._host_status, headers, self._host_text.encode())
-        if self._progress is not Progress.COMPLETE and not self._is_gone.is_set():
+        if self._response_state is not ResponseState.COMPLETE and not self._is_gone.is_set():
             raise IncompleteResponse
 
     def close(self) -> None:
@@ -649,7 +649,7 @@ class AsgiExchange:
             self._watcher.cancel()
 
     async def _begin(self, status: int, headers: Headers, length: int | None = None) -> None:
-        self._expect(Progress.NOT_STARTED)
+        self._expect(ResponseState.NOT_STARTED)
         fields = [*_cached_encoded(tuple(headers))]
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
@@ -658,12 +658,14 @@ class AsgiExchange:
             self._watch()
             if not self._is_multiplexed:
                 fields.append((b"connection", b"close"))
-        self._progress = Progress.STARTED
+        self._response_state = ResponseState.STARTED
         await self._put({"type": "http.response.start", "status": status, "headers": fields})
 
-    def _expect(self, progress: Progress) -> None:
-        if self._progress is not progress:
-            raise RuntimeError(f"an HTTP response is sent out of order: {self._progress.value}")
+    def _expect(self, state: ResponseState) -> None:
+        if self._response_state is not state:
+            raise RuntimeError(
+                f"an HTTP response is sent out of order: {self._response_state.value}"
+            )
 
     async def _put_body(self, body: bytes, *, more_body: bool) -> None:
         """Send in pieces, so that the stall limit counts for each piece of a large response."""

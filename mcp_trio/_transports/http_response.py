@@ -138,8 +138,8 @@ class Exchange(Protocol):
         ...
 
 
-class Progress(enum.Enum):
-    """The progress of a response."""
+class ResponseState(enum.Enum):
+    """The state of a response."""
 
     NOT_STARTED = "nothing was sent yet"
     STARTED = "its headers were sent"

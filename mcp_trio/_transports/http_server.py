@@ -42,8 +42,8 @@ from mcp_trio._transports.http1 import (
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
     Exchange,
-    Progress,
     Responder,
+    ResponseState,
     TooManyBodiesError,
     UnfinishedBody,
     shares_of_bodies,
@@ -71,7 +71,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         bodies: The bytes of the unfinished bodies of all clients.
         request: The request as the application sees it.
         may_lead: Whether the application may move the connection's coroutine to another task.
-        progress: The progress of the response.
+        response_state: The state of the response.
         rejection: The rejection of a malformed or late body that the application has tried to read.
         is_last: Whether the connection closes after the response.
     """
@@ -81,7 +81,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     bodies: Shares
     request: HttpRequest
     may_lead: bool = False
-    progress: Progress = Progress.NOT_STARTED
+    response_state: ResponseState = ResponseState.NOT_STARTED
     rejection: Rejected | None = None
     is_last: bool
     _body: bytes | None = None
@@ -185,7 +185,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         rest = self.socket.begin_write(encoded + body if is_sent else encoded)
         if rest:
             await self.socket.write_rest(rest)
-        self.progress = Progress.COMPLETE
+        self.response_state = ResponseState.COMPLETE
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the headers of a response whose length is unknown."""
@@ -197,14 +197,14 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         await self.socket.write(encoded)
 
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
-        if self.progress is not Progress.NOT_STARTED:
+        if self.response_state is not ResponseState.NOT_STARTED:
             raise RuntimeError("the response to this request was started already")
         length = self.parsed.body_bytes
         is_received = length is not None and length <= len(self.socket.received)
         is_last = self.is_last or not (is_received or self._body is not None)
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
-        self.progress = Progress.STARTED
+        self.response_state = ResponseState.STARTED
         return encoded
 
     async def send(self, piece: bytes) -> None:
@@ -220,10 +220,10 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         self._check_begun()
         if self._has_body and self._has_chunks:
             await self.socket.write(_LAST_CHUNK)
-        self.progress = Progress.COMPLETE
+        self.response_state = ResponseState.COMPLETE
 
     def _check_begun(self) -> None:
-        if self.progress is not Progress.STARTED:
+        if self.response_state is not ResponseState.STARTED:
             raise RuntimeError("call start() first: no response was started, or it is complete")
 
     # The client
@@ -346,11 +346,11 @@ class NativeConnection:
                 self._log(exchange, errors)
             assert cancellations is not None
             raise cancellations from None
-        if exchange.progress is Progress.NOT_STARTED:
+        if exchange.response_state is ResponseState.NOT_STARTED:
             if exchange.rejection is not None:
                 raise exchange.rejection
             await exchange.answer(500, [])
-        if exchange.progress is Progress.STARTED or exchange.is_last:
+        if exchange.response_state is ResponseState.STARTED or exchange.is_last:
             return False  # closing the connection shows the client that the response is incomplete
         exchange.skip_body()
         return True
