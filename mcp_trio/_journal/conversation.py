@@ -21,8 +21,10 @@ from mcp_trio._journal.records import (
     body_bytes,
     decode_body,
     message_position,
+    sender_of,
 )
 from mcp_trio._jsonrpc.messages import (
+    AuthInfo,
     Decoder,
     ErrorResponse,
     Malformed,
@@ -265,6 +267,7 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
             from; None before the first.
         retry_of: For a client's request, the index of the request whose input requests it answers;
             None if it is no retry.
+        auth: The facts about the user of the client, if a server has recorded them.
     """
 
     index: int
@@ -279,6 +282,7 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
     request_index: int | None = None
     cause_index: int | None = None
     retry_of: int | None = None
+    auth: AuthInfo | None = None
 
     @property
     def is_answer(self) -> bool:
@@ -387,6 +391,10 @@ class _ConversationBuilder:
         """Add the messages of a record."""
         sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
         messages = self._decoder.messages(body_bytes(record) or b"")
+        try:
+            auth = sender_of(record.envelope or {})
+        except msgspec.ValidationError:
+            auth = None  # the recording is damaged
         for position, message in enumerate(messages):
             if isinstance(message, Malformed):
                 self.unreadable += 1
@@ -397,6 +405,7 @@ class _ConversationBuilder:
                 position=position,
                 time_ns=record.time_ns,
                 sender=sender,
+                auth=auth,
                 **self._fields_of(message, sender),
             )
             if added.kind == "request":

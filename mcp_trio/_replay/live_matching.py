@@ -46,6 +46,7 @@ from mcp_trio._jsonrpc.messages import (
     Response,
     encode_error,
     encode_response,
+    with_sender,
 )
 from mcp_trio._protocol.methods import INITIALIZE, PING
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS
@@ -242,7 +243,7 @@ class ResponseMatcher:
     # Messages to the server.
 
     def encode(self, message: RecordedMessage) -> bytes | None:
-        """Return a message of the recorded client, as it is sent to the live server.
+        """Return a message of the recorded client, with its user, as the live server receives it.
 
         Return None if it was sent already, or cannot be sent, because it answers or concerns a
         request that the live server has not made.
@@ -261,7 +262,7 @@ class ResponseMatcher:
             and message.method != LISTEN  # a subscription never ends by itself
         ):
             self._open_requests.add(message.index)
-        return encoded
+        return with_sender(encoded, message.auth)
 
     def due_answers(self, *, before: int | None = None) -> Iterator[bytes | None]:
         """Yield the recorded answers to the live server's open requests, encoded to be sent.

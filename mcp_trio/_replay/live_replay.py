@@ -19,9 +19,10 @@ that answer no longer. A server that cannot be reached any more is lost as a who
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 import msgspec
@@ -47,13 +48,16 @@ from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.texts import excerpts, json_text, members_of
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.messages import (
+    AuthInfo,
     ErrorResponse,
     Malformed,
     Message,
     Notification,
+    PrincipalMessage,
     Request,
     Response,
     encode_request,
+    with_sender,
 )
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, PING
@@ -68,7 +72,7 @@ from mcp_trio._replay.live_matching import (
 from mcp_trio._replay.live_messages import MessageChannel, recorded_index
 from mcp_trio._replay.trace import load_conversation
 from mcp_trio._session.exceptions import sole_exception
-from mcp_trio._transports.channel import Channel
+from mcp_trio._transports.channel import Channel, Received
 from mcp_trio.errors import ConnectionLost, NothingCompared, OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
@@ -80,6 +84,40 @@ _SILENT_REQUESTS_MAX: Final = 2
 
 
 # The driver ---------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class ChannelWithUsers:
+    """The end of a channel at a server object: it receives messages with their recorded users.
+
+    The channel itself carries bytes alone. Each message arrives as one, and in order, so the next
+    user in `users` is that of the next message.
+
+    Attributes:
+        channel: The server's end of the channel.
+        users: The users of the messages that are under way.
+    """
+
+    transport: ClassVar[str] = "memory"
+
+    channel: Channel
+    users: deque[AuthInfo | None] = attrs.field(factory=deque["AuthInfo | None"])
+
+    async def send(self, messages: Sequence[bytes]) -> None:
+        """Send as the channel does."""
+        await self.channel.send(messages)
+
+    async def receive(self) -> Sequence[Received]:
+        """Return the messages that have arrived, with their users."""
+        received = await self.channel.receive()
+        return [
+            with_sender(message, self.users.popleft()) if isinstance(message, bytes) else message
+            for message in received
+        ]
+
+    async def aclose(self) -> None:
+        """Close the channel."""
+        await self.channel.aclose()
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -99,6 +137,7 @@ class RequestDriver:
     lost: str | None = attrs.field(default=None, init=False)
     first_request_error: ConnectionLost | None = attrs.field(default=None, init=False)
     late: set[int] = attrs.field(factory=set[int], init=False)
+    _users: deque[AuthInfo | None] | None = attrs.field(default=None, init=False)
     _peer: MessageChannel = attrs.field(init=False)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _received_count: int = attrs.field(default=0, init=False)
@@ -117,7 +156,9 @@ class RequestDriver:
         try:
             async with trio.open_nursery() as nursery:
                 if served is not None:
-                    nursery.start_soon(self._serve, served)
+                    at_server = ChannelWithUsers(served.channel)
+                    self._users = at_server.users
+                    nursery.start_soon(self._serve, Served(served.server, at_server))
                 nursery.start_soon(self._peer.write)
                 nursery.start_soon(self._read)
                 await self._send_recorded()
@@ -153,6 +194,9 @@ class RequestDriver:
     def _put(self, messages: Iterable[bytes | None]) -> None:
         for message in messages:
             if message is not None:
+                if self._users is not None:
+                    user = message.auth if isinstance(message, PrincipalMessage) else None
+                    self._users.append(user)
                 self._peer.put(message)
 
     async def _wait_for(self, message: RecordedMessage) -> None:
@@ -567,6 +611,9 @@ def drive(
     allow_damaged: bool = False,
 ) -> InputsReport:
     """Send the messages of a recorded client to a live server, and compare its answers.
+
+    A server object receives each message with its recorded user, so `ctx.auth` and the rules of
+    access are those of the recording; any other target knows only the credentials of `headers`.
 
     The client's messages get the live session's ids and progress tokens, and the live server's
     cursors and URIs where the client used those of the recorded server. Requests of the server get

@@ -24,7 +24,7 @@ from mcp_trio.auth import (
 )
 from mcp_trio.errors import FORBIDDEN, ConnectionLost, ReplayDivergence
 from mcp_trio.middleware import CacheResults
-from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, replay
+from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, drive, replay
 from mcp_trio.transports import open_websocket_channel
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
 from tests.server.http.conftest import call, hello, request, site_of, text
@@ -664,6 +664,21 @@ def test_a_changed_rule_is_a_divergence_at_the_request(tmp_path, issuer, request
             replay(file, changed)
         assert 'tools/call "write"' in str(caught.value)
         assert '"access denied" became "access allowed"' in str(caught.value)
+
+
+def test_a_live_replay_gives_the_same_rights(tmp_path, issuer, requests):
+    record(protected(issuer), tmp_path, requests)
+    for file in tmp_path.iterdir():
+        # The issuer is not asked.
+        report = drive(file, notes(protected(Issuer("https://gone.example"))))
+        assert report.is_same, str(report)
+        assert report.answered >= len(requests)
+
+        def everyone_writes(scope):
+            return {"notes:read": ["notes:write"]}.get(scope)
+
+        changed = drive(file, notes(protected(issuer, includes=everyone_writes)))
+        assert "changed answer to tools/call write" in str(changed)
 
 
 @pytest.mark.parametrize(
