@@ -23,8 +23,10 @@ from mcp_trio._journal.records import (
     message_position,
     sender_of,
 )
-from mcp_trio._jsonrpc.messages import (
+from mcp_trio._jsonrpc.channel_messages import (
     AuthInfo,
+)
+from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
     Malformed,

@@ -37,6 +37,9 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.texts import members_of
+from mcp_trio._jsonrpc.channel_messages import (
+    with_sender,
+)
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
@@ -46,7 +49,6 @@ from mcp_trio._jsonrpc.messages import (
     Response,
     encode_error,
     encode_response,
-    with_sender,
 )
 from mcp_trio._protocol.methods import INITIALIZE, PING
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS

@@ -46,18 +46,20 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.texts import excerpts, json_text, members_of
-from mcp_trio._jsonrpc.channel_messages import Lost
-from mcp_trio._jsonrpc.messages import (
+from mcp_trio._jsonrpc.channel_messages import (
     AuthInfo,
+    Lost,
+    PrincipalMessage,
+    with_sender,
+)
+from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
     Message,
     Notification,
-    PrincipalMessage,
     Request,
     Response,
     encode_request,
-    with_sender,
 )
 from mcp_trio._protocol.metadata import SERVER_INFO
 from mcp_trio._protocol.methods import DISCOVER, PING

@@ -391,7 +391,9 @@ class ConcurrencyLimit:
             return await self.store.enter(scope.key(request, context), self.places)
 
         # A resumable handler leaves at the end of each round, so it has to enter in each.
-        holder = await perform(_handling(context), scope.effect(enter, _HOLDER, run_in_replay=_nothing))
+        holder = await perform(
+            _handling(context), scope.effect(enter, _HOLDER, run_in_replay=_nothing)
+        )
         if holder is None:
             raise RateLimited(
                 f"too many requests at once ({self.places} per {scope.text}): try again when one"

@@ -427,4 +427,4 @@ def test_a_stateless_server_rejects_a_missing_version_with_its_versions(message,
 @pytest.mark.requirement("MHTTP-26", "MHTTP-27", "TRAP-53", "HDR-07")
 def test_the_status_of_an_error_follows_from_its_code():
     of_specification = {-32601: 404, -32020: 400, -32021: 400, -32022: 400}
-    assert STATUS_OF_ERROR == {**of_specification, 429: 429}  # the code of rate limits is our own
+    assert {**of_specification, 429: 429} == STATUS_OF_ERROR  # the code of rate limits is our own
