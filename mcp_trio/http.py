@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mcp_trio._protocol.event_store import EventStore
     from mcp_trio._server.http_effects import EffectTransport
-    from mcp_trio._server.http_sessions import Changes, HttpStores, SessionFacts, SessionStore
+    from mcp_trio._server.http_sessions import Changes, HttpStores
+    from mcp_trio._server.instances import (
+        Instance,
+        InstanceHandler,
+        Instances,
+        MemoryInstances,
+        SessionFacts,
+        StoredSession,
+        StoreUnavailableError,
+    )
     from mcp_trio._server.openapi import OpenApiEntry, OpenApiOperation, OpenApiReport
     from mcp_trio._server.routes import Request, Response
     from mcp_trio._server.sealed_state import MemoryStore, StateStore
@@ -19,6 +28,10 @@ __all__ = [
     "EffectTransport",
     "EventStore",
     "HttpStores",
+    "Instance",
+    "InstanceHandler",
+    "Instances",
+    "MemoryInstances",
     "MemoryStore",
     "OpenApiEntry",
     "OpenApiOperation",
@@ -26,8 +39,9 @@ __all__ = [
     "Request",
     "Response",
     "SessionFacts",
-    "SessionStore",
     "StateStore",
+    "StoreUnavailableError",
+    "StoredSession",
 ]
 
 _MODULES: Final = {
@@ -35,15 +49,20 @@ _MODULES: Final = {
     "EffectTransport": "_server.http_effects",
     "EventStore": "_protocol.event_store",
     "HttpStores": "_server.http_sessions",
+    "Instance": "_server.instances",
+    "InstanceHandler": "_server.instances",
+    "Instances": "_server.instances",
+    "MemoryInstances": "_server.instances",
     "MemoryStore": "_server.sealed_state",
     "OpenApiEntry": "_server.openapi",
     "OpenApiOperation": "_server.openapi",
     "OpenApiReport": "_server.openapi",
     "Request": "_server.routes",
     "Response": "_server.routes",
-    "SessionFacts": "_server.http_sessions",
-    "SessionStore": "_server.http_sessions",
+    "SessionFacts": "_server.instances",
     "StateStore": "_server.sealed_state",
+    "StoreUnavailableError": "_server.instances",
+    "StoredSession": "_server.instances",
 }
 
 

@@ -376,6 +376,10 @@ class ShutdownLimits(_Options):
     exit_seconds: float = 10.0
     """Seconds after SIGINT or SIGTERM in which `Server.run` ends; after that, the process exits."""
 
+    hand_over_seconds: float = 5.0
+    """Seconds in which the requests of an HTTP session may finish before another instance of the
+    server continues the session."""
+
     workers_seconds: float = 15.0
     """Seconds in which the worker processes of an HTTP server have to stop."""
 

@@ -5,10 +5,12 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resuma
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import attrs
+
+from mcp_trio.types import RequestId
 
 
 class EventStore(Protocol):
@@ -18,16 +20,14 @@ class EventStore(Protocol):
     before it; the events that `after` returns have no gap. It does not promise to keep an event for
     any time.
 
-    The methods do not wait. An event gets its id and is stored in the same step in which it is
-    sent; otherwise a client could have an id that is not stored yet. A store for several machines
-    therefore makes ids from the session's id and a counter, and writes later. A client that
-    reconnects to another machine before that receives the same response as for events that are no
-    longer stored. After the end of the session no method is called any more: see
-    `SessionStore.forget`.
+    An event gets its id and is stored in the same step, without waiting. A store for several
+    machines keeps the events in memory as well, and writes them later: `settle` waits for that
+    before an open stream is sent. So another machine that takes the session knows all events that
+    the client knows.
     """
 
-    def open_stream(self) -> int:
-        """Return the number of a new stream."""
+    def open_stream(self, request_ids: Sequence[RequestId] = ()) -> int:
+        """Return the number of a new stream, which will have the responses to these requests."""
         ...
 
     def keep(self, stream: int, data: bytes) -> str:
@@ -59,6 +59,18 @@ class EventStore(Protocol):
 
         Raises:
             KeyError: The stream is not open.
+        """
+        ...
+
+    async def settle(self) -> None:
+        """Wait until other machines can load all events, or until they cannot be reached."""
+        ...
+
+    async def load(self) -> Mapping[int, Sequence[RequestId]]:
+        """Load the events of a session that was opened on another machine.
+
+        Returns:
+            The numbers of the streams that are open, with the ids of their unanswered requests.
         """
         ...
 
@@ -117,7 +129,7 @@ class MemoryEventStore:
     # Searched from the beginning, because only few of thousands of streams are ever resumed.
     _closed: deque[_Ended] = attrs.field(factory=deque[_Ended], init=False)
 
-    def open_stream(self) -> int:
+    def open_stream(self, request_ids: Sequence[RequestId] = ()) -> int:  # noqa: ARG002
         """Return the number of a new stream."""
         self._streams_opened += 1
         self._open[self._streams_opened] = _Stream(1, [])
@@ -191,6 +203,29 @@ class MemoryEventStore:
         closed = self._open.pop(stream)
         if closed.events:
             self._closed.append(closed.ended(stream))
+
+    def restore(self, stream: int, first: int, events: Sequence[bytes], *, is_open: bool) -> None:
+        """Store the newest events of a stream that another store has numbered.
+
+        Args:
+            stream: The number of the stream.
+            first: The number of the first of the events.
+            events: The events, of which there is at least one.
+            is_open: Whether more events may follow.
+        """
+        self._streams_opened = max(self._streams_opened, stream)
+        self._open[stream] = _Stream(first, [])
+        for data in events:
+            self.keep(stream, data)
+        if not is_open:
+            self.close_stream(stream)
+
+    async def settle(self) -> None:
+        """Do nothing: no other machine can load the events."""
+
+    async def load(self) -> Mapping[int, Sequence[RequestId]]:
+        """Return no stream: no other machine has stored events."""
+        return {}
 
     def _forget_surplus(self) -> None:
         while self._kept_events > self._events_max or self._kept_bytes > self._bytes_max:

@@ -155,6 +155,17 @@ class ServedSession:
         return self._state
 
     @property
+    def is_movable(self) -> bool:
+        """Return whether another instance can open the session anew, by messages of its client.
+
+        It cannot if handlers keep values in the session, have hidden or shown entries to its
+        client, or use servers behind a client.
+        """
+        views = (self, *(self._mounted_sessions or {}).values())
+        hides = any(each._visibility is not None for each in views)  # noqa: SLF001
+        return not (self._state or hides or self._remotes)
+
+    @property
     def elicitations(self) -> OpenElicitations:
         """The URL elicitations that are not complete."""
         if self.outer is not None:

@@ -93,12 +93,14 @@ class PendingRequest(msgspec.Struct, eq=False):
         request: The method, path and headers of the request, with its sender.
         headers: Headers that every response to the request has.
         bytes_max: The maximum size of the request body.
+        is_second_try: Whether the session was looked for on other instances already.
     """
 
     exchange: Exchange
     request: HttpRequest
     headers: Headers
     bytes_max: int
+    is_second_try: bool = False
 
     async def body(self) -> bytes:
         """Return the complete body.
@@ -149,8 +151,6 @@ def check_method(pending: PendingRequest, method: str) -> None:
 
 T = TypeVar("T")
 
-_ELSEWHERE: Final = f"this session lives in another process: route requests by {SESSION_ID}"
-
 
 @attrs.define(eq=False, repr=False)
 class McpEndpoint:
@@ -184,26 +184,26 @@ class McpEndpoint:
         routing_result = self.runtime.endpoint.route(pending.request, body)
         await _ACTIONS[type(routing_result)](self, pending, routing_result, body)
 
-    async def reject(self, pending: PendingRequest, rejection: Rejection, _body: bytes) -> None:
-        """Send a rejection; 421 in place of 404 if the session lives in another process.
-
-        After a 404 the client would open a new session.
-        """
+    async def reject(self, pending: PendingRequest, rejection: Rejection, body: bytes) -> None:
+        """Send a rejection, or let another instance answer that owns the session."""
         session_id = pending.request.header(SESSION_ID)
-        if (
-            rejection.status == HTTPStatus.NOT_FOUND
-            and session_id is not None
-            and await self.runtime.sessions.is_elsewhere(session_id, pending.request.principal)
-        ):
-            rejection = msgspec.structs.replace(
-                rejection, status=HTTPStatus.MISDIRECTED_REQUEST, text=_ELSEWHERE
+        if rejection.status == HTTPStatus.NOT_FOUND and session_id is not None:
+            await respond_elsewhere(
+                self.runtime, pending, session_id, body, rejection, self.respond
             )
-        await pending.reject(rejection)
+        else:
+            await pending.reject(rejection)
 
     # Sessions.
 
     async def open(self, pending: PendingRequest, opening: OpenSession, body: bytes) -> None:
         """Open a session; the response to `initialize` carries its id in `Mcp-Session-Id`."""
+        forwarder = self.runtime.forwarder
+        if forwarder is not None and forwarder.is_leaving:
+            exchange, request = pending.exchange, pending.request
+            if not await forwarder.open_elsewhere(exchange, request, body, pending.headers):
+                raise RejectedError(closing(opening.request.id))
+            return
         session = open_session(self.runtime, pending, opening.request.id)
         has_received_id = False
         try:
@@ -217,7 +217,8 @@ class McpEndpoint:
             assert stream is not None
             await stream.wait_ready()  # A session whose handshake fails gets no id.
             if session.is_negotiated:
-                self.runtime.sessions.publish(session)
+                self.runtime.sessions.note_message(session, opening.request, body)
+                await self.runtime.sessions.publish(session)
             has_received_id = (
                 await self._send_response(pending, session, stream) and session.is_negotiated
             )
@@ -234,6 +235,7 @@ class McpEndpoint:
         session = self.runtime.sessions.used(routing_result.session)
         channel, awaited = session.channel, routing_result.awaited
         auth = pending.request.auth
+        self.runtime.sessions.note_message(session, routing_result.message, body)
         if not awaited:
             channel.deliver(body, routing_result.message, auth=auth)
             return pending.answer(202, _id_headers(session))
@@ -354,6 +356,7 @@ class McpEndpoint:
             challenge_of=self._headers_of_error(pending),
             prefers_events=self.streams_answers,
             why_unanswered=why_unanswered,
+            settle=None if channel.events is None else channel.events.settle,
         )
 
     def _headers_of_error(self, pending: PendingRequest) -> Callable[[Any], Headers]:
@@ -421,6 +424,38 @@ class McpEndpoint:
             await sender.send_while_connected(pending.exchange, slot.stream, self._timer_queue)
         finally:
             channel.cancel(slot)
+
+
+async def respond_elsewhere(
+    runtime: Runtime,
+    pending: PendingRequest,
+    session_id: str,
+    body: bytes,
+    unknown: Rejection,
+    respond: Callable[[PendingRequest], Awaitable[object]],
+) -> None:
+    """Let the instance that owns a session answer a request; reject it if there is no session.
+
+    Raises:
+        RejectedError: The request is rejected.
+        trio.BrokenResourceError: The client is gone.
+    """
+    forwarder, rejection = runtime.forwarder, unknown
+    if forwarder is not None and not pending.is_second_try:
+        pending.is_second_try = True
+        answered = await forwarder.answer(
+            pending.exchange,
+            pending.request,
+            body,
+            session_id=session_id,
+            headers=pending.headers,
+            unknown=unknown,
+            answer_here=partial(respond, pending),
+        )
+        if answered is None:
+            return
+        rejection = answered
+    raise RejectedError(rejection)
 
 
 def open_session(
@@ -514,6 +549,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
         """
         check_method(pending, "GET")
         session = open_session(self.runtime, pending, transport="sse")
+        await self.runtime.sessions.publish(session)
         # The URL is relative, since the public host and path of the server are not known here.
         endpoint = Event(f"messages?session_id={session.id}".encode(), name="endpoint")
         sender = StreamSender(
@@ -537,7 +573,11 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
         session_id = parse_qs(pending.request.query).get("session_id", [""])[0]
         known = self.runtime.sessions.known(session_id, transport="sse")
         if known is None or known.principal != pending.request.principal:
-            raise RejectedError(Rejection(status=404, text="there is no such session"))
+            unknown = Rejection(status=404, text="there is no such session")
+            await respond_elsewhere(
+                self.runtime, pending, session_id, body, unknown, self.respond_post
+            )
+            return
         session = self.runtime.sessions.used(session_id)
         message = self.runtime.endpoint.decoder.decode(body)
         if isinstance(message, Malformed):
@@ -776,6 +816,7 @@ class HttpApp:
             if path.rstrip("/") in [each.rstrip("/") for each in paths[:index]]:
                 raise ValueError(f"two endpoints cannot have the path {path}: {', '.join(paths)}")
         self._routes = {path: route for path, _, route in routes}
+        self.runtime.respond = self._respond_forwarded
         custom = self.runtime.server.routes
         if custom is not None:
             for path, owner, _ in routes:
@@ -794,11 +835,23 @@ class HttpApp:
         pending = PendingRequest(
             exchange, request, headers, self.runtime.server.limits.messages.bytes_max
         )
+        forwarder = self.runtime.forwarder
+        if forwarder is not None and forwarder.is_leaving:
+            exchange.close_after_response()
+        await self._answer(pending, self._respond)
+
+    async def _respond_forwarded(self, exchange: Exchange) -> None:
+        """Answer a request that another instance has checked and forwarded."""
+        path, bytes_max = exchange.request.path, self.runtime.server.limits.messages.bytes_max
+        route = self._routes.get(path) or self._routes[path.rstrip("/")]
+        await self._answer(PendingRequest(exchange, exchange.request, (), bytes_max), route)
+
+    async def _answer(self, pending: PendingRequest, respond: _Route) -> None:
         self._answering += 1
-        self.runtime.note_headers(request.headers)
+        self.runtime.note_headers(pending.request.headers)
         try:
             try:
-                await self._respond(pending)
+                await respond(pending)
             except RejectedError as error:
                 await pending.reject(error.rejection)
         except trio.BrokenResourceError:

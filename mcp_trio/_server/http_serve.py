@@ -34,7 +34,7 @@ from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordTarget, SharedRecording, holds_many_sessions
 from mcp_trio._server.authorization_routes import bind_authorization_server, is_in_memory
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
-from mcp_trio._server.http_sessions import HttpStores, Restarts, Runtime
+from mcp_trio._server.http_sessions import HttpStores, Restarts, Runtime, Stores
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.signals import (
@@ -291,7 +291,7 @@ class HttpOptions(AccessOptions, total=False):
     has_websocket: bool
     ws_path: str
     record: RecordTarget | None
-    stores: HttpStores
+    stores: Stores
 
 
 class RunHttpOptions(HttpOptions, total=False):
@@ -465,6 +465,7 @@ async def serve_bound(
                     await nursery.start(partial(_accept_connections, app, listeners, address, tls))
                     task_status.started(url)
                     await stopping.wait()
+                    await app.runtime.hand_over()
                     app.runtime.close()
                     await app.runtime.ended.wait()
                     with trio.move_on_after(server.limits.shutdown.close_seconds):

@@ -9,11 +9,12 @@ client has sent nothing after `initialize` is unused: it expires earlier, and is
 for a new session when there are too many. So a client that only opens sessions cannot lock out the
 others. A session belongs to the principal that opened it: knowing its id does not suffice.
 
-Machines that serve together share only three things: the events that a reconnecting client asks
-for, the facts about its session, and the notices that a list or a resource has changed. By default
-these stores are in the memory of the process. A session itself, its handlers and their questions
-live in one process, so requests of legacy clients have to be routed by `Mcp-Session-Id`. Stateless
-requests need no such routing.
+Instances that serve together, on one machine or many, share three things: the events that a
+reconnecting client asks for, the sessions with their owners, and the notices that a list or a
+resource has changed. By default there is one instance, and all is in the memory of the process. A
+session itself, its handlers and their questions live in its owner. A request that reaches another
+instance is forwarded to the owner (`forwarding.py`). When the owner stops, or is lost, another
+instance opens the session anew: it gives it the messages by which the client had opened it.
 """
 
 import logging
@@ -23,19 +24,30 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Protocol
+from typing import Final, NoReturn, Protocol
 
 import attrs
 import msgspec
 import trio
 
-from mcp_trio import types
-from mcp_trio._jsonrpc.messages import Decoder
+from mcp_trio._jsonrpc.messages import (
+    Batch,
+    Decoder,
+    Message,
+    Notification,
+    Request,
+    encode_error,
+    encode_notification,
+    encode_request,
+)
 from mcp_trio._protocol.event_store import EventStore
+from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
-from mcp_trio._protocol.metadata import Capabilities
+from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares, network_of
 from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
+from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
@@ -48,76 +60,17 @@ from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.connections import backoff_seconds
+from mcp_trio._transports.http_response import Responder
 from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.websocket import WebSocketChannel
+from mcp_trio.errors import INTERNAL_ERROR
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 logger = logging.getLogger("mcp_trio")
 
 
 # Stores that machines share ---------------------------------------------------------------------
-
-
-class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a legacy session that all machines may look up.
-
-    Attributes:
-        principal: The user who opened the session; None if the server does not verify users.
-        protocol_version: The protocol version that the handshake agreed on.
-        client: The name and version that the client reported.
-        capabilities: The capabilities of the client; None if they are not known.
-    """
-
-    principal: str | None
-    protocol_version: str
-    client: types.Implementation | None
-    capabilities: Capabilities | None
-
-
-class SessionStore(Protocol):
-    """The legacy sessions of all machines that serve together, by session id.
-
-    The server calls `keep` once for each session, after its handshake has been answered and before
-    the client knows the id, and `forget` when the session has ended. Both are called in the event
-    loop and must return without waiting: a store for several machines writes in the background. A
-    machine that crashes does not call `forget`, so such a store has to detect that by itself: while
-    it still finds a session, the client of that session is not asked to open a new one.
-
-    The server calls `find` only for ids that belong to no session of its own. If `find` returns
-    facts, the session lives on another machine, and the request is rejected as misdirected (421);
-    otherwise the session has ended (404).
-    """
-
-    def keep(self, session_id: str, facts: SessionFacts) -> None:
-        """Store the facts about a session that has opened on this machine."""
-        ...
-
-    def forget(self, session_id: str) -> None:
-        """Remove a session that has ended, perhaps before it was kept, together with its events."""
-        ...
-
-    async def find(self, session_id: str) -> SessionFacts | None:
-        """Return the facts about a session, or None if there is no such session."""
-        ...
-
-
-@attrs.define(eq=False, repr=False)
-class MemorySessions:
-    """A `SessionStore` that keeps its sessions in the memory of this process."""
-
-    _known: dict[str, SessionFacts] = attrs.field(factory=dict[str, SessionFacts], init=False)
-
-    def keep(self, session_id: str, facts: SessionFacts) -> None:
-        """Store the facts about a session."""
-        self._known[session_id] = facts
-
-    def forget(self, session_id: str) -> None:
-        """Remove a session; an unknown id is ignored."""
-        self._known.pop(session_id, None)
-
-    async def find(self, session_id: str) -> SessionFacts | None:
-        """Return the facts about a session, or None if there is no such session."""
-        return self._known.get(session_id)
 
 
 class Changes(Protocol):
@@ -169,13 +122,26 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
         events: Returns the event store of a session, given the session's id. With None each session
             has a `MemoryEventStore` within `limits.http.events_kept_max` and
             `limits.http.events_kept_bytes_max`.
-        sessions: The store of sessions.
         changes: The broadcast of change notices.
+        instances: The instances that serve together; None if this one is alone.
     """
 
     events: Callable[[str], EventStore] | None = None
-    sessions: SessionStore = msgspec.field(default_factory=MemorySessions)
     changes: Changes = msgspec.field(default_factory=MemoryChanges)
+    instances: Instances | None = None
+
+    @asynccontextmanager
+    async def opened(self, limits: Limits) -> AsyncGenerator["HttpStores"]:  # noqa: ARG002
+        """Give these stores, which need no connection."""
+        yield self
+
+
+class Stores(Protocol):
+    """The stores of a server, as `HttpStores` or with connections that are opened for each run."""
+
+    def opened(self, limits: Limits) -> AbstractAsyncContextManager[HttpStores]:
+        """Return a context manager that opens the stores for one application."""
+        ...
 
 
 # Sessions ---------------------------------------------------------------------------------------
@@ -206,6 +172,42 @@ class Restarts:
 
 _ID_BYTES = 32
 
+# The messages of a client that determine the state of the protocol. One with the same key, and for
+# subscriptions the same URI, replaces or undoes the earlier one.
+_SUBSCRIBE: Final = "resources/subscribe"
+_OPENING: Final[Mapping[str, tuple[str, bool]]] = {
+    INITIALIZE: (INITIALIZE, False),
+    INITIALIZED: (INITIALIZED, False),
+    "logging/setLevel": ("logging/setLevel", False),
+    _SUBSCRIBE: (_SUBSCRIBE, False),
+    "resources/unsubscribe": (_SUBSCRIBE, True),
+}
+
+
+class _Subscribed(msgspec.Struct):
+    uri: str
+
+
+def _uri_in(params: msgspec.Raw | None) -> str:
+    try:
+        return msgspec.json.decode(params or b"", type=_Subscribed).uri
+    except msgspec.MsgspecError:  # The session reports the invalid request.
+        return ""
+
+
+def _encoded(message: object) -> bytes:
+    """Return one message of a batch as an encoded message."""
+    match message:
+        case Request(request_id, method, params):
+            return encode_request(request_id, method, params)
+        case Notification(method, params):
+            return encode_notification(method, params)
+        case _:
+            return b""
+
+
+_PUBLISH_SECONDS: Final = 2.0
+
 # The number of checks for idle sessions within the shortest idle time.
 _CHECKS_PER_IDLE_TIME = 10
 
@@ -222,6 +224,9 @@ class HttpSession:
         client: The key by which the client's sessions are counted.
         used_at: The time of the client's last request.
         session: The session that runs; None until it is started.
+        is_opening: Whether the session of another instance is being opened anew.
+        has_left: Whether the session goes on in another instance.
+        was_movable: Whether the session could be moved when its facts were last stored.
     """
 
     id: str
@@ -231,6 +236,12 @@ class HttpSession:
     used_at: float
     _registry: "Sessions"
     session: RunningSession | None = attrs.field(default=None, init=False)
+    # The messages of `SessionFacts.opening`, by method and URI; None if no other instance may need
+    # them.
+    _opening: dict[tuple[str, str], bytes] | None = attrs.field(default=None, init=False)
+    is_opening: bool = attrs.field(default=False, init=False)
+    has_left: bool = attrs.field(default=False, init=False)
+    was_movable: bool = attrs.field(default=True, init=False)
 
     @property
     def is_idle(self) -> bool:
@@ -255,10 +266,50 @@ class HttpSession:
         )
         return protocol_version is not None and protocol_version.primes_streams
 
+    def note_opening(self, message: Message | Batch, encoded: bytes) -> bool:
+        """Keep a message of the client, if another instance needs it to open the session anew.
+
+        Returns:
+            Whether the facts about the session have changed.
+        """
+        if type(message) is Batch:
+            noted = [self.note_opening(each, _encoded(each)) for each in message.messages]
+            return any(noted)
+        if not (isinstance(message, Request | Notification) and message.method in _OPENING):
+            return False
+        if self._opening is None:
+            self._opening = {}
+        method, is_undone = _OPENING[message.method]
+        uri = "" if method != _SUBSCRIBE else _uri_in(message.params)
+        if is_undone:
+            self._opening.pop((method, uri), None)
+        else:
+            self._opening[method, uri] = encoded
+        return True
+
+    @property
+    def is_movable(self) -> bool:
+        """Return whether another instance can open the session anew."""
+        application = getattr(self.session, "application", None)
+        return self._opening is not None and getattr(application, "is_movable", False)
+
+    @property
+    def facts(self) -> SessionFacts:
+        """The facts from which another instance opens the session anew."""
+        self.was_movable = self.is_movable
+        opening = tuple((self._opening or {}).values())
+        return SessionFacts(principal=self.principal, opening=opening, is_movable=self.was_movable)
+
     def close(self) -> None:
         """Close the session, because the client ended it or has been idle for too long."""
         assert self.session is not None
         self.session.shut("closed")
+
+    def leave(self) -> None:
+        """Close the session, which goes on in another instance."""
+        self.has_left = True
+        self.close()
+        self.forget()
 
     def forget(self) -> None:
         """Remove the session from its registry."""
@@ -267,10 +318,17 @@ class HttpSession:
 
 @attrs.define(eq=False, repr=False)
 class Sessions:
-    """The registry of the legacy sessions of a served application."""
+    """The registry of the legacy sessions of a served application.
+
+    Attributes:
+        limits: The limits of the server.
+        stores: The stores that the instances share.
+        instance: This instance, if there are others.
+    """
 
     limits: Limits
     stores: HttpStores = attrs.field(factory=HttpStores)
+    instance: Instance | None = attrs.field(default=None, init=False)
     _open: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
     # The sessions whose client has sent nothing after `initialize`, by client. The clients, and the
     # sessions of each, are in the order of their arrival.
@@ -289,7 +347,12 @@ class Sessions:
         return len(self._open)
 
     def begin(
-        self, principal: str | None, *, address: str | None = None, transport: str = "http"
+        self,
+        principal: str | None,
+        *,
+        address: str | None = None,
+        transport: str = "http",
+        session_id: str | None = None,
     ) -> HttpSession:
         """Add a session, with a random id that cannot be guessed.
 
@@ -297,13 +360,16 @@ class Sessions:
             principal: The authenticated user; None without authentication.
             address: The address of the client.
             transport: The name of the transport.
+            session_id: The id of a session of another instance, which is opened anew.
 
         Raises:
             TooManySessionsError: There are too many sessions.
         """
         client = client_key(principal, address)
         self._make_room(client)
-        session_id, make = secrets.token_urlsafe(_ID_BYTES), self.stores.events
+        has_moved, make = session_id is not None, self.stores.events
+        if session_id is None:
+            session_id = secrets.token_urlsafe(_ID_BYTES)
         channel = SessionChannel(
             self.limits,
             transport,
@@ -312,29 +378,32 @@ class Sessions:
             network=network_of(address),
         )
         opened = HttpSession(session_id, channel, principal, client, trio.current_time(), self)
-        self._open[opened.id] = self._unused.setdefault(client, {})[opened.id] = opened
+        opened.is_opening = has_moved
+        self._open[opened.id] = opened
+        if not has_moved:
+            self._unused.setdefault(client, {})[opened.id] = opened
         self._shares.take(client)
         return opened
 
-    def publish(self, session: HttpSession) -> None:
-        """Add a session, whose handshake was answered, to the store that all machines share."""
-        assert session.session is not None
-        connection = session.session.connection
-        assert connection.protocol_version is not None
-        facts = SessionFacts(
-            principal=session.principal,
-            protocol_version=connection.protocol_version.name,
-            client=connection.peer_info,
-            capabilities=connection.peer_capabilities,
-        )
-        self.stores.sessions.keep(session.id, facts)
+    async def publish(self, session: HttpSession) -> None:
+        """Let the other instances know a session whose handshake was answered."""
+        if self.instance is not None:
+            self.instance.keep(session.id, session.facts)
+            await self.instance.settle()
 
-    async def is_elsewhere(self, session_id: str, principal: str | None) -> bool:
-        """Return whether the principal has a session with that id on another machine."""
-        if session_id in self._open:
-            return False
-        facts = await self.stores.sessions.find(session_id)
-        return facts is not None and facts.principal == principal
+    def note_message(self, session: HttpSession, message: Message | Batch, encoded: bytes) -> None:
+        """Let the other instances know a message that they need to open the session anew."""
+        if self.instance is not None and session.note_opening(message, encoded):
+            self.instance.keep(session.id, session.facts)
+
+    async def publish_changes(self) -> NoReturn:
+        """Let the other instances know which sessions have become movable, or no longer are."""
+        assert self.instance is not None
+        while True:
+            await trio.sleep(_PUBLISH_SECONDS)
+            for session in self:
+                if session.is_negotiated and session.is_movable != session.was_movable:
+                    self.instance.keep(session.id, session.facts)
 
     @contextmanager
     def counted_websocket(self, principal: str | None, address: str | None) -> Generator[None]:
@@ -385,6 +454,8 @@ class Sessions:
         found = self._open.get(session_id)
         if found is None or found.is_closed or found.channel.transport != transport:
             return None
+        if found.is_opening:
+            return None
         connection = None if found.session is None else found.session.connection
         return KnownSession(
             None if connection is None else connection.protocol_version, found.principal
@@ -395,7 +466,8 @@ class Sessions:
         if self._open.pop(session.id, None) is not None:
             self._shares.give_back(session.client)
             self._forget_unused(session)
-            self.stores.sessions.forget(session.id)
+            if self.instance is not None and not session.has_left:
+                self.instance.forget(session.id)
 
     def _forget_unused(self, session: HttpSession) -> None:
         unused = self._unused.get(session.client)
@@ -428,8 +500,19 @@ class Sessions:
                 session.close()
 
 
+_HAND_OVER_SECONDS: Final = 0.05
+
+
 def _nothing() -> None:
     pass
+
+
+def _is_answered(session: HttpSession) -> bool:
+    return session.channel.is_answered
+
+
+def _unknown_outcome(request_id: RequestId) -> bytes:
+    return encode_error(request_id, INTERNAL_ERROR, UNKNOWN_OUTCOME)
 
 
 def _close_websocket(channel: WebSocketChannel, session: RunningSession) -> None:
@@ -444,7 +527,9 @@ class Runtime:
     Attributes:
         server: The server that handles the messages.
         record: The target of the sessions' recordings; None if they are not recorded.
-        stores: The stores that several machines share.
+        stores: The stores that several instances share.
+        respond: The application, which answers the requests that other instances forward.
+        forwarder: The requests to and from other instances; None if there are none.
         sessions: The legacy sessions.
         endpoint: The rules by which requests are routed.
         stateless: The channel of stateless requests; a new one when its session is replaced.
@@ -454,7 +539,9 @@ class Runtime:
 
     server: SessionSource
     record: RecordTarget | None = None
-    stores: HttpStores = attrs.field(factory=HttpStores)
+    stores: Stores = attrs.field(factory=HttpStores)
+    respond: Responder | None = attrs.field(default=None, init=False)
+    forwarder: Forwarder | None = attrs.field(default=None, init=False)
     sessions: Sessions = attrs.field(init=False)
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
@@ -473,7 +560,7 @@ class Runtime:
 
     def __attrs_post_init__(self) -> None:
         limits = self.server.limits
-        self.sessions, self.stateless = Sessions(limits, self.stores), StatelessChannel(limits)
+        self.sessions, self.stateless = Sessions(limits), StatelessChannel(limits)
         self._handshake_timeouts = HandshakeTimeouts(limits)
         self.endpoint = Endpoint(
             protocol_versions=self.server.protocol_versions,
@@ -502,13 +589,36 @@ class Runtime:
             async with (
                 self.server.enter_lifespan(self.record, transport="http") as lifespan,
                 HandlerHttpClient(close_seconds) as http,
-                self.stores.changes.joined(change_notifier.notify_listeners) as send_change,
+                self.stores.opened(self.server.limits) as stores,
+                stores.changes.joined(change_notifier.notify_listeners) as send_change,
             ):
                 self._lifespan, self._http = lifespan, http
+                self.sessions.stores = stores
                 with change_notifier.relayed_by(send_change):
-                    await self._run_sessions(task_status)
+                    if stores.instances is None:
+                        await self._run_sessions(task_status)
+                    else:
+                        await self._run_among(stores.instances, task_status)
         finally:
             self.ended.set()
+
+    async def _run_among(
+        self, instances: Instances, task_status: trio.TaskStatus["Runtime"]
+    ) -> None:
+        """Run the sessions as one of several instances."""
+        assert self.respond is not None
+        forwarder = Forwarder(
+            self.server.limits, self.respond, self._take_session, self._lose_session
+        )
+        async with trio.open_nursery() as forwarder.nursery, instances.joined(forwarder) as joined:
+            self.forwarder, self.sessions.instance, forwarder.instance = forwarder, joined, joined
+            forwarder.nursery.start_soon(self.sessions.publish_changes)
+            try:
+                await self._run_sessions(task_status)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await joined.settle()
+            forwarder.nursery.cancel_scope.cancel()
 
     async def _run_sessions(self, task_status: trio.TaskStatus["Runtime"]) -> None:
         self._variables = copy_context()
@@ -614,20 +724,96 @@ class Runtime:
         )
 
     def begin_session(
-        self, principal: str | None, *, address: str | None = None, transport: str = "http"
+        self,
+        principal: str | None,
+        *,
+        address: str | None = None,
+        transport: str = "http",
+        session_id: str | None = None,
     ) -> HttpSession:
         """Open a legacy session, which is removed from the registry when it has ended.
 
         Raises:
             TooManySessionsError: There are too many sessions.
         """
-        opened = self.sessions.begin(principal, address=address, transport=transport)
+        opened = self.sessions.begin(
+            principal, address=address, transport=transport, session_id=session_id
+        )
         try:
             opened.session = self._start(opened.channel, opened.forget)
         except BaseException:
             opened.forget()
             raise
         return opened
+
+    async def _take_session(
+        self, session_id: str, facts: SessionFacts, request: HttpRequest
+    ) -> bool:
+        """Open a session of another instance anew; return whether it is open now.
+
+        The session gets the messages with which its client had opened it, and drops the responses.
+
+        Raises:
+            StoreUnavailableError: The store does not answer; no session is open.
+            TooManySessionsError: There are too many sessions.
+        """
+        taken = self.begin_session(facts.principal, address=request.client, session_id=session_id)
+        try:
+            await taken.channel.restore(_unknown_outcome)
+            with trio.move_on_after(self.server.limits.requests.initialize_seconds):
+                for encoded in facts.opening:
+                    message = self.endpoint.decoder.decode(encoded)
+                    assert isinstance(message, Request | Notification)
+                    taken.note_opening(message, encoded)
+                    awaited = [message.id] if isinstance(message, Request) else []
+                    stream = taken.channel.deliver(encoded, message, awaited, auth=request.auth)
+                    if stream is not None:
+                        await stream.wait_ended()
+                taken.is_opening = not taken.is_negotiated
+        finally:
+            if taken.is_opening:
+                taken.leave()
+        return not taken.is_closed
+
+    def _lose_session(self, session_id: str) -> None:
+        """Close a session that another instance has taken."""
+        if session_id in (each.id for each in self.sessions):
+            logger.error("another instance has taken a session, as our lease was over")
+            self.sessions.used(session_id).leave()
+
+    async def hand_over(self) -> None:
+        """Let other instances continue the sessions, each when its requests are answered.
+
+        The requests have `limits.shutdown.hand_over_seconds`; after that, those that are not
+        answered fail. Without other instances, or without their store, nothing happens.
+        """
+        forwarder = self.forwarder
+        if forwarder is None or self.is_closing:
+            return
+        try:
+            await forwarder.instance.leave()
+            if not await forwarder.instance.others():
+                logger.info("no other instance runs: the sessions wait for the next one")
+        except StoreUnavailableError as error:
+            logger.warning("the sessions cannot be handed over: %s", error)
+            return
+        forwarder.is_leaving = True
+        forwarder.end_streams()
+        with trio.move_on_after(self.server.limits.shutdown.hand_over_seconds):
+            while self._hand_over_sessions(_is_answered):  # noqa: ASYNC110  many events end it
+                await trio.sleep(_HAND_OVER_SECONDS)
+        self._hand_over_sessions(lambda _session: True)
+        await forwarder.instance.settle()
+
+    def _hand_over_sessions(self, may_leave: Callable[[HttpSession], bool]) -> int:
+        """Hand sessions over; return the number of those that are still to be handed over."""
+        assert self.sessions.instance is not None
+        movable = [each for each in self.sessions if each.is_negotiated and each.is_movable]
+        leaving = [each for each in movable if may_leave(each)]
+        for session in leaving:
+            self.sessions.instance.hand_over(session.id, session.facts)
+            session.leave()
+        return len(movable) - len(leaving)
 
     async def serve(self, channel: WebSocketChannel) -> None:
         """Serve a WebSocket as a session until the session has ended; close the channel.

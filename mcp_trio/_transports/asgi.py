@@ -581,6 +581,9 @@ class AsgiExchange:
 
     # Answering
 
+    def close_after_response(self) -> None:
+        """Do nothing: connections belong to the ASGI server, which closes them when it stops."""
+
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response."""
         has_length = status not in _LENGTHLESS_STATUSES

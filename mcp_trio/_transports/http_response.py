@@ -74,7 +74,8 @@ def shares_of_bodies(limits: Limits) -> Shares:
 class Exchange(Protocol):
     """One HTTP request and its response: the interface between an application and its host.
 
-    There are two hosts, the native listener (`http_server`) and ASGI (`asgi`). The application is
+    There are three hosts: the native listener (`http_server`), ASGI (`asgi`), and another instance
+    that forwards the request (`_server/forwarding.py`). The application is
     a function of an exchange; it sees no sockets, no chunks and no HTTP version. It responds by
     `answer`, or by `start`, `send` and `end`. If it returns without a response, the host sends 500.
     One coroutine reads and responds; another task may await `gone`.
@@ -135,6 +136,10 @@ class Exchange(Protocol):
 
     async def gone(self) -> None:
         """Wait until the client disconnects; this never returns before the body was read."""
+        ...
+
+    def close_after_response(self) -> None:
+        """Let no other request follow on the connection; called before the response is started."""
         ...
 
 
@@ -362,6 +367,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         why_unanswered: Returns the rejection for a stream that ends without a message; None for
             the status 202.
         prefers_events: Whether to send events to a client that accepts both events and JSON.
+        settle: Called before the events of an open stream are sent; waits until other machines can
+            load them.
     """
 
     limits: Limits
@@ -373,6 +380,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     last_event_id: Callable[[], str] | None = None
     why_unanswered: Callable[[], Rejection | None] = _nothing
     prefers_events: bool = False
+    settle: Callable[[], Awaitable[None]] | None = None
 
     async def send(self, exchange: Exchange, stream: ResponseStream) -> None:
         """Send the stream to its end: as one JSON response, or as events.
@@ -488,6 +496,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         await exchange.start(_OK, [*STREAM_HEADERS, *self.headers])
         first = self._first_event()
         if first is not None:
+            if self.settle is not None:
+                await self.settle()
             await exchange.send(encode_event(first))
         end_at = math.inf
         if self.last_event_id is not None:
@@ -508,6 +518,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                     "the client reads too slowly (limits.http.unsent_bytes_max)"
                 )
             if events:
+                if self.settle is not None:
+                    await self.settle()
                 await exchange.send(events)
         if not stream.is_ended:
             # The last event has the id and the delay with which the client is to reconnect.

@@ -176,6 +176,10 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
 
     # The response
 
+    def close_after_response(self) -> None:
+        """Let no other request follow on the connection."""
+        self.is_last = True
+
     async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response, its headers and body in one write."""
         is_sent = has_body(status)

@@ -194,6 +194,11 @@ class SessionChannel(RoutedChannel):
         """Return whether the session is idle: no request is unanswered, and no GET is open."""
         return not self._stream_of and self.standalone.sender is None
 
+    @property
+    def is_answered(self) -> bool:
+        """Return whether no request of the client is unanswered."""
+        return not self._stream_of
+
     # Received messages
 
     def deliver(
@@ -299,7 +304,7 @@ class SessionChannel(RoutedChannel):
     def _number(self, stream: ResponseStream) -> int:
         """Register the stream with the event store, which keeps all of its messages from now on."""
         store = self._event_store
-        number = stream.number = store.open_stream()
+        number = stream.number = store.open_stream(tuple(stream.awaits))
         stream.first_event_id = store.keep(number, b"")
         stream.set_event_ids([store.keep(number, message) for message in stream.messages])
         self._numbered[number] = stream
@@ -333,6 +338,22 @@ class SessionChannel(RoutedChannel):
         ]
         stream.put_missed(missed)
         return stream
+
+    async def restore(self, outcome_of: Callable[[RequestId], bytes]) -> None:
+        """Continue the streams of a session that was opened on another machine.
+
+        Messages that belong to no request go on in the stream of the client's GET. The requests
+        that were not answered end with the message that `outcome_of` returns for their ids.
+        """
+        store = self._event_store
+        for number, request_ids in (await store.load()).items():
+            if not request_ids:
+                self.standalone.number = number
+                self._numbered[number] = self.standalone
+                continue
+            for request_id in request_ids:
+                store.keep(number, outcome_of(request_id))
+            store.close_stream(number)
 
     def mark_disconnected(self, stream: ResponseStream) -> None:
         """Note that the client of a stream has disconnected, which cancels no request.

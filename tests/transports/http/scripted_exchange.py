@@ -29,6 +29,7 @@ class ScriptedExchange:
     pieces: list = attrs.field(factory=list)
     comments: int = 0
     is_hasty: bool = False
+    is_last: bool = False
     may_lead: bool = False
     _gone: trio.Event = attrs.field(factory=trio.Event)
     _reads: trio.Event = attrs.field(factory=trio.Event)
@@ -57,6 +58,9 @@ class ScriptedExchange:
         self._reads.set()
 
     # Actions of the application.
+
+    def close_after_response(self):
+        self.is_last = True
 
     async def body(self, bytes_max):
         await self._there()

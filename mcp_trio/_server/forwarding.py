@@ -1,0 +1,557 @@
+"""Requests that reach an instance which does not own their session.
+
+The instance *forwards* the request to the owner, and relays the response: the owner answers it as
+one of its own, through a `ForwardedExchange`. If the owner is lost, or has handed the session over,
+the instance takes the session and answers itself. Nothing is forwarded twice, so a request goes
+over two instances at most.
+
+A request whose owner is lost is repeated on another instance only if the owner has never taken it
+from the store. Otherwise its outcome is unknown, and the client reads that.
+"""
+
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from itertools import count
+from typing import Final, TypeAlias
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._protocol.http_headers import Headers, HttpRequest
+from mcp_trio._protocol.http_requests import RETRY_SECONDS, Rejection
+from mcp_trio._server.instances import Instance, SessionFacts, StoreUnavailableError
+from mcp_trio._transports.concurrency import Wakeup
+from mcp_trio._transports.http_response import (
+    BodyTooLargeError,
+    Exchange,
+    ResponseState,
+    run_while_connected,
+)
+from mcp_trio.errors import SERVER_BUSY
+from mcp_trio.limits import Limits
+
+logger = logging.getLogger("mcp_trio")
+
+_BAD_GATEWAY: Final = 502
+_UNAVAILABLE: Final = 503
+
+# A session changes its owner once when an instance is lost; more often only if instances are lost
+# one after another.
+_OWNERS_MAX: Final = 8
+
+_OWNERS_REMEMBERED_MAX: Final = 10_000
+_OWNER_CHANGES_SECONDS: Final = 0.05
+
+_ENDED: Final = ""  # in the place of the owner of a session that does not exist
+
+UNKNOWN_OUTCOME: Final = "the instance that ran this request was lost: its outcome is unknown"
+
+
+# Messages between instances. `number` is that of the request at the instance that forwards it.
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    number: int
+
+
+class _Forwarded(_Message, frozen=True):
+    """A request, whose body has been read and whose client has been authenticated."""
+
+    request: HttpRequest
+    body: bytes
+
+
+class _Gone(_Message, frozen=True):
+    """The client has disconnected."""
+
+
+class _Read(_Message, frozen=True):
+    """The client has been sent so many bytes of the response."""
+
+    size: int
+
+
+class _Unknown(_Message, frozen=True):
+    """The instance does not own the session."""
+
+
+class _Answered(_Message, frozen=True):
+    """A complete response."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class _Started(_Message, frozen=True):
+    """The headers of a response."""
+
+    status: int
+    headers: list[tuple[str, str]]
+
+
+class _Piece(_Message, frozen=True):
+    """A piece of a started response."""
+
+    data: bytes
+
+
+class _Ended(_Message, frozen=True):
+    """The end of a started response; it is incomplete if the owner has failed."""
+
+    is_complete: bool = True
+
+
+_FromOwner: TypeAlias = _Unknown | _Answered | _Started | _Piece | _Ended
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Forwarded | _Gone | _Read | _FromOwner).decode
+
+
+class Outcome(enum.Enum):
+    """The outcome of a forwarded request."""
+
+    ANSWERED = "the owner answered it, or the client has disconnected"
+    UNKNOWN_SESSION = "the instance does not own the session"
+    NOT_TAKEN = "the owner was lost before it took the request"
+    LOST = "the owner was lost after it had taken the request"
+
+
+@attrs.define(eq=False, repr=False)
+class _Request:
+    """A request that this instance has forwarded.
+
+    Attributes:
+        owner: The name of the instance that answers it.
+        is_stream: Whether the response may go on for ever (GET).
+        is_lost: Whether the owner is lost.
+        is_over: Whether the owner sends no more.
+    """
+
+    owner: str
+    is_stream: bool
+    is_lost: bool = False
+    is_over: bool = False
+    _received: list[_FromOwner] = attrs.field(factory=list[_FromOwner], init=False)
+    _changed: Wakeup = attrs.field(factory=Wakeup, init=False)
+
+    def put(self, message: _FromOwner) -> None:
+        self._received.append(message)
+        self._changed.wake()
+
+    def lose(self) -> None:
+        self.is_lost = True
+        self._changed.wake()
+
+    async def take(self) -> list[_FromOwner]:
+        """Wait for messages and return them; return none if the owner is lost."""
+        await trio.lowlevel.checkpoint()
+        while not (self._received or self.is_lost):
+            await self._changed.wait()
+        received, self._received = self._received, []
+        return received
+
+
+@attrs.define(eq=False, repr=False)
+class ForwardedExchange:
+    """The `Exchange` of a request that another instance has forwarded to this one.
+
+    Attributes:
+        request: The request line and headers, with the authenticated client.
+        sender: The name of the instance that has forwarded it.
+        progress: The progress of the response.
+    """
+
+    request: HttpRequest
+    sender: str
+    _number: int
+    _body: bytes
+    _instance: Instance
+    _unread_bytes_max: int
+    response_state: ResponseState = attrs.field(default=ResponseState.NOT_STARTED, init=False)
+    _unread_bytes: int = attrs.field(default=0, init=False)
+    _is_gone: bool = attrs.field(default=False, init=False)
+    _changed: Wakeup = attrs.field(factory=Wakeup, init=False)
+
+    @property
+    def may_lead(self) -> bool:
+        """Return False: the task belongs to this request."""
+        return False
+
+    async def body(self, bytes_max: int) -> bytes:
+        """Return the body, which the other instance has read."""
+        await trio.lowlevel.checkpoint()
+        if len(self._body) > bytes_max:
+            raise BodyTooLargeError
+        return self._body
+
+    async def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
+        """Send a complete response."""
+        await self._check_connected()
+        # The body may be a subclass of bytes, which cannot be encoded.
+        self._send(_Answered(self._number, status, list(headers), bytes(body)))
+        self.response_state = ResponseState.COMPLETE
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the headers of a response whose length is unknown."""
+        await self._check_connected()
+        self.response_state = ResponseState.STARTED
+        self._send(_Started(self._number, status, list(headers)))
+
+    async def send(self, piece: bytes) -> None:
+        """Send a piece of a started response; wait while the client has too many bytes to read."""
+        await self._check_connected()
+        while self._unread_bytes > self._unread_bytes_max:
+            await self._changed.wait()
+            await self._check_connected()
+        self._unread_bytes += len(piece)
+        self._send(_Piece(self._number, piece))
+
+    async def end(self) -> None:
+        """Complete a started response."""
+        await self._check_connected()
+        self.response_state = ResponseState.COMPLETE
+        self._send(_Ended(self._number))
+
+    async def gone(self) -> None:
+        """Wait until the client disconnects, or the instance that it is connected to is lost."""
+        while not self._is_gone:
+            await self._changed.wait()
+
+    def close_after_response(self) -> None:
+        """Do nothing: the connection belongs to the other instance."""
+
+    def answer_unknown(self) -> None:
+        """Answer that this instance does not own the session."""
+        self.response_state = ResponseState.COMPLETE
+        self._send(_Unknown(self._number))
+
+    def finish(self) -> None:
+        """Break off the response, if it is not complete."""
+        if self.response_state is ResponseState.NOT_STARTED:
+            self._send(_Answered(self._number, 500, [], b""))
+        elif self.response_state is ResponseState.STARTED:
+            self._send(_Ended(self._number, is_complete=False))
+
+    def mark_read(self, size: int) -> None:
+        """Note that the client has been sent so many bytes."""
+        self._unread_bytes -= size
+        self._changed.wake()
+
+    def mark_gone(self) -> None:
+        """Note that the client is gone."""
+        self._is_gone = True
+        self._changed.wake()
+
+    async def _check_connected(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._is_gone:
+            raise trio.BrokenResourceError("the client of the forwarded request is gone")
+
+    def _send(self, message: msgspec.Struct) -> None:
+        if not self._is_gone:
+            self._instance.send(self.sender, _encode(message))
+
+
+@attrs.define(eq=False, repr=False)
+class Forwarder:
+    """The requests that this instance forwards to others, and those that others forward to it.
+
+    It is the `InstanceHandler` of a served application.
+
+    Attributes:
+        limits: The bound of a response's bytes that are not read yet.
+        respond: Answers a forwarded request; this is the application.
+        take_session: Continues a session of another instance here; returns whether it exists.
+        close_session: Closes a session that another instance has taken.
+        instance: This instance.
+        nursery: The nursery of the requests that others have forwarded.
+        is_leaving: Whether this instance takes no more sessions.
+    """
+
+    limits: Limits
+    respond: Callable[[Exchange], Awaitable[None]]
+    take_session: Callable[[str, SessionFacts, HttpRequest], Awaitable[bool]]
+    close_session: Callable[[str], None]
+    instance: Instance = attrs.field(init=False)
+    nursery: trio.Nursery = attrs.field(init=False)
+    is_leaving: bool = attrs.field(default=False, init=False)
+    _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
+    _sent: dict[int, _Request] = attrs.field(factory=dict[int, _Request], init=False)
+    _received: dict[tuple[str, int], ForwardedExchange] = attrs.field(
+        factory=dict[tuple[str, int], ForwardedExchange], init=False
+    )
+    # The owners of sessions, with their principals; the oldest are forgotten.
+    _owners: dict[str, tuple[str, str | None]] = attrs.field(
+        factory=dict[str, tuple[str, str | None]], init=False
+    )
+    _taking: dict[str, trio.Event] = attrs.field(factory=dict[str, trio.Event], init=False)
+
+    # Messages.
+
+    def receive(self, sender: str, message: bytes) -> None:
+        """Take a message of another instance; one about a finished request is dropped."""
+        decoded = _decode(message)
+        match decoded:
+            case _Forwarded(number, request, body):
+                exchange = ForwardedExchange(
+                    request, sender, number, body, self.instance, self.limits.http.unsent_bytes_max
+                )
+                self._received[sender, number] = exchange
+                self.nursery.start_soon(self._respond, exchange, number)
+            case _Gone(number) | _Read(number):
+                received = self._received.get((sender, number))
+                if received is not None and isinstance(decoded, _Read):
+                    received.mark_read(decoded.size)
+                elif received is not None:
+                    received.mark_gone()
+            case _:
+                sent = self._sent.get(decoded.number)
+                if sent is not None:
+                    sent.put(decoded)
+
+    def lose(self, name: str) -> None:
+        """End the requests to and from an instance that is lost."""
+        for request in self._sent.values():
+            if request.owner == name:
+                request.lose()
+        for exchange in self._received.values():
+            if exchange.sender == name:
+                exchange.mark_gone()
+
+    def lose_session(self, session_id: str) -> None:
+        """Close a session that another instance has taken."""
+        self.close_session(session_id)
+
+    def peers(self) -> Collection[str]:
+        """Return the instances with which requests are unfinished."""
+        senders = {sender for sender, _ in self._received}
+        return senders | {request.owner for request in self._sent.values()}
+
+    async def _respond(self, exchange: ForwardedExchange, number: int) -> None:
+        try:
+            await self.respond(exchange)
+        except Exception:
+            text = "answering a forwarded %s %s failed"
+            logger.exception(text, exchange.request.method, exchange.request.path)
+        finally:
+            del self._received[exchange.sender, number]
+            exchange.finish()
+
+    # Forwarding.
+
+    async def answer(
+        self,
+        exchange: Exchange,
+        request: HttpRequest,
+        body: bytes,
+        *,
+        session_id: str,
+        headers: Headers,
+        unknown: Rejection,
+        answer_here: Callable[[], Awaitable[object]],
+    ) -> Rejection | None:
+        """Answer a request whose session is not open on this instance.
+
+        Args:
+            exchange: The exchange, which receives the response.
+            request: The request, with the authenticated client.
+            body: The body of the request.
+            session_id: The session that the request names.
+            headers: Headers that this instance adds to the response of another one.
+            unknown: The rejection if there is no such session.
+            answer_here: Answers the request if its session has been opened here meanwhile.
+
+        Returns:
+            The rejection of the request; None if it is answered.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone.
+        """
+        principal = request.principal
+        for attempt in range(_OWNERS_MAX):
+            if attempt:
+                await trio.sleep(_OWNER_CHANGES_SECONDS)  # The last owner is about to write.
+            try:
+                owner = await self._owner_of(session_id, principal)
+                if owner == _ENDED:
+                    return unknown
+                if owner == self.instance.name:
+                    await answer_here()
+                    return None
+                if isinstance(exchange, ForwardedExchange):
+                    if owner is not None and not await self.instance.is_lost(owner):
+                        exchange.answer_unknown()
+                        return None
+                elif owner is not None or self.is_leaving:
+                    to = owner or next(iter(await self.instance.others()), None)
+                    if to is None:
+                        return _unavailable("the server is closing, and no other instance runs")
+                    outcome = await self.forward(exchange, request, body, to, headers)
+                    if outcome is Outcome.ANSWERED:
+                        return None
+                    self._owners.pop(session_id, None)
+                    if outcome is Outcome.LOST:
+                        text = UNKNOWN_OUTCOME
+                        return Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text)
+                    if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
+                        continue
+                await self._take(session_id, owner, request)
+            except StoreUnavailableError as error:
+                return _unavailable(str(error))
+        return _unavailable("the session changes its instance too often")
+
+    async def open_elsewhere(
+        self, exchange: Exchange, request: HttpRequest, body: bytes, headers: Headers
+    ) -> bool:
+        """Let another instance open a session, because this one is leaving.
+
+        Returns:
+            False if no other instance runs.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone.
+        """
+        try:
+            for to in await self.instance.others():
+                outcome = await self.forward(exchange, request, body, to, headers)
+                if outcome is Outcome.ANSWERED:
+                    return True
+        except StoreUnavailableError as error:
+            logger.warning("a session cannot be opened on another instance: %s", error)
+        return False
+
+    async def _owner_of(self, session_id: str, principal: str | None) -> str | None:
+        """Return the owner of the principal's session; `_ENDED` if there is no such session.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        taking = self._taking.get(session_id)
+        if taking is not None:
+            await taking.wait()
+        known = self._owners.get(session_id)
+        if known is None:
+            stored = await self.instance.find(session_id)
+            if stored is None or stored.facts.principal != principal:
+                return _ENDED
+            if stored.owner is None or stored.owner == self.instance.name:
+                return stored.owner
+            if len(self._owners) >= _OWNERS_REMEMBERED_MAX:
+                del self._owners[next(iter(self._owners))]
+            known = self._owners[session_id] = (stored.owner, stored.facts.principal)
+        owner, of_principal = known
+        return owner if of_principal == principal else _ENDED
+
+    async def _take(self, session_id: str, before: str | None, request: HttpRequest) -> None:
+        """Become the owner of a session, and continue or end it.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        if session_id in self._taking:
+            return
+        taken = self._taking[session_id] = trio.Event()
+        try:
+            stored = await self.instance.find(session_id)
+            if stored is None or not await self.instance.take(session_id, before):
+                return
+            facts, is_open = stored.facts, False
+            try:
+                if facts.is_movable:
+                    is_open = await self.take_session(session_id, facts, request)
+            except BaseException:
+                self.instance.hand_over(session_id, facts)
+                raise
+            if not is_open:
+                self.instance.forget(session_id)
+                await self.instance.settle()
+        finally:
+            del self._taking[session_id]
+            taken.set()
+
+    async def forward(
+        self,
+        exchange: Exchange,
+        request: HttpRequest,
+        body: bytes,
+        to: str,
+        headers: Headers,
+    ) -> Outcome:
+        """Let another instance answer a request, and relay the response.
+
+        If this is cancelled, or the client disconnects, the other instance is notified.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone.
+        """
+        number = next(self._numbers)
+        sent = _Request(to, is_stream=request.method == "GET")
+        forwarded = _encode(_Forwarded(number, request, body))
+        outcomes: list[Outcome] = []
+
+        async def relay() -> None:
+            outcomes.append(await self._relay(exchange, number, sent, headers, forwarded))
+
+        self._sent[number] = sent
+        self.instance.send(to, forwarded)
+        try:
+            is_connected = await run_while_connected(exchange, relay)
+        finally:
+            del self._sent[number]
+            if not sent.is_over:
+                self.instance.send(to, _encode(_Gone(number)))
+        if not is_connected:
+            raise trio.BrokenResourceError("the client is gone")
+        return outcomes[0]
+
+    async def _relay(
+        self,
+        exchange: Exchange,
+        number: int,
+        sent: _Request,
+        headers: Headers,
+        forwarded: bytes,
+    ) -> Outcome:
+        is_started = False
+        while True:
+            for message in await sent.take():
+                match message:
+                    case _Unknown():
+                        sent.is_over = True
+                        return Outcome.UNKNOWN_SESSION
+                    case _Answered(_, status, own, body):
+                        sent.is_over = True
+                        await exchange.answer(status, [*own, *headers], body)
+                        return Outcome.ANSWERED
+                    case _Started(_, status, own):
+                        is_started = True
+                        await exchange.start(status, [*own, *headers])
+                    case _Piece(_, data):
+                        await exchange.send(data)
+                        self.instance.send(sent.owner, _encode(_Read(number, len(data))))
+                    case _Ended(_, is_complete):
+                        sent.is_over = True
+                        if is_complete:
+                            await exchange.end()
+                        return Outcome.ANSWERED
+            if sent.is_lost:
+                sent.is_over = True
+                if is_started:  # The host closes the connection of an incomplete response.
+                    return Outcome.ANSWERED
+                is_unread = forwarded in await self.instance.unread(sent.owner)
+                return Outcome.NOT_TAKEN if is_unread else Outcome.LOST
+
+    def end_streams(self) -> None:
+        """End the streams of other instances, so that their clients reconnect elsewhere."""
+        for number, request in self._sent.items():
+            if request.is_stream and not request.is_over:
+                self.instance.send(request.owner, _encode(_Gone(number)))
+                request.put(_Ended(number))
+
+
+def _unavailable(text: str) -> Rejection:
+    return Rejection(
+        status=_UNAVAILABLE, code=SERVER_BUSY, text=text, headers=[("Retry-After", RETRY_SECONDS)]
+    )

@@ -1,0 +1,282 @@
+"""Instances of a server that serve together, on one machine or on many.
+
+Each legacy session has an *owner*: the instance that runs its handlers. The instances share which
+sessions exist, and who owns each, and send messages to one another. `Instances` is the interface of
+what they share; `MemoryInstances` connects the applications of one process, and
+`mcp_trio.redis.RedisStores` those of several machines.
+
+An instance has a *lease*, which it renews as long as it runs. When the lease is over, the instance
+is lost: another one may take its sessions.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from typing import Protocol
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._transports.concurrency import Wakeup
+
+
+class StoreUnavailableError(Exception):
+    """The store that the instances share does not answer."""
+
+
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts from which another instance makes a legacy session anew.
+
+    Attributes:
+        principal: The user who opened the session; None if the server does not verify users.
+        opening: The client's messages that determine the state of the protocol, in order:
+            `initialize`, `notifications/initialized`, the log level and the subscriptions.
+        is_movable: Whether these messages are all of the session's state. Another instance ends a
+            session that is not movable.
+    """
+
+    principal: str | None
+    opening: tuple[bytes, ...]
+    is_movable: bool = True
+
+
+class StoredSession(msgspec.Struct, frozen=True):
+    """A session that is known to all instances: its facts, and the name of its owner.
+
+    A session without an owner was handed over, and waits for an instance that takes it.
+    """
+
+    facts: SessionFacts
+    owner: str | None
+
+
+class InstanceHandler(Protocol):
+    """The part of an application that an `Instance` calls; no function waits."""
+
+    def receive(self, sender: str, message: bytes) -> None:
+        """Take a message of another instance."""
+        ...
+
+    def lose(self, name: str) -> None:
+        """Note that the lease of another instance is over, and that it takes no more messages."""
+        ...
+
+    def lose_session(self, session_id: str) -> None:
+        """End a session that another instance has taken, because our own lease was over."""
+        ...
+
+    def peers(self) -> Collection[str]:
+        """Return the names of the instances of which `lose` has to report the end."""
+        ...
+
+
+class Instance(Protocol):
+    """An instance that has joined the others. Functions that are not `async` never wait.
+
+    The messages of one instance to another arrive in their order, and each at most once; they all
+    arrive unless one of the two is lost.
+
+    Attributes:
+        name: The name of this instance, which no other one has or had.
+    """
+
+    name: str
+
+    def keep(self, session_id: str, facts: SessionFacts) -> None:
+        """Store the facts about a session of this instance, or those that have changed."""
+        ...
+
+    def hand_over(self, session_id: str, facts: SessionFacts) -> None:
+        """Store a session of this instance without an owner, so that others may take it."""
+        ...
+
+    def forget(self, session_id: str) -> None:
+        """Remove a session of this instance, which has ended, with its events."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait until all that was stored or sent so far has reached the store.
+
+        If the store does not answer, this returns after a moment; the store gets the rest when it
+        is back.
+        """
+        ...
+
+    async def find(self, session_id: str) -> StoredSession | None:
+        """Return a session, or None if there is none.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        ...
+
+    async def take(self, session_id: str, before: str | None) -> bool:
+        """Become the owner of a session; return False if its owner is not `before` any more.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        ...
+
+    async def is_lost(self, name: str) -> bool:
+        """Return whether the lease of an instance is over.
+
+        An instance that is alive gets the time to renew its lease, if the store was away before.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        ...
+
+    async def others(self) -> Sequence[str]:
+        """Return the names of the other instances that are alive and have not begun to leave.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        ...
+
+    async def leave(self) -> None:
+        """Begin to leave: `others` no longer names this instance. It still takes messages."""
+        ...
+
+    def send(self, to: str, message: bytes) -> None:
+        """Send a message to another instance."""
+        ...
+
+    async def unread(self, name: str) -> Sequence[bytes]:
+        """Return the messages of this instance that a lost instance has never taken.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        ...
+
+
+class Instances(Protocol):
+    """What the instances of a server share: their sessions, leases and messages."""
+
+    def joined(self, handler: InstanceHandler) -> AbstractAsyncContextManager[Instance]:
+        """Return a context manager that joins the instances; the lease ends with the context."""
+        ...
+
+
+# In memory --------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class MemoryInstances:
+    """`Instances` for the applications of one process, for example in a test."""
+
+    sessions: dict[str, StoredSession] = attrs.field(factory=dict[str, StoredSession], init=False)
+    members: dict[str, "MemoryInstance"] = attrs.field(
+        factory=dict[str, "MemoryInstance"], init=False
+    )
+    _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
+
+    @asynccontextmanager
+    async def joined(self, handler: InstanceHandler) -> AsyncGenerator["MemoryInstance"]:
+        """Join the instances of this process."""
+        member = MemoryInstance(f"instance-{next(self._numbers)}", self, handler)
+        self.members[member.name] = member
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(member.run)
+                yield member
+                nursery.cancel_scope.cancel()
+        finally:
+            self.lose(member.name)
+
+    def lose(self, name: str) -> None:
+        """End the lease of an instance, as when its machine is cut off from the others."""
+        self.members.pop(name, None)
+        for other in self.members.values():
+            if name in other.handler.peers():
+                other.handler.lose(name)
+
+
+@attrs.define(eq=False, repr=False)
+class MemoryInstance:
+    """An `Instance` in the memory of this process."""
+
+    name: str
+    shared: MemoryInstances
+    handler: InstanceHandler
+    is_leaving: bool = attrs.field(default=False, init=False)
+    _inbox: deque[tuple[str, bytes]] = attrs.field(factory=deque[tuple[str, bytes]], init=False)
+    _changed: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _lost: dict[str, list[bytes]] = attrs.field(factory=dict[str, list[bytes]], init=False)
+
+    async def run(self) -> None:
+        """Take the messages of other instances until cancelled."""
+        while True:
+            while self._inbox:
+                self.handler.receive(*self._inbox.popleft())
+            await self._changed.wait()
+
+    def keep(self, session_id: str, facts: SessionFacts) -> None:
+        """Store the facts about a session."""
+        before = self.shared.sessions.get(session_id)
+        if before is None or before.owner == self.name:
+            self.shared.sessions[session_id] = StoredSession(facts, self.name)
+
+    def hand_over(self, session_id: str, facts: SessionFacts) -> None:
+        """Store a session without an owner."""
+        self.shared.sessions[session_id] = StoredSession(facts, None)
+
+    def forget(self, session_id: str) -> None:
+        """Remove a session, unless another instance owns it."""
+        stored = self.shared.sessions.get(session_id)
+        if stored is not None and stored.owner == self.name:
+            del self.shared.sessions[session_id]
+
+    async def settle(self) -> None:
+        """Only execute a checkpoint: everything is stored at once."""
+        await trio.lowlevel.checkpoint()
+
+    async def find(self, session_id: str) -> StoredSession | None:
+        """Return a session, or None if there is none."""
+        await trio.lowlevel.checkpoint()
+        return self.shared.sessions.get(session_id)
+
+    async def take(self, session_id: str, before: str | None) -> bool:
+        """Become the owner of a session; return False if its owner is not `before` any more."""
+        await trio.lowlevel.checkpoint()
+        stored = self.shared.sessions.get(session_id)
+        if stored is None or stored.owner != before:
+            return False
+        self.shared.sessions[session_id] = StoredSession(stored.facts, self.name)
+        return True
+
+    async def is_lost(self, name: str) -> bool:
+        """Return whether an instance has left."""
+        await trio.lowlevel.checkpoint()
+        return name not in self.shared.members
+
+    async def others(self) -> Sequence[str]:
+        """Return the names of the other instances that have not begun to leave."""
+        await trio.lowlevel.checkpoint()
+        members = self.shared.members.values()
+        return [each.name for each in members if each is not self and not each.is_leaving]
+
+    async def leave(self) -> None:
+        """Begin to leave."""
+        await trio.lowlevel.checkpoint()
+        self.is_leaving = True
+
+    def send(self, to: str, message: bytes) -> None:
+        """Send a message to another instance; that of an instance that has left stays unread."""
+        member = self.shared.members.get(to)
+        if member is None:
+            self._lost.setdefault(to, []).append(message)
+            self.handler.lose(to)
+        else:
+            member._inbox.append((self.name, message))  # noqa: SLF001
+            member._changed.wake()  # noqa: SLF001
+
+    async def unread(self, name: str) -> Sequence[bytes]:
+        """Return the messages to an instance that were sent after it had left."""
+        await trio.lowlevel.checkpoint()
+        return self._lost.get(name, [])

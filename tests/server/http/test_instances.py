@@ -1,0 +1,434 @@
+"""Instances that serve together: forwarded requests, lost owners, and sessions handed over."""
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Context, Limits
+from mcp_trio._protocol.event_store import MemoryEventStore
+from mcp_trio._server.http_sessions import HttpStores
+from mcp_trio.http import MemoryInstances, StoreUnavailableError
+from mcp_trio.limits import HttpLimits, ShutdownLimits
+from tests.server.http.conftest import call, harbour, hello, notes, notification, request, text
+
+BROKEN_OFF = 502
+
+
+@attrs.define
+class EventsOfAll:
+    """Events of all sessions, which each instance can load."""
+
+    stored: dict = attrs.field(factory=dict)
+
+    def of(self, session_id):
+        return SharedEvents(self.stored.setdefault(session_id, {}))
+
+
+@attrs.define
+class SharedEvents:
+    """A `MemoryEventStore` whose events other instances can load."""
+
+    stored: dict
+    buffer: MemoryEventStore = attrs.field(
+        factory=lambda: MemoryEventStore(events_max=100, bytes_max=10_000)
+    )
+
+    def open_stream(self, request_ids=()):
+        stream = self.buffer.open_stream()
+        self.stored[stream] = [list(request_ids), [], True]
+        return stream
+
+    def keep(self, stream, data):
+        self.stored[stream][1].append(bytes(data))
+        return self.buffer.keep(stream, data)
+
+    def append_ended_stream(self, events):
+        stream = self.open_stream()
+        ids = [self.keep(stream, data) for data in [b"", *events]]
+        self.close_stream(stream)
+        return ids
+
+    def after(self, event_id):
+        return self.buffer.after(event_id)
+
+    def close_stream(self, stream):
+        self.stored[stream][2] = False
+        self.buffer.close_stream(stream)
+
+    async def settle(self):
+        await trio.lowlevel.checkpoint()
+
+    async def load(self):
+        for stream, (_, events, is_open) in self.stored.items():
+            self.buffer.restore(stream, 1, events, is_open=is_open)
+        return {stream: ids for stream, (ids, _, is_open) in self.stored.items() if is_open}
+
+
+@pytest.fixture
+def stores():
+    return HttpStores(instances=MemoryInstances(), events=EventsOfAll().of)
+
+
+@pytest.fixture
+def open_sites(open_site, stores):
+    async def open_sites(count=2, make=harbour):
+        return [await open_site(make(), stores=stores) for _ in range(count)]
+
+    return open_sites
+
+
+def name_of(site):
+    return site.runtime.forwarder.instance.name
+
+
+async def ask(site, client, message, **headers):
+    """Send a message of a client to another instance than its own."""
+    return await site.ask("POST", message, Mcp_Session_Id=client.id, **headers)
+
+
+def listen(site, client, last_event_id=None):
+    headers = {"Mcp_Session_Id": client.id, "Last_Event_ID": last_event_id}
+    return site.begin("GET", accept="text/event-stream", **headers)
+
+
+# Forwarding.
+
+
+async def test_another_instance_forwards_a_call_to_the_owner(open_sites, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+    answer = await ask(here, client, call("tide"))
+    assert (answer.status, text(answer.json)) == (200, "high")
+    assert answer.headers["mcp-session-id"] == client.id
+    assert len(here.runtime.sessions) == 0
+
+
+async def test_a_forwarded_event_stream_arrives_piece_by_piece(open_sites, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+    asked = here.begin("POST", call("log"), Mcp_Session_Id=client.id)
+    assert (await asked.message())["params"]["data"] == "one"
+    assert not asked.is_ended
+    assert notes(await asked.rest()) == ["two"]
+
+
+async def test_a_question_of_a_handler_is_answered_through_another_instance(
+    open_sites, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open("2025-06-18", {"sampling": {}})
+    asked = here.begin("POST", call("ask"), Mcp_Session_Id=client.id)
+    question = await asked.message()
+    sampled = {"role": "assistant", "content": {"type": "text", "text": "north"}, "model": "m"}
+    answer = {"jsonrpc": "2.0", "id": question["id"], "result": sampled}
+    assert (await ask(here, client, answer)).status == 202
+    assert text((await asked.rest())[-1]) == "north"
+
+
+async def test_a_stream_is_listened_to_and_resumed_through_another_instance(
+    open_sites, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    listening = listen(here, client)
+    first = await listening.event()
+    await ask(here, client, call("ebb"))
+    assert (await listening.message())["method"] == "notifications/tools/list_changed"
+    listening.leave()
+    await trio.sleep(1)
+    resumed = listen(here, client, first.id)
+    assert (await resumed.message())["method"] == "notifications/tools/list_changed"
+
+
+async def test_a_forwarded_client_that_disconnects_cancels_nothing_and_resumes(
+    open_sites, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    asked = here.begin("POST", call("log"), Mcp_Session_Id=client.id)
+    await asked.event()
+    seen = await asked.event()
+    asked.leave()
+    await trio.sleep(9)
+    assert not there.runtime.forwarder.peers()
+    back = await listen(there, client, seen.id).rest()
+    assert (notes(back), back[-1]["id"]) == (["two"], 1)
+
+
+@pytest.mark.requirement("HTTP-51")
+async def test_a_session_is_ended_through_another_instance(open_sites, stores, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+    assert (await here.ask("DELETE", Mcp_Session_Id=client.id)).status == 200
+    for site in (here, there):
+        assert (await ask(site, client, call("tide"))).status == 404
+    assert not stores.instances.sessions
+
+
+async def test_a_session_of_another_principal_is_unknown_on_all_instances(
+    open_site, stores, autojump_clock
+):
+    async def verify(head):
+        return head.header("authorization")
+
+    here, there = [await open_site(harbour(auth=verify), stores=stores) for _ in range(2)]
+    client = await there.open(Authorization="anna")
+    assert (await ask(here, client, call("tide"), Authorization="anna")).status == 200
+    assert (await ask(here, client, call("tide"), Authorization="bert")).status == 404
+    assert (await ask(there, client, call("tide"), Authorization="bert")).status == 404
+
+
+async def test_an_unknown_session_is_unknown_on_all_instances(open_sites, autojump_clock):
+    here, _ = await open_sites()
+    assert (await here.ask("POST", call("tide"), Mcp_Session_Id="x")).status == 404
+
+
+async def test_posts_of_http_with_sse_are_forwarded(open_sites, autojump_clock):
+    here, there = await open_sites()
+    stream = there.begin("GET", path="/sse", accept="text/event-stream")
+    path = "/" + (await stream.event()).data.decode()
+    assert (await there.ask("POST", hello("2024-11-05"), path=path)).status == 202
+    await stream.message()
+    await there.ask("POST", notification("notifications/initialized"), path=path)
+    assert (await here.ask("POST", call("tide"), path=path)).status == 202
+    assert text(await stream.message()) == "high"
+
+
+async def test_a_slow_client_of_another_instance_slows_the_owner_down(
+    open_site, stores, autojump_clock
+):
+    limits = Limits(http=HttpLimits(unsent_bytes_max=1000, events_kept_bytes_max=200))
+    here, there = [await open_site(harbour(limits=limits), stores=stores) for _ in range(2)]
+    client = await there.open()
+    asked = here.begin("POST", call("flood", {"count": 100, "size": 100}), Mcp_Session_Id=client.id)
+    asked.stall()
+    await trio.sleep(5)
+    forwarded = next(iter(there.runtime.forwarder._received.values()), None)
+    assert forwarded is None or forwarded._unread_bytes <= 2200
+    asked.read_on()
+    await trio.sleep(5)
+    assert not there.runtime.forwarder.peers()
+
+
+async def test_the_store_is_away(open_sites, stores, monkeypatch, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+
+    async def find(_id):
+        raise StoreUnavailableError("the store is away")
+
+    monkeypatch.setattr(type(here.runtime.forwarder.instance), "find", lambda _, id_: find(id_))
+    assert (await client.ask(call("tide"))).status == 200
+    rejected = await ask(here, client, call("tide"))
+    assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
+
+
+# Owners that are lost.
+
+
+def lose(stores, site):
+    stores.instances.lose(name_of(site))
+
+
+async def test_a_session_of_a_lost_owner_goes_on_in_another_instance(
+    open_sites, stores, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    assert (await client.ask(request("logging/setLevel", {"level": "error"}))).status == 200
+    lose(stores, there)
+    asked = here.begin("POST", call("log"), Mcp_Session_Id=client.id)
+    (answer,) = await asked.rest()  # without notes, because of the level
+    assert text(answer) == "logged"
+    assert len(here.runtime.sessions) == 1
+    assert (await ask(here, client, call("tide", id=2))).headers["mcp-session-id"] == client.id
+
+
+async def test_a_request_that_the_lost_owner_had_taken_has_an_unknown_outcome(
+    open_sites, stores, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    asked = here.begin("POST", call("wait", {"seconds": 50}), Mcp_Session_Id=client.id)
+    await trio.sleep(0.1)
+    lose(stores, there)
+    await asked.begun()
+    assert asked.status == BROKEN_OFF
+    assert "outcome is unknown" in asked.json["error"]["message"]
+    assert text((await ask(here, client, call("tide", id=2))).json) == "high"
+
+
+async def test_events_of_a_lost_owner_are_resumed_and_its_requests_end(
+    open_sites, stores, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    listening, asked = client.listen(), client.begin(call("log", {"seconds": 1000}))
+    position = await listening.event()
+    await client.ask(call("ebb", id=2))
+    mark, _ = await asked.event(), await asked.event()
+    lose(stores, there)
+    resumed = listen(here, client, position.id)
+    assert (await resumed.message())["method"] == "notifications/tools/list_changed"
+    (note, outcome) = await listen(here, client, mark.id).rest()
+    assert note["params"]["data"] == "one"
+    assert (outcome["id"], "outcome is unknown" in outcome["error"]["message"]) == (1, True)
+    await ask(here, client, call("ebb", id=3))
+    assert (await resumed.message())["method"] == "notifications/tools/list_changed"
+
+
+async def test_subscriptions_go_on_in_another_instance(open_sites, stores, autojump_clock):
+    def make():
+        server = harbour()
+
+        @server.resource("sea://{name}")
+        async def sea(name: str) -> str:
+            return name
+
+        @server.tool
+        async def storm(name: str, *, ctx: Context) -> None:
+            server.resource_updated(f"sea://{name}")
+
+        return server
+
+    here, there = await open_sites(make=make)
+    client = await there.open()
+    for number, (method, name) in enumerate(
+        [("subscribe", "a"), ("subscribe", "b"), ("unsubscribe", "a")], 10
+    ):
+        uri = {"uri": f"sea://{name}"}
+        assert (await client.ask(request(f"resources/{method}", uri, number))).status == 200
+    lose(stores, there)
+    listening = listen(here, client)
+    await listening.event()
+    for number, name in enumerate("ab", 20):
+        await ask(here, client, call("storm", {"name": name}, id=number))
+    assert (await listening.message())["params"]["uri"] == "sea://b"
+
+
+async def test_a_session_with_values_of_handlers_ends_with_its_owner(
+    open_sites, stores, autojump_clock
+):
+    def make():
+        server = harbour()
+
+        @server.tool
+        async def remember(*, ctx: Context) -> None:
+            ctx.state["seen"] = True
+
+        return server
+
+    here, there = await open_sites(make=make)
+    client = await there.open()
+    await client.ask(call("remember"))
+    await trio.sleep(3)  # the facts are stored
+    lose(stores, there)
+    assert (await ask(here, client, call("tide"))).status == 404
+    assert not stores.instances.sessions
+
+
+async def test_an_owner_whose_session_was_taken_closes_it(open_sites, stores, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+    lose(stores, there)
+    await ask(here, client, call("tide"))
+    there.runtime.forwarder.lose_session(client.id)
+    assert len(there.runtime.sessions) == 0
+    assert stores.instances.sessions[client.id].owner == name_of(here)
+
+
+async def test_many_requests_at_once_open_a_session_of_a_lost_owner_once(
+    open_sites, stores, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    lose(stores, there)
+    asked = [here.begin("POST", call("tide", id=n), Mcp_Session_Id=client.id) for n in range(5)]
+    assert {text((await each.begun()).json) for each in asked} == {"high"}
+    assert len(here.runtime.sessions) == 1
+
+
+# Handing over.
+
+
+async def stop(site):
+    """Stop an instance as at SIGTERM."""
+    await site.runtime.hand_over()
+    site.runtime.close()
+    await site.runtime.ended.wait()
+
+
+async def test_a_stopped_instance_hands_its_sessions_over(open_sites, stores, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+    listening = client.listen()
+    position = await listening.event()
+    await stop(there)
+    assert listening.is_ended
+    assert stores.instances.sessions[client.id].owner is None
+    assert text((await ask(here, client, call("tide"))).json) == "high"
+    resumed = listen(here, client, position.id)
+    await ask(here, client, call("ebb", id=2))
+    assert (await resumed.message())["method"] == "notifications/tools/list_changed"
+
+
+async def test_open_requests_are_answered_before_their_session_is_handed_over(
+    open_sites, nursery, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    asked = client.begin(call("wait", {"seconds": 3}))
+    forwarded = here.begin("POST", call("wait", {"seconds": 3}, id=2), Mcp_Session_Id=client.id)
+    await trio.sleep(0.1)
+    nursery.start_soon(stop, there)
+    await trio.sleep(0.1)
+    late = await client.ask(call("tide", id=3))
+    assert text(late.json) == "high"
+    assert [text((await each.rest())[-1]) for each in (asked, forwarded)] == ["waited"] * 2
+    await there.runtime.ended.wait()
+    assert text((await ask(here, client, call("tide", id=4))).json) == "high"
+
+
+async def test_a_request_that_takes_too_long_fails_and_its_session_goes_on(
+    open_site, stores, autojump_clock
+):
+    limits = Limits(shutdown=ShutdownLimits(hand_over_seconds=2))
+    here, there = [await open_site(harbour(limits=limits), stores=stores) for _ in range(2)]
+    client = await there.open()
+    asked = client.begin(call("wait", {"seconds": 1000}), accept="application/json")
+    await trio.sleep(0.1)
+    await stop(there)
+    await asked.begun()
+    assert asked.status == 503
+    assert text((await ask(here, client, call("tide", id=2))).json) == "high"
+
+
+async def test_a_leaving_instance_forwards_to_others(open_sites, nursery, autojump_clock):
+    here, there = await open_sites()
+    client, busy = await there.open(), await there.open()
+    busy.begin(call("wait", {"seconds": 3}))
+    await trio.sleep(0.1)
+    nursery.start_soon(stop, there)
+    await trio.sleep(1)
+    assert text((await client.ask(call("tide"))).json) == "high"
+    new = await there.open()
+    assert {each.id for each in here.runtime.sessions} == {client.id, new.id}
+
+
+async def test_the_last_instance_keeps_sessions_for_the_next_one(open_site, stores, autojump_clock):
+    there = await open_site(harbour(), stores=stores)
+    client = await there.open()
+    await stop(there)
+    here = await open_site(harbour(), stores=stores)
+    assert text((await ask(here, client, call("tide"))).json) == "high"
+
+
+async def test_a_stopped_instance_ends_the_streams_that_it_forwards(open_sites, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+    listening = listen(here, client)
+    await listening.event()
+    await stop(here)
+    assert listening.is_ended
+    await trio.sleep(1)
+    assert not there.runtime.forwarder.peers()
