@@ -12,8 +12,8 @@ looks whether the calling task is in a lane. Only calls of users and libraries i
 function of an effect runs without a lane, because its result is recorded. The standard streams
 count as a log: writing to them is no untracked call.
 
-While the target of a command is imported, its calls are noted as well, and a divergence lists them:
-they are not recorded, and may have other results in a replay.
+While a replay imports the server, the calls of its modules are noted as well, and a divergence
+lists them: they are not recorded, and may have other results in a replay.
 
 Three things go unnoticed: calls of libraries in C that raise no audit event; calls of threads that
 were started earlier; and uses of the order of a set, or of a `hash` or `id` that a user's code does
