@@ -9,8 +9,8 @@ import msgspec
 from mcp_trio._journal.calls import Call, CallTracker
 from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
-    KEPT,
-    MASKED,
+    KEPT_PREFIX,
+    MASKED_PREFIX,
     CommandBody,
     EndBody,
     OpenBody,
@@ -134,10 +134,10 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
 
 def _add_counts(summary: Summary, counts: dict[str, int]) -> None:
     for name, number in counts.items():
-        if name.startswith(KEPT):
-            summary.kept = [*summary.kept, name.removeprefix(KEPT)]
-        elif name.startswith(MASKED):
-            summary.masked = {**summary.masked, name.removeprefix(MASKED): number}
+        if name.startswith(KEPT_PREFIX):
+            summary.kept = [*summary.kept, name.removeprefix(KEPT_PREFIX)]
+        elif name.startswith(MASKED_PREFIX):
+            summary.masked = {**summary.masked, name.removeprefix(MASKED_PREFIX): number}
 
 
 def _add_message(summary: Summary, record: Record, texts: dict[int, str] | None) -> None:

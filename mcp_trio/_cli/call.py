@@ -45,7 +45,8 @@ from mcp_trio._cli.output import (
     resource_text,
     styled,
 )
-from mcp_trio._journal.texts import json_text, members_of
+from mcp_trio._journal.conversation import members_of
+from mcp_trio._journal.texts import json_text
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import (

@@ -22,8 +22,9 @@ import msgspec
 import trio
 
 from mcp_trio._cli.timeline import Counts, Row, Timeline
+from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.records import Record, body_bytes
-from mcp_trio._journal.texts import json_text, members_of, shortened, tool_text
+from mcp_trio._journal.texts import json_text, shortened, tool_text
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._replay.targets import TargetError, import_server, own_files

@@ -26,7 +26,8 @@ from mcp_trio._cli.call import (
     session_parameters,
 )
 from mcp_trio._cli.output import echo_json, printable, printable_lines
-from mcp_trio._journal.texts import json_text, members_of
+from mcp_trio._journal.conversation import members_of
+from mcp_trio._journal.texts import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -14,6 +14,7 @@ from mcp_trio._journal.conversation import (
     RoundTrip,
     RoundTripTracker,
     input_responses_in,
+    members_of,
     subscription_of,
 )
 from mcp_trio._journal.reader import Damage
@@ -21,7 +22,6 @@ from mcp_trio._journal.records import OpenBody, Record, body_bytes, decode_body,
 from mcp_trio._journal.texts import (
     input_required_text,
     json_text,
-    members_of,
     message_text,
     responses_text,
     shortened,
@@ -213,7 +213,7 @@ def _with_request(row: Row, request: _SentRequest | None) -> Row:
     row = msgspec.structs.replace(
         row, request=request.record, method=row.method or request.method, client=request.client
     )
-    is_retry = request.round_trip.before is not None
+    is_retry = request.round_trip.retry_of is not None
     return _with_round(row, request.round_trip) if is_retry else row
 
 
@@ -288,7 +288,7 @@ def _request_row(session: _Session, message: Request, position: _Position) -> Ro
     record, params = position.record, members_of(message.params)
     meta = members_of(params.get("_meta"))
     round_trip = session.round_trips.add_request(record.number, message.method, message.params)
-    is_retry = round_trip.before is not None
+    is_retry = round_trip.retry_of is not None
     text = message_text(message.method, message.params)
     if is_retry:
         text = f"{text}, round {round_trip.number}"

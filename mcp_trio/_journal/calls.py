@@ -1,10 +1,11 @@
 """The calls in a recording: the requests of its client, with duration and outcome of each.
 
 A recorder that decides which sessions to keep follows the calls while they happen, and the
-catalogue reads them from the file. Both use `CallTracker`, so both mean the same by an error.
+catalogue reads them from the file. Both use `CallTracker`, so they agree on what an error is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
@@ -26,7 +27,7 @@ ErrorKind = Literal[
 - tool: a result with `isError`; protocol: an error response;
 - internal: an unexpected exception of the handler; timeout: the handler's time was over;
 - denied: an access rule rejected the client; limited: the client has to wait;
-- cancelled: the client withdrew the request; unanswered: the recording ends before an answer.
+- cancelled: the client withdrew the request; unanswered: the recording ends before a response.
 """
 
 ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (
@@ -40,9 +41,13 @@ ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (
     "unanswered",
 )
 
-# How the texts of two kinds of error begin, or what they contain: results do not name the kind.
-INTERNAL_TEXT: Final = "internal error in "
-TIMEOUT_TEXT: Final = "timed out: it did not finish within"
+NO_ERROR_KINDS: Final[frozenset[ErrorKind]] = frozenset({"", "cancelled", "unanswered"})
+"""The outcomes that do not count as errors."""
+
+# A result does not name the kind of its error. So two kinds are recognized by the text that the
+# server gives them: an internal error by its beginning, a timeout by a part of it.
+_INTERNAL_ERROR_PREFIX: Final = "internal error in "
+_TIMEOUT_PHRASE: Final = "timed out: it did not finish within"
 
 _DENIED: Final = f'"{DENIED_MARK}"'.encode()
 _CANCELLED: Final = "notifications/cancelled"
@@ -50,7 +55,7 @@ _KIND_OF_CODE: Final[Mapping[int, ErrorKind]] = {
     INTERNAL_ERROR: "internal",
     TOO_MANY_REQUESTS: "limited",
 }
-_LIVE_MAX: Final = 100_000
+_OPEN_CALLS_MAX: Final = 100_000
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -116,7 +121,7 @@ class _Message(msgspec.Struct):
 
 _DECODE: Final = msgspec.json.Decoder(_Message).decode
 _DECODE_BLOCKS: Final = msgspec.json.Decoder(list[_Block]).decode
-_NONE: Final[Sequence[Call]] = ()
+_NO_CALLS: Final[Sequence[Call]] = ()
 
 
 class CallTracker:
@@ -137,12 +142,12 @@ class CallTracker:
         if kind == self._request_kind:
             return self._add_requests(record)
         if kind == self._response_kind:
-            return self._add_responses(record) if self._open else _NONE
+            return self._add_responses(record) if self._open else _NO_CALLS
         if kind == "mark" and record.lane is not None and _DENIED in (body_bytes(record) or b""):
             position = message_position(record.lane)
             if position is not None:
                 self._denied.add(position[0])
-        return _NONE
+        return _NO_CALLS
 
     def unanswered(self, time_ns: int) -> list[Call]:
         """Return the calls that have no response, at the end of the recording."""
@@ -161,16 +166,16 @@ class CallTracker:
                 if call is not None:
                     call.error, call.duration_ns = "cancelled", record.time_ns - call.begin_ns
                     ended.append(call)
-            elif message.id is not None and len(self._open) < _LIVE_MAX:
+            elif message.id is not None and len(self._open) < _OPEN_CALLS_MAX:
                 envelope = record.envelope or {}
-                trace = _text(params.meta.traceparent) if params.meta is not None else ""
+                trace = _string(params.meta.traceparent) if params.meta is not None else ""
                 self._open[_key(record.channel, message.id)] = Call(
                     record=record.number,
                     channel=record.channel,
                     method=message.method,
-                    name=_text(params.name) or _text(params.uri),
+                    name=_string(params.name) or _string(params.uri),
                     begin_ns=record.time_ns,
-                    principal=_text(envelope.get("principal")),
+                    principal=_string(envelope.get("principal")),
                     trace_id=trace.split("-")[1] if trace.count("-") > 1 else "",
                 )
         return ended
@@ -188,9 +193,12 @@ class CallTracker:
                 call.text = message.error.message
                 call.error = _KIND_OF_CODE.get(message.error.code, "protocol")
             elif message.result is not None and message.result.is_error is True:
-                call.text = _text_of(message.result.content)
-                call.error = "internal" if call.text.startswith(INTERNAL_TEXT) else "tool"
-                if TIMEOUT_TEXT in call.text:
+                with suppress(ValueError, RecursionError):
+                    blocks = _DECODE_BLOCKS(message.result.content)
+                    call.text = "\n".join(_string(block.text) for block in blocks)
+                is_internal = call.text.startswith(_INTERNAL_ERROR_PREFIX)
+                call.error = "internal" if is_internal else "tool"
+                if _TIMEOUT_PHRASE in call.text:
                     call.error = "timeout"
             if call.record in self._denied:
                 self._denied.discard(call.record)
@@ -204,7 +212,8 @@ def _key(channel: int, request_id: Any) -> tuple[int, Any]:
     return channel, request_id if isinstance(request_id, int | str) else None
 
 
-def _text(value: Any) -> str:
+def _string(value: Any) -> str:
+    """Return a string as it is; empty for any other value."""
     return value if isinstance(value, str) else ""
 
 
@@ -218,11 +227,3 @@ def _messages(record: Record) -> Iterable[_Message]:
             yield _DECODE(each)
         except (ValueError, RecursionError):
             continue
-
-
-def _text_of(content: msgspec.Raw) -> str:
-    try:
-        blocks = _DECODE_BLOCKS(content)
-    except (ValueError, RecursionError):
-        return ""
-    return "\n".join(_text(block.text) for block in blocks)

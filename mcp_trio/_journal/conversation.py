@@ -1,7 +1,7 @@
 """The messages that a client and a server exchanged, read from a recording of either side.
 
 A recording made by a client has as `out` what a recording made by a server has as `in`; here each
-message has a sender instead. Answers, cancellations and progress notifications are tied to their
+message has a sender instead. Responses, cancellations and progress notifications are tied to their
 requests by the ids and tokens on the wire. Each message of the server also has a cause: the client
 message that it results from, so that a replay can send it at the right time. A stateless client's
 retries are tied to the requests whose input requests they answer.
@@ -9,7 +9,7 @@ retries are tied to the requests whose input requests they answer.
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import attrs
 import msgspec
@@ -48,7 +48,7 @@ REQUEST_STATE: Final = "requestState"
 
 # The members of params that a retry does not repeat.
 _RETRY_MEMBERS: Final = ("_meta", INPUT_RESPONSES, REQUEST_STATE)
-_RETRY_MARKS: Final = (INPUT_RESPONSES.encode(), REQUEST_STATE.encode())
+_RETRY_NAMES: Final = (INPUT_RESPONSES.encode(), REQUEST_STATE.encode())
 
 # The member of a notification's params that names a request, by its id or by its progress token.
 CANCELLED: Final = "notifications/cancelled"
@@ -57,8 +57,8 @@ REFERENCES: Final[Mapping[str, str]] = {CANCELLED: "requestId", PROGRESS: "progr
 
 # The members of `_meta` that name the subscription a message belongs to, and the protocol version
 # of a stateless request.
-SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
-VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
+PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 LISTEN: Final = "subscriptions/listen"
 # The notifications about a subscription that its request causes, and not a later change.
 _ACKNOWLEDGEMENTS: Final = frozenset({"notifications/subscriptions/acknowledged", PROGRESS})
@@ -99,15 +99,15 @@ class _RetryParams(msgspec.Struct, rename="camel"):
 class RoundTrip:
     """One request of a multi round-trip request.
 
-    `number` counts from 1, `first` is the request of the first round trip, and `before` the request
-    whose input requests this one answers; None in the first round trip. Requests are identified by
-    whatever numbers the caller of `RoundTripTracker` gives them.
+    `number` counts from 1. `first` is the request of the first round trip. `retry_of` is the
+    request whose input requests this one answers; None in the first round trip. The caller of
+    `RoundTripTracker` chooses the numbers that identify requests.
     """
 
     request: int
     first: int
     number: int = 1
-    before: int | None = None
+    retry_of: int | None = None
     _method: str = attrs.field(alias="method")
     _params: Raw | None = attrs.field(alias="params")
 
@@ -138,18 +138,18 @@ class RoundTripTracker:
 
     def add_request(self, request: int, method: str, params: Raw | None) -> RoundTrip:
         """Return the round trip that a request begins; requests are added in wire order."""
-        alone = RoundTrip(request=request, first=request, method=method, params=params)
+        first_trip = RoundTrip(request=request, first=request, method=method, params=params)
         retry = _retry_params(params)
         if retry is None:
-            return alone
+            return first_trip
         if retry.request_state is None:
-            before = self._by_call.get(alone.call)
+            earlier = self._by_call.get(first_trip.call)
         else:
-            before = self._by_state.get(retry.request_state)
-        if before is None:
-            return alone
+            earlier = self._by_state.get(retry.request_state)
+        if earlier is None:
+            return first_trip
         return attrs.evolve(
-            alone, first=before.first, number=before.number + 1, before=before.request
+            first_trip, first=earlier.first, number=earlier.number + 1, retry_of=earlier.request
         )
 
     def add_result(self, round_trip: RoundTrip, result: Raw) -> InputRequired | None:
@@ -182,7 +182,7 @@ def input_responses_in(params: Raw | None) -> Mapping[str, Raw]:
 def _retry_params(params: Raw | None) -> _RetryParams | None:
     """Return the retry members of params; None if the request is no retry."""
     text = b"" if params is None else bytes(params)
-    if not any(mark in text for mark in _RETRY_MARKS):
+    if not any(name in text for name in _RETRY_NAMES):
         return None
     try:
         retry = msgspec.json.decode(text, type=_RetryParams)
@@ -197,22 +197,29 @@ def _retry_params(params: Raw | None) -> _RetryParams | None:
 
 class _Meta(msgspec.Struct, rename="camel"):
     progress_token: Id | None = None
-    subscription: Id | None = msgspec.field(name=SUBSCRIPTION, default=None)
-    version: Any = msgspec.field(name=VERSION, default=None)
+    subscription: Id | None = msgspec.field(name=SUBSCRIPTION_ID, default=None)
+    version: Any = msgspec.field(name=PROTOCOL_VERSION, default=None)
 
 
 class _WithMeta(msgspec.Struct):
     meta: _Meta = msgspec.field(name="_meta", default_factory=_Meta)
 
 
-def members(body: Raw | None) -> dict[str, Any]:
-    """Return the members of an object as a new dict; empty for absent params."""
-    return {} if body is None else msgspec.json.decode(body, type=dict[str, Any])
+def members_of(body: object) -> dict[str, Any]:
+    """Return the members of a JSON object, decoded or not; empty for anything else."""
+    if isinstance(body, dict):
+        return cast("dict[str, Any]", body)
+    if not isinstance(body, bytes | Raw):
+        return {}
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (ValueError, RecursionError):
+        return {}
 
 
 def without_meta(body: Raw | None) -> dict[str, Any]:
     """Return the members of params without `_meta`, which does not change what is called."""
-    inner = members(body)
+    inner = members_of(body)
     inner.pop("_meta", None)
     return inner
 
@@ -230,7 +237,7 @@ def subscription_of(body: Raw | None) -> Id | None:
 def reference_of(message: Notification) -> Id | None:
     """Return the id or the token by which a notification names a request; None if it names none."""
     name = REFERENCES.get(message.method)
-    reference = None if name is None else members(message.params).get(name)
+    reference = None if name is None else members_of(message.params).get(name)
     return reference if type(reference) in {int, str} else None
 
 
@@ -263,8 +270,8 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
         method: Its method; of a response that of its request, "" if there is none.
         id: The id of a request.
         body: Its params, result or error as JSON; None for absent params.
-        request_index: The index of the request that it answers, cancels or reports on; None if it
-            refers to no request, or to one that was never sent.
+        request_index: The index of the request to which it responds, which it cancels or reports
+            on; None if it refers to no request, or to one that was never sent.
         cause_index: For a message of the server, the index of the client message that it results
             from; None before the first.
         retry_of: For a client's request, the index of the request whose input requests it answers;
@@ -287,7 +294,7 @@ class RecordedMessage(msgspec.Struct, frozen=True, kw_only=True):
     auth: AuthInfo | None = None
 
     @property
-    def is_answer(self) -> bool:
+    def is_response(self) -> bool:
         """True for a result or an error."""
         return self.kind in {"result", "error"}
 
@@ -304,12 +311,12 @@ class Conversation:
     unreadable: int
 
     @cached_property
-    def answers(self) -> Mapping[int, RecordedMessage]:
+    def responses(self) -> Mapping[int, RecordedMessage]:
         """The responses by the indexes of their requests."""
         return {
             each.request_index: each
             for each in self.messages
-            if each.is_answer and each.request_index is not None
+            if each.is_response and each.request_index is not None
         }
 
     @cached_property
@@ -420,7 +427,7 @@ class _ConversationBuilder:
                 self._last_of_client = added.index
                 if added.kind == "request":
                     self._in_flight[added.index] = None
-            is_over = added.is_answer or added.method == CANCELLED
+            is_over = added.is_response or added.method == CANCELLED
             if added.request_index is not None and is_over:
                 self._in_flight.pop(added.request_index, None)
             if sender == "server":
@@ -434,14 +441,14 @@ class _ConversationBuilder:
             index = len(self.messages)
             round_trip = self._tracker.add_request(index, message.method, message.params)
             self._round_trips[index] = round_trip
-            if round_trip.before is not None:
-                self._retried_by[round_trip.before] = index
+            if round_trip.retry_of is not None:
+                self._retried_by[round_trip.retry_of] = index
             return {
                 "kind": "request",
                 "method": message.method,
                 "id": message.id,
                 "body": message.params,
-                "retry_of": round_trip.before,
+                "retry_of": round_trip.retry_of,
             }
         if isinstance(message, Notification):
             subscription, reference = subscription_of(message.params), reference_of(message)

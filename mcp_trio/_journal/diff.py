@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET
 
 from mcp_trio._journal.records import (
-    LIMIT,
+    EXPIRED_LIMIT,
     SUSPENDED_MARK,
     OpenBody,
     Record,
@@ -89,7 +89,7 @@ _INCIDENTAL: Final = frozenset(
         ("open", "$.session"),
         ("open", "$.writer"),
         ("cxl", "$x"),
-        ("cxl", f"$x.{LIMIT}"),
+        ("cxl", f"$x.{EXPIRED_LIMIT}"),
     }
 )
 

@@ -37,7 +37,7 @@ KINDS: Final[Mapping[str, str]] = {
     "cmd": "a handler started an effect",
     "res": "an operation's task resumed with a value",
     "err": "an operation's task resumed with an error",
-    "cxl": "an operation was cancelled, or a lane ended without an answer",
+    "cxl": "an operation was cancelled, or a lane ended without a response",
     "val": "a handler read a value without waiting, such as a clock",
     "out": "a message was sent",
     "mark": "a named fact: the negotiation, a round, an annotation",
@@ -56,9 +56,9 @@ SUSPENDED_MARK: Final = "suspended"
 ALLOWED_MARK: Final = "access allowed"
 DENIED_MARK: Final = "access denied"
 
-# A member of the envelope of `cxl`: the microseconds that an effect had until its deadline, if that
-# had expired when the cancelled effect ended.
-LIMIT: Final = "limit_us"
+# A member of the envelope of `cxl`: the time limit of the cancelled effect, in microseconds. It is
+# there if the limit was the cause, that is if the deadline had expired when the effect ended.
+EXPIRED_LIMIT: Final = "limit_us"
 # The lane of a server's lifespan, the marks about it, and the name of the effect for which it waits
 # while the server serves its sessions.
 LIFESPAN_LANE: Final = "lifespan"
@@ -75,7 +75,7 @@ HTTP_CLOSE: Final = "ctx.http.aclose"
 NOW: Final = "ctx.now"
 MONOTONIC: Final = "ctx.monotonic"
 
-# The values of `Record.is_step`.
+# The values of `Record.step_start`; 0 is a record with which no step of its lane starts.
 HAS_WAITED: Final = 1
 BEGINS_STEP: Final = 2
 
@@ -92,7 +92,7 @@ _KEYS: Final = {
     "channel": "c",
     "lane": "l",
     "ordinal": "o",
-    "is_step": "s",
+    "step_start": "s",
     "time_ns": "t",
     "envelope": "x",
     "body": "f",
@@ -118,8 +118,9 @@ class Record(
         channel: The session in a shared recording; 0 in a recording of one session.
         lane: The path of a task within the session: the request, then child tasks.
         ordinal: The number of the record among those of its lane, from 1.
-        is_step: `HAS_WAITED` if the lane has waited in the operation that this record ends;
-            `BEGINS_STEP` if it had just started, or had waited outside of operations.
+        step_start: How a step of the lane starts with this record: `HAS_WAITED` after a wait in
+            the operation that the record ends; `BEGINS_STEP` after another wait, or because the
+            lane has just started.
         time_ns: Nanoseconds since the recording began.
         envelope: Facts about a message that are not in its bytes.
         body: The body, verbatim.
@@ -132,7 +133,7 @@ class Record(
     channel: int = 0
     lane: str | None = None
     ordinal: int | None = None
-    is_step: int = 0
+    step_start: int = 0
     time_ns: int
     envelope: Mapping[str, Any] | None = None
     body: Raw | UnsetType = UNSET
@@ -250,13 +251,13 @@ class ShutBody(msgspec.Struct, kw_only=True, frozen=True):
     cause: str
 
 
-OTHER_SESSIONS: Final = "sessions beside"
+OTHER_SESSIONS_COUNT: Final = "sessions beside"
 """The count, at the end of a recording, of other sessions that were open meanwhile."""
 
-KEPT: Final = "kept: "
+KEPT_PREFIX: Final = "kept: "
 """The prefix of the counts of the reasons for which a recording is kept."""
 
-MASKED: Final = "masked: "
+MASKED_PREFIX: Final = "masked: "
 """The prefix of the counts of secrets that were replaced, by the name of their member."""
 
 
@@ -274,7 +275,7 @@ class GapBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class RunningDigest:
-    """The digest `h` of the lines before a record, computed alike by writer and reader."""
+    """The digest `h` of the lines before a record, which writer and reader compute."""
 
     def __init__(self) -> None:
         self.restart()
@@ -317,7 +318,7 @@ class RecordEncoder:
         envelope: Mapping[str, Any] | None = None,
         *,
         embed: bool = True,
-        is_step: int = 0,
+        step_start: int = 0,
     ) -> Record:
         """Return the next record.
 
@@ -347,7 +348,7 @@ class RecordEncoder:
             channel=channel,
             lane=lane,
             ordinal=ordinal,
-            is_step=is_step,
+            step_start=step_start,
             time_ns=time_ns,
             envelope=envelope,
             body=embedded,

@@ -1,12 +1,12 @@
 """Short texts about messages and JSON values, for reports, tables and logs."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from mcp_trio._journal.conversation import InputRequired
+from mcp_trio._journal.conversation import InputRequired, members_of
 
 # Values -------------------------------------------------------------------------------------------
 
@@ -39,18 +39,6 @@ def excerpts(left: str, right: str, *, chars_max: int) -> tuple[str, str]:
 
 
 # Messages -----------------------------------------------------------------------------------------
-
-
-def members_of(body: object) -> dict[str, Any]:
-    """Return the members of a JSON object, decoded or not; none for anything else."""
-    if isinstance(body, dict):
-        return cast("dict[str, Any]", body)
-    if not isinstance(body, bytes | msgspec.Raw):
-        return {}
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except (ValueError, RecursionError):
-        return {}
 
 
 def message_text(method: str, params: object) -> str:

@@ -29,7 +29,7 @@ from mcp_trio._journal.conversation import (
     CANCELLED,
     LISTEN,
     PROGRESS,
-    members,
+    members_of,
     reference_of,
     subscription_of,
     token_of,
@@ -403,7 +403,7 @@ class UpstreamConnection:
                 token = token_of(message.params) if self.is_stateless else None
                 if token is not None and self._request_with_token(token) is not None:
                     # Another open request uses this progress token, so it is removed.
-                    params = members(message.params)
+                    params = members_of(message.params)
                     del params["_meta"]["progressToken"]
                     line = encode_request(message.id, message.method, params)
                 self._open[message.id] = message

@@ -33,8 +33,8 @@ import trio
 
 from mcp_trio._journal.calls import Call, CallTracker
 from mcp_trio._journal.records import (
-    KEPT,
-    MASKED,
+    KEPT_PREFIX,
+    MASKED_PREFIX,
     OpenBody,
     Record,
     RecordEncoder,
@@ -637,8 +637,10 @@ class PolicyRecorder(Recorder):
         masked = Counter[str]()
         if self._later_redactor is not None:
             masked = self._later_redactor.masked
-        named = {KEPT + reason: n for reason, n in self.reasons.items() if reason != KEEP_REASON}
-        super().close(counts | named | {MASKED + name: n for name, n in masked.items()})
+        named = {
+            KEPT_PREFIX + reason: n for reason, n in self.reasons.items() if reason != KEEP_REASON
+        }
+        super().close(counts | named | {MASKED_PREFIX + name: n for name, n in masked.items()})
         if not self.reasons:
             status.forgotten += 1
             for name in (*later_names(os.fspath(self._path)), os.fspath(self._path)):

@@ -49,7 +49,7 @@ import trio
 from mcp_trio._journal.records import (
     BEGINS_STEP,
     HAS_WAITED,
-    KEPT,
+    KEPT_PREFIX,
     LIFESPAN_MARK,
     EndBody,
     GapBody,
@@ -239,9 +239,9 @@ class Recorder:
 
     def keep(self, why: str) -> None:
         """Note a reason to keep the recording, which a handler gives, in the `end` record."""
-        name = KEPT + why
+        name = KEPT_PREFIX + why
         if name not in self._counts and len(self._counts) >= _REASONS_MAX:
-            name = KEPT + _OTHER_REASONS
+            name = KEPT_PREFIX + _OTHER_REASONS
         self._counts[name] = self._counts.get(name, 0) + 1
 
     def end_lifespan(self) -> None:
@@ -300,12 +300,12 @@ class Recorder:
         """
         if self._unwritten_bytes > self._unwritten_bytes_max:
             self.flush()
-        is_step = HAS_WAITED if has_waited else 0
+        step_start = HAS_WAITED if has_waited else 0
         step, self._step = self._step, None
         if step is not None:
             # A lane that has waited in an operation since that step has begun another one.
             if step[0] == channel and step[1] == lane and not has_waited:
-                is_step = BEGINS_STEP
+                step_start = BEGINS_STEP
             else:
                 self._list_step(*step)
         if self._steps:
@@ -330,7 +330,15 @@ class Recorder:
         if time_ns is None:
             time_ns = self.clock_ns()
         record = self._encoder.record(
-            kind, body, time_ns, lane, ordinal, channel, envelope, embed=embed, is_step=is_step
+            kind,
+            body,
+            time_ns,
+            lane,
+            ordinal,
+            channel,
+            envelope,
+            embed=embed,
+            step_start=step_start,
         )
         self._buffer.append(record)
         if self._observe is not None:

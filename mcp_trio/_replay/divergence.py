@@ -6,10 +6,11 @@ from typing import Final
 
 import msgspec
 
+from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.diff import JsonDifference, json_differences
 from mcp_trio._journal.records import Record, ValueBody, body_bytes, decode_body, encode_body
 from mcp_trio._journal.redaction import Redactor
-from mcp_trio._journal.texts import excerpts, json_text, members_of, shortened, tool_text
+from mcp_trio._journal.texts import excerpts, json_text, shortened, tool_text
 from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.trace import (
     LaneKey,
@@ -229,17 +230,17 @@ def skips(operation: Operation, record: Record) -> bool:
     """
     if is_immediate(record) and operation.kind not in {"val", "mark"}:
         return True
-    return _is_response(operation.kind, operation.body) and not _is_response(
+    return _has_response_label(operation.kind, operation.body) and not _has_response_label(
         *_kind_and_body(record)
     )
 
 
-def is_answer(record: Record) -> bool:
-    """Return whether a record is the answer of a request."""
-    return _is_response(*_kind_and_body(record))
+def is_response(record: Record) -> bool:
+    """Return whether a record is the response to a request."""
+    return _has_response_label(*_kind_and_body(record))
 
 
-def _is_response(kind: str | None, body: bytes | None) -> bool:
+def _has_response_label(kind: str | None, body: bytes | None) -> bool:
     return kind == "out" and label_of(kind, body) == _RESPONSE
 
 
@@ -704,7 +705,7 @@ def _order_cause(finding: Finding) -> str:
     record, operation, later = finding.record, finding.operation, finding.later_record
     if record is None or operation is None or later is None or operation.kind not in _ORDERED_KINDS:
         return ""
-    if _is_response(operation.kind, operation.body):
+    if _has_response_label(operation.kind, operation.body):
         return ""
     before, after = _name(record.kind, body_bytes(record)), _name(operation.kind, operation.body)
     if before == after:

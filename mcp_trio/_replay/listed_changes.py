@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.records import LISTED_KINDS, body_bytes, messages_in
-from mcp_trio._journal.texts import members_of
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._replay.divergence import report_text
 from mcp_trio._replay.trace import (

@@ -21,14 +21,14 @@ from mcp_trio._journal.conversation import (
     INPUT_RESPONSES,
     LISTEN,
     PROGRESS,
+    PROTOCOL_VERSION,
     REQUEST_STATE,
-    VERSION,
     Conversation,
     InputRequest,
     InputRequired,
     RecordedMessage,
     input_required_of,
-    members,
+    members_of,
     protocol_version_of,
     reference_of,
     subscription_of,
@@ -36,10 +36,7 @@ from mcp_trio._journal.conversation import (
     without_meta,
 )
 from mcp_trio._journal.diff import json_differences
-from mcp_trio._journal.texts import members_of
-from mcp_trio._jsonrpc.channel_messages import (
-    with_sender,
-)
+from mcp_trio._jsonrpc.channel_messages import with_sender
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
@@ -62,7 +59,7 @@ from mcp_trio._replay.live_messages import (
 from mcp_trio.errors import METHOD_NOT_FOUND
 
 NEGOTIATED_VERSION_PATH: Final = "$.result.protocolVersion"
-"""The JSON path of the protocol version in the answer to `initialize`."""
+"""The JSON path of the protocol version in the response to `initialize`."""
 
 # The end of a JSON path to a value that a client sends back later: nextCursor, uri, sessionId.
 _FORWARDED_NAME: Final = re.compile(
@@ -72,7 +69,7 @@ _FORWARDED_NAME: Final = re.compile(
 # A server chooses this id at random: requests that differ only in it are the same request.
 _ELICITATION_ID: Final = "elicitationId"
 
-Answer: TypeAlias = Response | ErrorResponse
+LiveResponse: TypeAlias = Response | ErrorResponse
 
 NotificationKey: TypeAlias = tuple[str, int | None]
 """The method of a notification, and the index of the recorded request that it reports on."""
@@ -135,7 +132,7 @@ def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
     if all(recorded_key == live_key for recorded_key, live_key in keys.items()):
         return live
     recorded_keys = {live_key: recorded_key for recorded_key, live_key in keys.items()}
-    result = members(live)
+    result = members_of(live)
     requests: dict[str, Any] = result["inputRequests"]
     result["inputRequests"] = {recorded_keys.get(key, key): each for key, each in requests.items()}
     return Raw(msgspec.json.encode(result))
@@ -206,18 +203,18 @@ class ResponseMatcher:
         recorded: The recorded conversation.
         protocol_version: The protocol version of the requests; None for the recorded one.
         sent: The indexes of the client's messages that were sent.
-        answers: The live answers, by the index of the recorded request.
+        responses: The live responses, by the index of the recorded request.
         requests: The live server's requests, by the index of the recorded request.
         notifications: The live server's notifications.
-        unmatched: The live messages without a recorded counterpart: requests, answers with unknown
-            ids, invalid messages.
-        lost: The requests whose answers will not come, by index, with the reasons.
+        unmatched: The live messages without a recorded counterpart: requests, responses with
+            unknown ids, invalid messages.
+        lost: The requests whose responses will not come, by index, with the reasons.
     """
 
     recorded: Conversation
     protocol_version: str | None = None
     sent: set[int] = attrs.field(factory=set[int], init=False)
-    answers: dict[int, Answer] = attrs.field(factory=dict[int, Answer], init=False)
+    responses: dict[int, LiveResponse] = attrs.field(factory=dict[int, LiveResponse], init=False)
     requests: dict[int, Request] = attrs.field(factory=dict[int, Request], init=False)
     notifications: dict[NotificationKey, list[Notification]] = attrs.field(
         factory=dict[NotificationKey, list[Notification]], init=False
@@ -256,7 +253,7 @@ class ResponseMatcher:
         if encoded is None:
             return None
         self.sent.add(message.index)
-        if message.request_index is not None and message.is_answer:
+        if message.request_index is not None and message.is_response:
             self._unanswered.discard(message.request_index)
         elif (
             message.kind == "request"
@@ -266,27 +263,27 @@ class ResponseMatcher:
             self._open_requests.add(message.index)
         return with_sender(encoded, message.auth)
 
-    def due_answers(self, *, before: int | None = None) -> Iterator[bytes | None]:
-        """Yield the recorded answers to the live server's open requests, encoded to be sent.
+    def due_responses(self, *, before: int | None = None) -> Iterator[bytes | None]:
+        """Yield the recorded responses to the live server's open requests, encoded to be sent.
 
         With `before`, only those that come before this index in the recording.
         """
-        answers = [self.recorded.answers.get(index) for index in sorted(self._unanswered)]
-        for answer in answers:
-            if answer is not None and (before is None or answer.index < before):
-                yield self.encode(answer)
+        responses = [self.recorded.responses.get(index) for index in sorted(self._unanswered)]
+        for response in responses:
+            if response is not None and (before is None or response.index < before):
+                yield self.encode(response)
 
     def _encode(self, message: RecordedMessage) -> bytes | None:
         match message.kind:
             case "request":
                 params = self._live_params(message)
                 if message.retry_of is not None:
-                    body = self.recorded.answers[message.retry_of].body
+                    body = self.recorded.responses[message.retry_of].body
                     recorded = None if body is None else input_required_of(body)
-                    answer = self.answers.get(message.retry_of)
-                    live = (
-                        input_required_of(answer.result) if isinstance(answer, Response) else None
-                    )
+                    response = self.responses.get(message.retry_of)
+                    live: InputRequired | None = None
+                    if isinstance(response, Response):
+                        live = input_required_of(response.result)
                     if recorded is None or live is None:
                         return None  # The live server does not ask for input.
                     params = retry_params(params, recorded, live)
@@ -302,14 +299,14 @@ class ResponseMatcher:
 
     def _live_params(self, message: RecordedMessage) -> dict[str, Any]:
         """Return params with the live server's values, and the other protocol version if any."""
-        params: dict[str, Any] = self._forwarded_values.replace(members(message.body))
+        params: dict[str, Any] = self._forwarded_values.replace(members_of(message.body))
         if self.protocol_version is None:
             return params
         has_handshake = PROTOCOL_VERSIONS[self.protocol_version].has_handshake
         if message.method == INITIALIZE and has_handshake:
             params["protocolVersion"] = self.protocol_version
         if protocol_version_of(message.body) is not None and not has_handshake:
-            params["_meta"][VERSION] = self.protocol_version
+            params["_meta"][PROTOCOL_VERSION] = self.protocol_version
         return params
 
     def _live_reference(self, message: RecordedMessage) -> int | str | None:
@@ -324,7 +321,7 @@ class ResponseMatcher:
     # Messages of the server.
 
     def receive(self, message: Message) -> bytes | None:
-        """Match a live message; return the answer to a request that is not recorded."""
+        """Match a live message; return the response to a request that is not recorded."""
         match message:
             case Request():
                 return self._receive_request(message)
@@ -339,13 +336,13 @@ class ResponseMatcher:
                 self.unmatched.append(message)
             case _:
                 index = recorded_index(message.id)
-                if index is None or index not in self.sent or index in self.answers:
+                if index is None or index not in self.sent or index in self.responses:
                     self.unmatched.append(message)
                     return None
-                self.answers[index] = message
+                self.responses[index] = message
                 self._open_requests.discard(index)
-                answer = self.recorded.answers.get(index)
-                body = None if answer is None else answer.body
+                response = self.recorded.responses.get(index)
+                body = None if response is None else response.body
                 if body is not None and isinstance(message, Response):
                     self._forwarded_values.learn(body, message.result)
         return None
@@ -368,8 +365,8 @@ class ResponseMatcher:
         return encode_error(message.id, METHOD_NOT_FOUND, text)
 
     def lose(self, index: int | None, reason: str) -> None:
-        """Note that the answer to a request will not come."""
-        if index in self.sent and index not in self.answers:
+        """Note that the response to a request will not come."""
+        if index in self.sent and index not in self.responses:
             self.lost[index] = reason
             self._open_requests.discard(index)
 
@@ -378,14 +375,14 @@ class ResponseMatcher:
     @property
     def has_received(self) -> bool:
         """Return whether the live server has sent anything."""
-        return bool(self.answers or self.requests or self.notifications or self.unmatched)
+        return bool(self.responses or self.requests or self.notifications or self.unmatched)
 
     def has_arrived(self, message: RecordedMessage) -> bool:
         """Return whether the live server has sent a recorded message, or lost its request."""
-        if message.is_answer:
+        if message.is_response:
             return (
                 message.request_index is None
-                or message.request_index in self.answers
+                or message.request_index in self.responses
                 or message.request_index in self.lost
             )
         if message.kind == "request":
@@ -396,17 +393,17 @@ class ResponseMatcher:
     def may_arrive(self, message: RecordedMessage) -> bool:
         """Return whether the live server may still send a recorded message.
 
-        It may send an answer unless the recorded client cancelled the request, and any other
+        It may send a response unless the recorded client cancelled the request, and any other
         message while a request is open.
         """
-        if message.is_answer:
+        if message.is_response:
             return message.request_index not in self.recorded.cancelled
         return bool(self._open_requests)
 
     def never_arrives(self, message: RecordedMessage) -> bool:
-        """Return whether a recorded message answers an unsent request, or is final (`is_final`)."""
+        """Return whether a message responds to an unsent request, or is final (`is_final`)."""
         is_unrequested = (
-            message.is_answer
+            message.is_response
             and message.request_index is not None
             and message.request_index not in self.sent
         )
@@ -420,7 +417,7 @@ class ResponseMatcher:
         if message.request_index is None:
             return False
         is_of_subscription = self.recorded.messages[message.request_index].method == LISTEN
-        is_end = message.is_answer or message.method == CANCELLED
+        is_end = message.is_response or message.method == CANCELLED
         return is_of_subscription and is_end and message.index > self._last_client_index
 
 

@@ -14,10 +14,10 @@ import trio
 
 from mcp_trio._journal.conversation import (
     REFERENCES,
-    SUBSCRIPTION,
+    SUBSCRIPTION_ID,
     Id,
     RecordedMessage,
-    members,
+    members_of,
     subscription_of,
     token_of,
 )
@@ -77,7 +77,7 @@ def encode_recorded_notification(
         if message.method in REFERENCES:
             params[REFERENCES[message.method]] = reference
         if is_of_subscription:
-            params["_meta"][SUBSCRIPTION] = reference
+            params["_meta"][SUBSCRIPTION_ID] = reference
     return encode_notification(message.method, None if message.body is None else params)
 
 
@@ -87,8 +87,8 @@ def encode_recorded_response(message: RecordedMessage, request_id: Id) -> bytes:
     if message.kind == "result":
         if subscription_of(message.body) is None:
             return encode_response(request_id, message.body)
-        result = members(message.body)
-        result["_meta"][SUBSCRIPTION] = request_id
+        result = members_of(message.body)
+        result["_meta"][SUBSCRIPTION_ID] = request_id
         return encode_response(request_id, result)
     error = msgspec.json.decode(message.body, type=ErrorObject)
     return encode_error(request_id, error.code, error.message, error.data)

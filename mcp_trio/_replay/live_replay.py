@@ -1,20 +1,20 @@
-"""Live replay: send a recorded client's messages to a live server, and compare the answers.
+"""Live replay: send a recorded client's messages to a live server, and compare the responses.
 
 `RequestDriver` walks over the recorded conversation. It sends the client's messages, and at each
 message of the server it waits until the live server has sent that one too. So a message that the
 client sent after it had received another is sent after that again, and what was concurrent stays
 concurrent.
 
-Every wait is bounded. An answer may take `limits.requests.idle_seconds`. A request or notification
+Every wait is bounded. A response may take `limits.requests.idle_seconds`. A request or notification
 of the server may take as long while a request is open, and otherwise
 `limits.replay.unrequested_seconds`. If it does not come in time, the driver does not wait for later
 messages of the same kind (`notification_key`). The live server may make its requests in another
-order than the recorded one, and wait for an answer that the client sent later. So if an expected
-message does not come soon, the driver sends the recorded answers to all open requests of the
+order than the recorded one, and wait for a response that the client sent later. So if an expected
+message does not come soon, the driver sends the recorded responses to all open requests of the
 server.
 
-Over HTTP, the answer to one request can be lost while others still come; then the driver waits for
-that answer no longer. A server that cannot be reached any more is lost as a whole.
+Over HTTP, the response to one request can be lost while others still come; then the driver waits
+for that response no longer. A server that cannot be reached any more is lost as a whole.
 """
 
 import os
@@ -39,13 +39,13 @@ from mcp_trio._client.connect import (
 )
 from mcp_trio._journal.conversation import (
     REFERENCES,
-    SUBSCRIPTION,
+    SUBSCRIPTION_ID,
     RecordedMessage,
-    members,
+    members_of,
     without_meta,
 )
 from mcp_trio._journal.diff import json_differences
-from mcp_trio._journal.texts import excerpts, json_text, members_of
+from mcp_trio._journal.texts import excerpts, json_text
 from mcp_trio._jsonrpc.channel_messages import (
     AuthInfo,
     Lost,
@@ -130,7 +130,7 @@ class RequestDriver:
         matcher: The recorded conversation, and the live server's part in it.
         lost: The reason why the server could not be driven to the end, if it could not.
         first_request_error: The error if the server could not be reached for the first request.
-        late: The indexes of the requests whose answers did not come in time.
+        late: The indexes of the requests whose responses did not come in time.
     """
 
     matcher: ResponseMatcher
@@ -143,7 +143,7 @@ class RequestDriver:
     _peer: MessageChannel = attrs.field(init=False)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _received_count: int = attrs.field(default=0, init=False)
-    _has_final_answer: bool = attrs.field(default=False, init=False)
+    _has_final_response: bool = attrs.field(default=False, init=False)
     _silent_requests: int = attrs.field(default=0, init=False)
     _kinds_given_up: set[NotificationKey] = attrs.field(factory=set[NotificationKey], init=False)
 
@@ -151,7 +151,7 @@ class RequestDriver:
         self._peer = MessageChannel(self.channel, self.limits)
 
     async def run(self, served: Served | None = None) -> None:
-        """Send all messages, receive the answers, and close the channel.
+        """Send all messages, receive the responses, and close the channel.
 
         A failure of the server raises no error; `lost` describes it.
         """
@@ -179,18 +179,18 @@ class RequestDriver:
                 self._put([self.matcher.encode(message)])
             else:
                 await self._wait_for(message)
-                self._put(self.matcher.due_answers(before=message.index))
+                self._put(self.matcher.due_responses(before=message.index))
         # The server may still send notifications for the recorded requests. Wait for them until it
         # has answered one more request, which every server answers at once: `ping`, or
         # `server/discover` in the stateless protocol versions.
         final = encode_request(_FINAL_REQUEST_ID, PING)
         if (stateless := recorded.stateless_request) is not None:
-            meta: dict[str, Any] = members(stateless.body)["_meta"]
+            meta: dict[str, Any] = members_of(stateless.body)["_meta"]
             meta.pop("progressToken", None)
             final = encode_request(_FINAL_REQUEST_ID, DISCOVER, {"_meta": meta})
         self._put([final])
         await self._wait_until(
-            lambda: self._has_final_answer, self.limits.replay.unrequested_seconds
+            lambda: self._has_final_response, self.limits.replay.unrequested_seconds
         )
 
     def _put(self, messages: Iterable[bytes | None]) -> None:
@@ -204,7 +204,7 @@ class RequestDriver:
     async def _wait_for(self, message: RecordedMessage) -> None:
         if self.matcher.never_arrives(message):
             return
-        if not message.is_answer:
+        if not message.is_response:
             key = notification_key(message)
             if key not in self._kinds_given_up and not await self._arrives_in_time(message):
                 self._kinds_given_up.add(key)
@@ -225,13 +225,13 @@ class RequestDriver:
         seconds = min(limits.replay.unrequested_seconds, limits.requests.idle_seconds)
         await self._wait_until(lambda: matcher.has_arrived(message), seconds)
         if not matcher.has_arrived(message) and matcher.may_arrive(message):
-            # The server may be waiting for an answer that the client sent later in the recording.
+            # The server may be waiting for a response that the client sent later in the recording.
             # Send it now, and again after each message, which may be a further request.
-            def answer_and_check() -> bool:
-                self._put(matcher.due_answers())
+            def respond_and_check() -> bool:
+                self._put(matcher.due_responses())
                 return matcher.has_arrived(message) or not matcher.may_arrive(message)
 
-            await self._wait_until(answer_and_check, limits.requests.idle_seconds - seconds)
+            await self._wait_until(respond_and_check, limits.requests.idle_seconds - seconds)
         return matcher.has_arrived(message)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
@@ -250,7 +250,7 @@ class RequestDriver:
 
     def _receive(self, message: Message | Lost) -> None:
         if isinstance(message, Response | ErrorResponse | Lost) and message.id == _FINAL_REQUEST_ID:
-            self._has_final_answer = True
+            self._has_final_response = True
         elif isinstance(message, Lost):
             error = message.error
             if isinstance(error, ConnectionLost) and not isinstance(error, OutcomeUnknown):
@@ -409,7 +409,7 @@ _NAME_MEMBERS: Final = ("name", "uri")
 
 def _title(method: str, params: Raw | None) -> str:
     """Return a request's method, and the name or URI in its params."""
-    inner = members(params)
+    inner = members_of(params)
     name = next((inner[member] for member in _NAME_MEMBERS if member in inner), None)
     return method if name is None else f"{method} {name}"
 
@@ -434,7 +434,7 @@ class Comparison:
         matcher = self._matcher
         if self._is_lost:
             self._add("lost", "the server", live=self._driver.lost)
-        self._compare_answers()
+        self._compare_responses()
         self._compare_requests()
         self._compare_notifications()
         for message in matcher.unmatched:
@@ -451,26 +451,26 @@ class Comparison:
         of_client = (each for each in matcher.recorded.messages if each.sender == "client")
         return InputsReport(
             requests=len(matcher.recorded.of("client", "request")),
-            answered=len(matcher.answers),
+            answered=len(matcher.responses),
             differences=tuple(self._found),
             ignored=self._ignored_count,
             unsent=sum(each.index not in matcher.sent for each in of_client),
             unreadable=matcher.recorded.unreadable,
         )
 
-    def _compare_answers(self) -> None:
+    def _compare_responses(self) -> None:
         matcher = self._matcher
         recorded = matcher.recorded
         for request in recorded.of("client", "request"):
             index = request.index
-            answer, live = recorded.answers.get(index), matcher.answers.get(index)
+            response, live = recorded.responses.get(index), matcher.responses.get(index)
             subject = f"answer to {_title(request.method, request.body)}"
-            if answer is not None and live is not None:
-                self._compare(request, subject, *_outcomes(answer, live))
+            if response is not None and live is not None:
+                self._compare(request, subject, *_outcomes(response, live))
             elif index in matcher.lost:
                 if not self._is_lost:
                     self._add("lost", subject, request, live=matcher.lost[index])
-            elif answer is not None and not matcher.is_final(answer):
+            elif response is not None and not matcher.is_final(response):
                 self._add_missing(
                     "late" if index in self._driver.late else "missing", subject, request
                 )
@@ -558,7 +558,7 @@ class Comparison:
 
 
 def _outcomes(recorded: RecordedMessage, live: Response | ErrorResponse) -> tuple[bytes, bytes]:
-    """Return the recorded answer and the live one as JSON, without what is not compared."""
+    """Return the recorded response and the live one as JSON, without what is not compared."""
     recorded_body: Any = recorded.body
     if recorded.kind == "result":
         recorded_body = _compared_result(recorded.body, recorded.method)
@@ -580,10 +580,10 @@ def _compared_result(result: Raw | None, method: str) -> Any:
 
     The server info is compared in the result of discovery.
     """
-    ignored = {SUBSCRIPTION} if method == DISCOVER else {SUBSCRIPTION, SERVER_INFO}
+    ignored = {SUBSCRIPTION_ID} if method == DISCOVER else {SUBSCRIPTION_ID, SERVER_INFO}
     if result is None or not any(name.encode() in bytes(result) for name in ignored):
         return result
-    inner = members(result)
+    inner = members_of(result)
     meta = members_of(inner.pop("_meta", None))
     meta = {name: value for name, value in meta.items() if name not in ignored}
     return {**inner, "_meta": meta} if meta else inner

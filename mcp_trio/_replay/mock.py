@@ -1,9 +1,9 @@
 """Mock servers: a recorded server, played for live clients.
 
-A mock answers a request as the recorded server answered the same request. The messages that the
-recorded server sent because of that request (see `Conversation`) come with it, in their order:
-notifications before the answer, and requests, for whose answers the mock waits where the recorded
-server had them before it continued. Concurrent requests do not wait for each other.
+A mock responds to a request as the recorded server responded to the same request. The messages that
+the recorded server sent because of that request (see `Conversation`) come with it, in their order:
+notifications before the response, and requests, for whose responses the mock waits where the
+recorded server had them before it continued. Concurrent requests do not wait for each other.
 
 Two requests are the same if they have the same method and params. `_meta` and empty arguments do
 not count, nor the params of `initialize`. In a session, each recorded request is answered once,
@@ -44,14 +44,14 @@ from mcp_trio._journal.conversation import (
     Conversation,
     Id,
     RecordedMessage,
-    members,
+    members_of,
     protocol_version_of,
     reference_of,
     token_of,
     without_meta,
 )
 from mcp_trio._journal.diff import JsonDifference, json_differences
-from mcp_trio._journal.texts import json_text, members_of, shortened
+from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
@@ -98,7 +98,7 @@ _CLOSEST_MAX: Final = 3
 _PATHS_MAX: Final = 4
 _PARAMS_CHARACTERS_MAX: Final = 100
 
-# Requests that clients repeat as they like; each gets the last recorded answer.
+# Requests that clients repeat as they like; each gets the last recorded response.
 _REPEATABLE: Final = frozenset({PING, DISCOVER, INITIALIZE, "logging/setLevel"})
 _REPEATABLE_SUFFIX: Final = "/list"
 
@@ -117,7 +117,7 @@ _CAPABILITIES: Final = {
 
 
 class UnrecordedRequest(msgspec.Struct, frozen=True):
-    """A request for which there is no recorded answer, or no further one.
+    """A request for which there is no recorded response, or no further one.
 
     Attributes:
         method: The method of the request.
@@ -274,8 +274,8 @@ def _shape(value: Any) -> str:
 # answers discovery and handshakes as its server would have, whether they were recorded or not.
 
 
-def negotiation_answer(recorded: Conversation, request: Request) -> bytes | None:
-    """Return the answer to a ping, a handshake or discovery that was not recorded.
+def negotiation_response(recorded: Conversation, request: Request) -> bytes | None:
+    """Return the response to a ping, a handshake or discovery that was not recorded.
 
     Return None for any other request, and for a handshake with a recorded legacy server.
     """
@@ -284,7 +284,7 @@ def negotiation_answer(recorded: Conversation, request: Request) -> bytes | None
     if request.method == PING:
         return encode_response(request.id, {})
     if request.method == INITIALIZE and protocol_version is not None:
-        requested = members(request.params).get("protocolVersion")
+        requested = members_of(request.params).get("protocolVersion")
         data = {"supported": [protocol_version], "requested": requested}
         text = "this is a mock: only stateless requests were recorded, and no handshake"
         return encode_error(request.id, UNSUPPORTED_PROTOCOL_VERSION, text, data)
@@ -295,7 +295,7 @@ def negotiation_answer(recorded: Conversation, request: Request) -> bytes | None
         return encode_error(request.id, METHOD_NOT_FOUND, text)
     prefixes = (each.method.partition("/")[0] for each in recorded.of("client", "request"))
     metas = (
-        members_of(members(each.body).get("_meta")) for each in recorded.of("server", "result")
+        members_of(members_of(each.body).get("_meta")) for each in recorded.of("server", "result")
     )
     server_info = next((meta[SERVER_INFO] for meta in metas if SERVER_INFO in meta), None)
     discovered: Mapping[str, Any] = {
@@ -318,9 +318,11 @@ def mocked_protocol_versions(recorded: Conversation) -> Sequence[str]:
     gave results; if it gave none, those for which it got requests.
     """
     requests = recorded.of("client", "request")
-    answers = recorded.answers
+    responses = recorded.responses
     successful = [
-        each for each in requests if each.index in answers and answers[each.index].kind == "result"
+        each
+        for each in requests
+        if each.index in responses and responses[each.index].kind == "result"
     ]
     handshakes = {protocol_version_of(each.body) is None for each in successful or requests}
     return [
@@ -337,7 +339,7 @@ class MockSession:
     """A session of a mock server with one client.
 
     Attributes:
-        unrecorded: The requests without a recorded answer.
+        unrecorded: The requests without a recorded response.
         negotiated: An event that is set when the handshake has been answered.
         closing: An event that is set when the session begins to close.
     """
@@ -372,7 +374,7 @@ class MockSession:
         self._live_requests: dict[int | None, Request] = {}
         self._unanswered: set[int] = set()
         self._sent_requests: set[int] = set()
-        self._awaited_answers: dict[int, trio.Event] = {}
+        self._awaited_responses: dict[int, trio.Event] = {}
 
     @property
     def connection(self) -> Self:
@@ -427,10 +429,10 @@ class MockSession:
                 self._receive_notification(message)
             case Response() | ErrorResponse():
                 index = recorded_index(message.id)
-                if index is not None and index in self._awaited_answers:
-                    self._awaited_answers.pop(index).set()
-                    if (answer := self._recorded.answers.get(index)) is not None:
-                        self._send_caused_by(answer)
+                if index is not None and index in self._awaited_responses:
+                    self._awaited_responses.pop(index).set()
+                    if (response := self._recorded.responses.get(index)) is not None:
+                        self._send_caused_by(response)
             case Malformed(id=int() | str(), is_request=True):
                 error = encode_error(message.id, message.code, message.message)
                 self._peer.put(error, message.id, is_answer=True)
@@ -448,12 +450,12 @@ class MockSession:
             self._unanswered.add(recorded.index)
             self._send_caused_by(recorded, request.id)
         elif (recorded := matcher.find_repeatable(method, params)) is not None:
-            answer = self._recorded.answers.get(recorded.index)
-            if answer is not None:
-                encoded = encode_recorded_response(answer, request.id)
+            response = self._recorded.responses.get(recorded.index)
+            if response is not None:
+                encoded = encode_recorded_response(response, request.id)
                 self._peer.put(encoded, request.id, is_answer=True)
-        elif (encoded_answer := negotiation_answer(self._recorded, request)) is not None:
-            self._peer.put(encoded_answer, request.id, is_answer=True)
+        elif (encoded_response := negotiation_response(self._recorded, request)) is not None:
+            self._peer.put(encoded_response, request.id, is_answer=True)
         else:
             unrecorded = matcher.describe_unrecorded(method, params)
             self.unrecorded.append(unrecorded)
@@ -487,7 +489,9 @@ class MockSession:
         messages = self._recorded.caused.get(None if cause is None else cause.index, [])
         position = 0
         if not self._is_paced:
-            while position < len(messages) and self._answer_awaited_at(messages, position) is None:
+            while (
+                position < len(messages) and self._response_awaited_at(messages, position) is None
+            ):
                 self._send(messages[position])
                 position += 1
         if position == len(messages):
@@ -500,7 +504,7 @@ class MockSession:
             begin, begin_ns = trio.current_time(), 0 if cause is None else cause.time_ns
             with scope:
                 for each in range(position, len(messages)):
-                    while (answered := self._answer_awaited_at(messages, each)) is not None:
+                    while (answered := self._response_awaited_at(messages, each)) is not None:
                         await answered.wait()
                     if self._is_paced:
                         await trio.sleep_until(begin + (messages[each].time_ns - begin_ns) / 1e9)
@@ -510,28 +514,28 @@ class MockSession:
 
         self._nursery.start_soon(send_later)
 
-    def _answer_awaited_at(
+    def _response_awaited_at(
         self, messages: Sequence[RecordedMessage], position: int
     ) -> trio.Event | None:
-        """Return the event of an answer that the recorded server had before this message."""
+        """Return the event of a response that the recorded server had before this message."""
         for request in messages[:position]:
-            answer = self._recorded.answers.get(request.index)
-            was_before = answer is not None and answer.index < messages[position].index
-            if was_before and request.index in self._awaited_answers:
-                return self._awaited_answers[request.index]
+            response = self._recorded.responses.get(request.index)
+            was_before = response is not None and response.index < messages[position].index
+            if was_before and request.index in self._awaited_responses:
+                return self._awaited_responses[request.index]
         return None
 
     def _send(self, message: RecordedMessage) -> None:
         match message.kind:
             case "request":
                 self._sent_requests.add(message.index)
-                self._awaited_answers[message.index] = trio.Event()
-                encoded = encode_recorded_request(message, members(message.body))
+                self._awaited_responses[message.index] = trio.Event()
+                encoded = encode_recorded_request(message, members_of(message.body))
                 self._peer.put(encoded, self._related_id(message))
             case "notification":
                 reference = self._live_reference(message)
                 notification = encode_recorded_notification(
-                    message, members(message.body), reference
+                    message, members_of(message.body), reference
                 )
                 if notification is not None:
                     self._peer.put(notification, self._related_id(message))
@@ -543,7 +547,7 @@ class MockSession:
         assert message.request_index is not None
         self._unanswered.discard(message.request_index)
         if message.method == INITIALIZE and message.kind == "result":
-            agreed = members(message.body).get("protocolVersion")
+            agreed = members_of(message.body).get("protocolVersion")
             self.protocol_version = (
                 PROTOCOL_VERSIONS.get(agreed) if isinstance(agreed, str) else None
             )
@@ -611,15 +615,15 @@ def mock_server(
 
 @attrs.define(kw_only=True, eq=False)
 class MockServer:
-    """A server that gives the answers of a recorded server.
+    """A server that gives the responses of a recorded server.
 
     It is a target for `Client`. `serve_http`, `serve_websocket`, `serve_unix` and `serve_tcp` serve
     it to any client. Each session starts at the beginning of the recording.
 
-    A request gets the answer to the first recorded request with the same method and params that was
-    not made before; `_meta`, empty arguments and the params of `initialize` are not compared. Lists
-    and pings can be repeated. Any other request gets an error that names the closest recorded
-    requests. The notifications and requests of the recorded server come with the answer, in their
+    A request gets the response to the first recorded request with the same method and params that
+    was not made before; `_meta`, empty arguments and the params of `initialize` are not compared.
+    Lists and pings can be repeated. Any other request gets an error that names the closest recorded
+    requests. The notifications and requests of the recorded server come with the response, in their
     order. Over HTTP, stateless clients have no sessions: unless the mock is strict, recorded
     requests can be repeated there.
 

@@ -472,7 +472,7 @@ class Replayer:
 
     def is_in_step(self, record: Record) -> bool:
         """Return whether the lane of the record at the position has waited for it, if recorded."""
-        return not record.is_step or self._opened == self.position.index
+        return not record.step_start or self._opened == self.position.index
 
     async def wait_for_turn(
         self,
@@ -759,4 +759,4 @@ class Replayer:
 
 def _opens(record: Record, *, has_operation: bool) -> bool:
     """Return whether a record of a lane opens its gate before a step, or in an operation."""
-    return record.kind != "step" if has_operation else bool(record.is_step)
+    return record.kind != "step" if has_operation else bool(record.step_start)

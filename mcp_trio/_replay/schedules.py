@@ -364,7 +364,7 @@ class Scheduler:
 
     Attributes:
         delivered: The number of the record of the last message that was delivered.
-        ended: The lanes of the requests that ended without an answer.
+        ended: The lanes of the requests that ended without a response.
         is_over: Whether every task has to end.
         problem: The reason why the session ended before its time; empty if it did not.
     """
@@ -412,7 +412,7 @@ class Scheduler:
         try:
             self._session = await begin(0, None)
             await self._settle()
-            while self._inputs or self._missing(trace.answers):
+            while self._inputs or self._missing(trace.responses):
                 options = self._options(end)
                 if not options or len(self.decisions) >= decisions_max:
                     break
@@ -476,7 +476,7 @@ class Scheduler:
         now, deadline = trio.current_time(), self.clock.next_deadline
         latest = min((event.latest for event in self._running.values()), default=math.inf)
         arriving = self._inputs[-1] if self._inputs else None
-        if arriving and not self._missing(self.trace.answers[: arriving.responses_before]):
+        if arriving and not self._missing(self.trace.responses[: arriving.responses_before]):
             arrives = _Event(
                 f"message {next(iter(arriving.messages))} arrives",
                 functools.partial(self._deliver, arriving),

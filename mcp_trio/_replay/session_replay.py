@@ -23,8 +23,8 @@ import msgspec
 import trio
 
 from mcp_trio._journal.records import (
+    EXPIRED_LIMIT,
     HAS_WAITED,
-    LIMIT,
     PATCHED_MARK,
     MarkBody,
     Record,
@@ -108,7 +108,7 @@ class SessionReplay:
             # A handler of notifications may outlive its session.
             has_waited = trace.may_lack_record(index) or lane.name.startswith("n")
         else:
-            has_waited = following.is_step == HAS_WAITED
+            has_waited = following.step_start == HAS_WAITED
         await self._take_turn(lane, waits=has_waited or not lane.has_steps)
 
     async def _take_turn(self, lane: Lane, *, waits: bool) -> None:
@@ -155,12 +155,12 @@ class SessionReplay:
             # The recording, or the request of the thread, ends before the effect does.
             may_lack_record = replayer.trace.may_lack_record(replayer.position.index)
             await self._wait_cancelled(key, has_turn=record is None and may_lack_record)
-        elif record.kind not in OUTCOMES or (record.kind == "cxl" and record.is_step):
+        elif record.kind not in OUTCOMES or (record.kind == "cxl" and record.step_start):
             # A cancellation is recorded, or the outcome is missing from the file.
             await self._wait_cancelled(key, has_turn=True)
         elif record.kind == "cxl":
             await trio.lowlevel.checkpoint_if_cancelled()
-        elif record.is_step:
+        elif record.step_start:
             await self._wait_in_operation(key)
         record = replayer.position.record if record is None else record
         if record is None or record.kind not in {"res", "err"}:
@@ -226,7 +226,7 @@ class SessionReplay:
                 ended = "cxl" if is_cancelled else kind
                 replayer.diverge(self._operation(ended, lane, lane.ordinal + 1, None))
             # The time limits by which the effect was cancelled.
-            recorded_us, limit_us = envelope.get(LIMIT), lane.expired_limit_us
+            recorded_us, limit_us = envelope.get(EXPIRED_LIMIT), lane.expired_limit_us
             if (
                 replayer.position.record is record
                 and key_of(record) == self._key(lane)
@@ -469,7 +469,7 @@ class OutboundReplayer(Replayer):
             if not is_uncompared:
                 may_go = gate.due != _NEVER
             elif record.kind == "step" or not gate.has_operation:
-                may_go = not gate.has_operation and bool(record.is_step)
+                may_go = not gate.has_operation and bool(record.step_start)
             else:
                 may_go = gate.due is not None and gate.due <= index
             if may_go:

@@ -13,7 +13,7 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.records import Record, message_position
-from mcp_trio._replay.divergence import Finding, is_answer, state_text
+from mcp_trio._replay.divergence import Finding, is_response, state_text
 from mcp_trio._replay.trace import Trace, key_of, lane_text
 from mcp_trio.errors import RecordingError
 
@@ -75,7 +75,7 @@ class Stop:
         have returned.
         """
         is_call = record.kind in _KINDS_OF_CALLS
-        return not is_call or (self.needs_task and is_answer(record))
+        return not is_call or (self.needs_task and is_response(record))
 
 
 def reject_stop(trace: Trace, stop: Stop) -> None:
@@ -105,8 +105,8 @@ def reject_stop(trace: Trace, stop: Stop) -> None:
             lane = lane_text(key_of(following))
             text += f": the next record of a handler is {following.number}, of lane {lane}"
         raise RecordingError(text)
-    if is_answer(record) and not record.is_step:
-        steps = [each for each in journal if each.is_step and key_of(each) == key_of(record)]
+    if is_response(record) and not record.step_start:
+        steps = [each for each in journal if each.step_start and key_of(each) == key_of(record)]
         last_step = max(each.number for each in steps if each.number < number)
         raise RecordingError(
             f"record {number} is the answer of a handler, which has returned by then: its last step"

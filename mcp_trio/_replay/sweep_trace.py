@@ -191,7 +191,7 @@ class SweepTrace:
 
     Attributes:
         inputs: The client's messages, except its responses.
-        answers: The lanes of the responses to the client, in order; a lane may have several.
+        responses: The lanes of the responses to the client, in order; a lane may have several.
         turns: For each lane, the indexes of the records with which it went on, in order.
         commands: The bodies of effects' records, by lane and name, in order.
         effects: The outcomes of effects, likewise.
@@ -208,7 +208,7 @@ class SweepTrace:
     times_ns: Sequence[int]
     redactor: Redactor | None
     inputs: list[Input] = attrs.field(factory=list[Input], init=False)
-    answers: list[str] = attrs.field(factory=list[str], init=False)
+    responses: list[str] = attrs.field(factory=list[str], init=False)
     turns: dict[str, list[int]] = attrs.field(factory=dict[str, list[int]], init=False)
     commands: _ByName[bytes] = attrs.field(factory=lambda: defaultdict(list), init=False)
     effects: _ByName[RecordedOutcome] = attrs.field(factory=lambda: defaultdict(list), init=False)
@@ -259,7 +259,7 @@ class SweepTrace:
         """Add the next record of the journal; `end` follows the last one."""
         self.seconds = seconds_of(record)
         lane = record.lane or ""
-        if record.lane is not None and record.is_step:
+        if record.lane is not None and record.step_start:
             self.turns.setdefault(lane, []).append(index)
         if record.kind == "in":
             self._read_in(index, record)
@@ -279,7 +279,7 @@ class SweepTrace:
                         self.replies[lane, fields.method].append(replies)
                         self._open_requests[fields.id] = (replies, self.seconds)
                     elif fields.is_response:
-                        self.answers.append(lane)
+                        self.responses.append(lane)
             case "cmd":
                 command = decode_body(record, CommandBody)
                 self._running[lane] = (command, self.seconds)
@@ -290,7 +290,7 @@ class SweepTrace:
                 outcome = RecordedOutcome(
                     kind=record.kind,
                     body=body_bytes(record) or b"null",
-                    has_waited=bool(record.is_step),
+                    has_waited=bool(record.step_start),
                     is_cancelled=record.envelope == CANCELLED_MEANWHILE,
                 )
                 self.effects[lane, command.name].append(outcome)
@@ -343,7 +343,7 @@ class SweepTrace:
                     index=index,
                     time_ns=record.time_ns,
                     messages={},
-                    responses_before=len(self.answers),
+                    responses_before=len(self.responses),
                 )
             )
         self.inputs[-1].messages[record.number] = received_data(record)

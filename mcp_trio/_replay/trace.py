@@ -10,7 +10,11 @@ import attrs
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcp_trio._journal.conversation import Conversation, conversation
+from mcp_trio._journal.conversation import (
+    Conversation,
+    conversation,
+    members_of,
+)
 from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
     BEGINS_STEP,
@@ -19,7 +23,7 @@ from mcp_trio._journal.records import (
     LIFESPAN_LANE,
     LIFESPAN_MARK,
     LIFESPAN_OPENED_MARK,
-    OTHER_SESSIONS,
+    OTHER_SESSIONS_COUNT,
     PATCHED_MARK,
     CommandBody,
     EndBody,
@@ -35,7 +39,6 @@ from mcp_trio._journal.records import (
     message_position,
     sender_of,
 )
-from mcp_trio._journal.texts import members_of
 from mcp_trio._jsonrpc.channel_messages import with_sender
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
@@ -150,7 +153,9 @@ class Trace:
     def concurrent_sessions(self) -> int:
         """The number of the server's sessions that were open meanwhile and are not in this file."""
         ends = [record for record in self.journal if record.kind == "end"]
-        return sum(decode_body(record, EndBody).counts.get(OTHER_SESSIONS, 0) for record in ends)
+        return sum(
+            decode_body(record, EndBody).counts.get(OTHER_SESSIONS_COUNT, 0) for record in ends
+        )
 
     def may_lack_record(self, index: int) -> bool:
         """Return whether a record at `index` or later may be missing from the file."""
@@ -465,6 +470,6 @@ def _single_steps(record: Record) -> Iterator[Record]:
                 kind="step",
                 channel=record.channel,
                 lane=lane,
-                is_step=BEGINS_STEP,
+                step_start=BEGINS_STEP,
                 time_ns=time_ns,
             )

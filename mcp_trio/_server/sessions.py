@@ -24,7 +24,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.records import OTHER_SESSIONS
+from mcp_trio._journal.records import OTHER_SESSIONS_COUNT
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
@@ -197,7 +197,7 @@ class CountingRecording(Recording):
     def close(self, counts: dict[str, int]) -> None:
         """Close the recording of this session."""
         others = self.counted.others()
-        super().close(counts | {OTHER_SESSIONS: others} if others else counts)
+        super().close(counts | {OTHER_SESSIONS_COUNT: others} if others else counts)
 
 
 class HandshakeResult(Protocol):

@@ -22,7 +22,7 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.records import (
-    LIMIT,
+    EXPIRED_LIMIT,
     PATCHED_MARK,
     MarkBody,
     ShutBody,
@@ -334,7 +334,7 @@ class Recording(_Live):
         """Record the outcome."""
         envelope: dict[str, Any] | None = CANCELLED_MEANWHILE if is_cancelled else None
         if kind == "cxl" and (limit_us := lane.expired_limit_us) is not None:
-            envelope = {LIMIT: limit_us}
+            envelope = {EXPIRED_LIMIT: limit_us}
         self._record(kind, body, lane, envelope)
 
     def read_value(

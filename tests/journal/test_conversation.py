@@ -2,7 +2,12 @@
 
 import pytest
 
-from mcp_trio._journal.conversation import conversation, members, token_of, without_meta
+from mcp_trio._journal.conversation import (
+    conversation,
+    members_of,
+    token_of,
+    without_meta,
+)
 from mcp_trio._journal.records import RecordEncoder, encode_body
 from mcp_trio.errors import RecordingError
 
@@ -77,12 +82,15 @@ def test_recordings_of_either_side_give_the_same_conversation(role):
         2,
         7,
     ]
-    assert [each.method for each in told.messages if each.is_answer] == ["roots/list", "tools/call"]
+    assert [each.method for each in told.messages if each.is_response] == [
+        "roots/list",
+        "tools/call",
+    ]
 
 
 def test_answers_cancellations_and_owned_messages_are_found():
     told = conversation(recorded(*SESSION))
-    assert {index: said.index for index, said in told.answers.items()} == {4: 5, 2: 6}
+    assert {index: said.index for index, said in told.responses.items()} == {4: 5, 2: 6}
     assert told.cancelled == {1}
     assert [said.index for said in told.caused[2]] == [4, 6]
     assert [said.index for said in told.caused[None]] == [0]
@@ -179,7 +187,7 @@ def test_params_have_members_and_perhaps_a_token():
     ).messages
     assert without_meta(said[0].body) == {"name": "x"}
     assert (token_of(said[0].body), token_of(said[1].body)) == (3, None)
-    assert members(said[1].body) == {}
+    assert members_of(said[1].body) == {}
     assert token_of(b'{"_meta":7}') is None
 
 

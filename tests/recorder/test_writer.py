@@ -160,19 +160,19 @@ def test_a_record_contains_the_given_values():
     _, record, outcome = read_recording(lines_of(sink))
     assert (record.lane, record.ordinal, record.channel, record.time_ns) == ("r0", 3, 2, 2 * 10**9)
     assert (record.envelope, body_bytes(record)) == ({"a": 1}, b"\xff")
-    assert (record.is_step, outcome.is_step) == (0, HAS_WAITED)
+    assert (record.step_start, outcome.step_start) == (0, HAS_WAITED)
 
 
 # Steps.
 
 
 def steps_of(sink):
-    """The records after `open`: the lanes of a `step`; of others, the kind, lane and `is_step`."""
+    """The records after `open`: the lanes of a `step`; of others, the kind, lane and `step_start`."""
     _, *records = read_recording(lines_of(sink))
     return [
         decode_body(each, StepsBody).lanes
         if each.kind == "step"
-        else f"{each.kind} {each.lane or '-'}{' s' * bool(each.is_step)}"
+        else f"{each.kind} {each.lane or '-'}{' s' * bool(each.step_start)}"
         for each in records
     ]
 
@@ -653,7 +653,7 @@ async def test_a_shared_recording_has_the_steps_of_all_sessions_in_order(tmp_pat
         two.step(lanes[1])
         two.sent(b"{}", lanes[1])
     records = list(read_recording(open_recording(path)))[5:]
-    assert [(each.channel, each.kind, each.is_step) for each in records] == [
+    assert [(each.channel, each.kind, each.step_start) for each in records] == [
         (1, "step", 0),
         (2, "step", 0),
         (1, "out", 0),

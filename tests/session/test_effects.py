@@ -87,7 +87,7 @@ async def test_the_steps_of_an_effect_are_not_journaled_but_whether_it_has_waite
         *("in", "cmd r5 1", "res r5 2"),
         *("cmd r5 3", "res r5 4", "val r5 5", "out r5 6"),
     ]
-    assert [each.is_step for each in recording.records()[6:]] == [
+    assert [each.step_start for each in recording.records()[6:]] == [
         BEGINS_STEP,
         HAS_WAITED,
         0,

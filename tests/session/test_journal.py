@@ -59,7 +59,7 @@ async def test_a_step_is_listed_only_if_the_next_record_is_not_of_its_lane(
     channel.feed(message(**call("notifies", 1)))
     await trio.testing.wait_all_tasks_blocked()
     assert recording.story(since=5) == ["in", "out r5 1", "out r5 2", "out r5 3"]
-    assert [each.is_step for each in recording.records()[5:]] == [0, BEGINS_STEP, 0, 0]
+    assert [each.step_start for each in recording.records()[5:]] == [0, BEGINS_STEP, 0, 0]
     channel.feed(message(**call("waits", 1)), message(**call("notifies", 2)))
     await trio.testing.wait_all_tasks_blocked()
     go_on.set()
@@ -69,7 +69,7 @@ async def test_a_step_is_listed_only_if_the_next_record_is_not_of_its_lane(
         *("out r10 1", "out r10 2", "out r10 3"),
         *("out r9 1", "out r9 2", "out r9 3"),
     ]
-    assert [each.is_step for each in recording.records()[12:]] == [BEGINS_STEP, 0, 0] * 2
+    assert [each.step_start for each in recording.records()[12:]] == [BEGINS_STEP, 0, 0] * 2
 
 
 def level(data):

@@ -38,7 +38,7 @@ from sdk_adapter import Json
 from mcp_trio._journal.conversation import (
     Conversation,
     RecordedMessage,
-    members,
+    members_of,
     token_of,
     without_meta,
 )
@@ -56,7 +56,7 @@ def script_of(recorded: Conversation) -> Json:
     replies = recorded.of("client", "result")
     return {
         "requests": [_request(message) for message in requests if message.method != _HANDSHAKE],
-        "replies": {message.method: members(message.body) for message in replies},
+        "replies": {message.method: members_of(message.body) for message in replies},
     }
 
 
@@ -67,9 +67,9 @@ def _request(message: RecordedMessage) -> Json:
 
 def transcript_of(recorded: Conversation) -> Json:
     """Return the transcript that a repeater of this recording should print."""
-    answers = [recorded.answers[message.index] for message in recorded.of("client", "request")]
+    answers = [recorded.responses[message.index] for message in recorded.of("client", "request")]
     return {
-        "answers": [{message.kind: members(message.body)} for message in answers],
+        "answers": [{message.kind: members_of(message.body)} for message in answers],
         "serverRequests": [_message(message) for message in recorded.of("server", "request")],
         "notifications": [_message(message) for message in recorded.of("server", "notification")],
         "errors": [],
@@ -77,7 +77,7 @@ def transcript_of(recorded: Conversation) -> Json:
 
 
 def _message(message: RecordedMessage) -> Json:
-    return {"method": message.method, "params": members(message.body)}
+    return {"method": message.method, "params": members_of(message.body)}
 
 
 def item_count(transcript: Json) -> int:

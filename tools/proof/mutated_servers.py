@@ -424,14 +424,14 @@ class Event(msgspec.Struct, frozen=True):
 def events(trace: Trace) -> Iterator[tuple[int, Event]]:
     """Yield the events of a recording, each with the number of its record."""
     for item in trace.journal:
-        if item.is_step == BEGINS_STEP:
+        if item.step_start == BEGINS_STEP:
             yield item.number, Event("step", item.lane, item.time_ns)
         if item.kind == "step" or is_untracked_call(item):
             continue
         body: object = body_bytes(item)
         if item.kind == "val" and (value := decode_body(item, ValueBody)).name == NOW:
             body = value.name
-        has_waited = item.is_step == HAS_WAITED
+        has_waited = item.step_start == HAS_WAITED
         yield item.number, Event(item.kind, item.lane, item.time_ns, item.ordinal, has_waited, body)
 
 
