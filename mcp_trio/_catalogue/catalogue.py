@@ -19,6 +19,7 @@ import msgspec
 
 from mcp_trio._catalogue.query import Condition, parse_query
 from mcp_trio._catalogue.summary import Summary, summarize
+from mcp_trio._journal.calls import NO_ERROR_KINDS
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
     SUFFIX,
@@ -109,7 +110,6 @@ _WITH_ARGUMENTS: Final = 1
 _BUSY_SECONDS: Final = 10.0
 _BATCH: Final = 500
 _TEXT_CHARS_MAX: Final = 10_000
-_NO_ERRORS: Final = frozenset({"", "cancelled", "unanswered"})
 
 
 class FoundFile(NamedTuple):
@@ -397,7 +397,7 @@ class Catalogue:
             "protocol_version": "" if summary is None else summary.protocol_version,
             "records": 0 if summary is None else summary.records,
             "calls": len(calls),
-            "errors": sum(call.error not in _NO_ERRORS for call in calls),
+            "errors": sum(call.error not in NO_ERROR_KINDS for call in calls),
             "slowest": max((call.duration_ns for call in calls), default=0) / 1e9,
             "masked": 0 if summary is None else sum(summary.masked.values()),
             "complete": summary is not None and summary.complete,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_trio._journal.calls import ERROR_KINDS
+from mcp_trio._journal.calls import ERROR_KINDS, NO_ERROR_KINDS
 from mcp_trio._protocol.suggestions import did_you_mean
 
 _TERM: Final = re.compile(r'\s*(-?)(?:([a-z]+):)?("(?:[^"\\]|\\.)*"|[^\s"]+)(?=\s|$)')
@@ -21,6 +21,10 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|m|g)(?:i?b)?", re.IGNORECASE)
 _BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _STATES: Final = {"complete": "complete", "cut": "NOT complete", "lossy": "loss"}
+
+
+IS_ERROR: Final = f"calls.error NOT IN {tuple(sorted(NO_ERROR_KINDS))}"
+"""The condition in SQL that a call counts as an error."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -47,7 +51,7 @@ def _like(column: str) -> Callable[[str], Condition]:
 
 def _error(value: str) -> Condition:
     if value == "any":
-        return Condition("calls.error NOT IN ('', 'cancelled', 'unanswered')", ())
+        return Condition(IS_ERROR, ())
     if value not in ERROR_KINDS:
         known = ("any", *ERROR_KINDS)
         raise ValueError(

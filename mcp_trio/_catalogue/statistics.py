@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from mcp_trio._catalogue.catalogue import Catalogue
-from mcp_trio._catalogue.query import parse_query
+from mcp_trio._catalogue.query import IS_ERROR, parse_query
 
 _PERCENTILES: Final = (50, 95, 99)
 _BARS_MAX: Final = 48
@@ -114,7 +114,7 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
     ]
     tools.sort(key=lambda tool: (-tool.calls, tool.name))
     step = _step(0.0 if first is None else last - first)
-    failed = "sum(calls.error NOT IN ('', 'cancelled', 'unanswered'))"
+    failed = f"sum({IS_ERROR})"
     rows = catalogue.rows(
         f"SELECT CAST(calls.began / {step} AS INTEGER), count(*), {failed} {joined} GROUP BY 1"
         " ORDER BY 1",

@@ -1024,33 +1024,44 @@ def redact_recording(
     redactor = Redactor(redaction, key=key, schemas=schemas, limits=limits)
     if before:
         redactor.adopt(before.get("tokens", ()), records)
-    for record in records:
-        _redacted(record, redactor)
+    for record in records:  # A secret may occur before its name: this pass finds all secrets.
+        redacted_body(record, redactor)
     encoder = RecordEncoder()
     for record in records:
-        body = _redacted(record, redactor)
+        body = redacted_body(record, redactor)
         if on_remaining is not None and body is not None and record.kind != "open":
             for path, value in redactor.remaining(record.kind, body):
                 on_remaining(RemainingSecret(record.number, record.kind, path, value))
         if record.kind == "open":
             opened = msgspec.json.decode(body or b"", type=dict[str, Any])
             body = encode_body(opened | {"redaction": redactor.manifest()})
-        encoder.next_number = record.number
-        made = encoder.record(record.kind, body, record.time_ns, embed=record.body is not UNSET)
-        written = msgspec.structs.replace(
-            record, body=made.body, body_base64=made.body_base64, digest=None
-        )
-        if record.envelope is not None:
-            envelope = redactor.redact_envelope(record.envelope)
-            written = msgspec.structs.replace(written, envelope=envelope)
-        yield encoder.lines([written])
+        yield encoder.lines([redacted_record(record, body, redactor)])
 
 
-def _redacted(record: Record, redactor: Redactor) -> bytes | None:
+def redacted_body(record: Record, redactor: Redactor) -> bytes | None:
+    """Return the redacted body of a record; None if it has none.
+
+    Raises:
+        ValueError: As `Redactor.redact`.
+    """
     body = body_bytes(record)
     if body is None:
         return None
     return redactor.redact(record.kind, body, is_whole_json=record.body is not UNSET)
+
+
+def redacted_record(record: Record, body: bytes | None, redactor: Redactor) -> Record:
+    """Return a record with a redacted body and its envelope redacted, without its digest."""
+    embed = record.body is not UNSET
+    encoded = RecordEncoder().record(record.kind, body, record.time_ns, embed=embed)
+    envelope = record.envelope
+    return msgspec.structs.replace(
+        record,
+        body=encoded.body,
+        body_base64=encoded.body_base64,
+        envelope=None if envelope is None else redactor.redact_envelope(envelope),
+        digest=None,
+    )
 
 
 class _Tool(msgspec.Struct, rename="camel"):

@@ -31,17 +31,15 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.calls import Call, CallTracker
+from mcp_trio._journal.calls import NO_ERROR_KINDS, Call, CallTracker
 from mcp_trio._journal.records import (
     KEPT_PREFIX,
     MASKED_PREFIX,
     OpenBody,
     Record,
-    RecordEncoder,
-    body_bytes,
     encode_body,
 )
-from mcp_trio._journal.redaction import Redaction, Redactor
+from mcp_trio._journal.redaction import Redaction, Redactor, redacted_body, redacted_record
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._recorder.files import Segments, later_names
 from mcp_trio._recorder.writer import (
@@ -51,6 +49,7 @@ from mcp_trio._recorder.writer import (
     Recorder,
     RecordOptions,
     SoleSessionRecording,
+    check_positive,
     open_recorder,
     opening_bytes,
 )
@@ -64,10 +63,11 @@ ERROR_REASON: Final = "error"
 SLOW_REASON: Final = "slow"
 KEEP_REASON: Final = "keep"  # a handler has called `ctx.keep`, with a reason of its own
 
-# The errors that are reasons of their own, and those that are none.
+# The errors that are reasons of their own.
 _NAMED_ERRORS: Final = frozenset({"timeout", "denied"})
-# One client could fill the disk with sessions in which it has to wait.
-_NO_ERRORS: Final = frozenset({"limited", "cancelled", "unanswered"})
+# The outcomes that are no reasons. One client could fill the disk with sessions in which it has to
+# wait.
+_NO_REASONS: Final = NO_ERROR_KINDS | {"limited"}
 
 _CURRENT_HEADERS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar(
     "mcp_trio_request_headers", default=None
@@ -80,26 +80,26 @@ _CALLS_MIN: Final = 100
 _BUCKETS_PER_DOUBLING: Final = 8
 _NAMES_MAX: Final = 1000
 
-# A recording of stateless requests under a policy with a rate ends after so many bytes or seconds,
-# as soon as no request is open: the requests of many clients should not share one decision.
-_UNIT_BYTES: Final = 256 * 1024
-_UNIT_SECONDS: Final = 10
+# The requests of many stateless clients should not share one decision. So under a rate below 1,
+# their recording ends after so many bytes or seconds, as soon as no request is open.
+_STATELESS_BYTES_MAX: Final = 256 * 1024
+_STATELESS_SECONDS_MAX: Final = 10
 
 # What a held record takes in memory, besides its body and what it takes in a file.
 _HELD_RECORD_BYTES: Final = 200
 
-Shares: TypeAlias = Mapping[str, float] | Collection[str]
+SharesByName: TypeAlias = Mapping[str, float] | Collection[str]
 StartRecorder: TypeAlias = Callable[..., Recorder]
 
 _ANY_KEY: Final = b"any key"  # rules are checked with it, and nothing is redacted
 
 
-def _share(_: object, attribute: "attrs.Attribute[Any]", value: float) -> None:
+def _check_share(_: object, attribute: "attrs.Attribute[Any]", value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"{attribute.name} is {value}: it has to be a share, from 0 to 1")
 
 
-def _shares(value: Shares) -> Mapping[str, float]:
+def _shares_by_name(value: SharesByName) -> Mapping[str, float]:
     """Return shares by name; a name without a share has all."""
     if isinstance(value, str):
         raise TypeError(f"this takes a collection of names, not one text: write {[value]!r}")
@@ -114,11 +114,6 @@ def _shares(value: Shares) -> Mapping[str, float]:
 
 def _folder(path: str | os.PathLike[str]) -> str:
     return os.path.join(os.fspath(path), "")  # noqa: PTH118  a Path cannot end in a slash
-
-
-def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise ValueError(f"{attribute.name} is {value}: it has to be a number above 0, or None")
 
 
 @attrs.define(eq=False)
@@ -234,26 +229,28 @@ class RecordPolicy(RecordOptions):
     is_policy: ClassVar[bool] = True
 
     path: str | os.PathLike[str] = attrs.field(converter=_folder)
-    rate: float = attrs.field(default=1.0, kw_only=True, validator=_share)
+    rate: float = attrs.field(default=1.0, kw_only=True, validator=_check_share)
     tools: Mapping[str, float] = attrs.field(
-        factory=dict[str, float], kw_only=True, converter=_shares
+        factory=dict[str, float], kw_only=True, converter=_shares_by_name
     )
     principals: Mapping[str, float] = attrs.field(
-        factory=dict[str, float], kw_only=True, converter=_shares
+        factory=dict[str, float], kw_only=True, converter=_shares_by_name
     )
     headers: Mapping[str, str] | Collection[str] = attrs.field(default=(), kw_only=True)
     errors: bool = attrs.field(default=True, kw_only=True)
-    slow_seconds: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    slow_percent: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    held_bytes_max: int = attrs.field(default=MIB, kw_only=True, validator=_positive)
-    held_bytes_total_max: int = attrs.field(default=64 * MIB, kw_only=True, validator=_positive)
+    slow_seconds: float | None = attrs.field(default=None, kw_only=True, validator=check_positive)
+    slow_percent: float | None = attrs.field(default=None, kw_only=True, validator=check_positive)
+    held_bytes_max: int = attrs.field(default=MIB, kw_only=True, validator=check_positive)
+    held_bytes_total_max: int = attrs.field(
+        default=64 * MIB, kw_only=True, validator=check_positive
+    )
     redaction: Redaction | None = attrs.field(factory=Redaction, kw_only=True)
     compress: bool = attrs.field(default=True, kw_only=True)
-    keep_days: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    keep_bytes_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    keep_count_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    free_bytes_min: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    check_seconds: float = attrs.field(default=60.0, kw_only=True, validator=_positive)
+    keep_days: float | None = attrs.field(default=None, kw_only=True, validator=check_positive)
+    keep_bytes_max: int | None = attrs.field(default=None, kw_only=True, validator=check_positive)
+    keep_count_max: int | None = attrs.field(default=None, kw_only=True, validator=check_positive)
+    free_bytes_min: int | None = attrs.field(default=None, kw_only=True, validator=check_positive)
+    check_seconds: float = attrs.field(default=60.0, kw_only=True, validator=check_positive)
     index_arguments: bool = attrs.field(default=False, kw_only=True)
     chance: Callable[[], float] = attrs.field(default=random.random, kw_only=True, repr=False)
     status: RecordStatus = attrs.field(factory=RecordStatus, init=False, eq=False, repr=False)
@@ -357,7 +354,7 @@ class PolicyRun:
 
         The stateless requests of all clients are in one session, which has no end.
         """
-        due = trio.current_time() + _UNIT_SECONDS
+        due = trio.current_time() + _STATELESS_SECONDS_MAX
         return lambda: trio.current_time() >= due
 
     def begin_session(self, opening: Opening) -> Recorder | None:
@@ -392,7 +389,7 @@ class PolicyRun:
     def reasons_at_call(self, call: Call) -> list[str]:
         """Return the reasons to keep a session in a call that has just ended."""
         policy, reasons = self.policy, list[str]()
-        if call.error and policy.errors and call.error not in _NO_ERRORS:
+        if policy.errors and call.error not in _NO_REASONS:
             reasons.append(call.error if call.error in _NAMED_ERRORS else ERROR_REASON)
         seconds = call.duration_ns / NS_PER_SECOND
         is_slow = policy.slow_seconds is not None and seconds >= policy.slow_seconds
@@ -427,8 +424,8 @@ class _SoleSession(SoleSessionRecording):
         return super()._opened(begin, role=role, name=name)
 
 
-class _Nothing:
-    """The sink of a recorder that has no file; the records given to it are forgotten."""
+class _NullSink:
+    """A sink that writes nothing, for a recorder that has no file yet."""
 
     def write(self, data: bytes) -> None:
         """Forget the data."""
@@ -458,7 +455,7 @@ class PolicyRecorder(Recorder):
     ) -> None:
         is_watched = run.policy.may_keep and not reasons
         super().__init__(
-            _Nothing(), redactor=None, observe=self._watch if is_watched else observe, **settings
+            _NullSink(), redactor=None, observe=self._watch if is_watched else observe, **settings
         )
         self.reasons = reasons
         self._run = run
@@ -488,8 +485,8 @@ class PolicyRecorder(Recorder):
             is_decided = bool(self.reasons) and RATE_REASON not in self.reasons
             if (
                 is_decided
-                or age_ns > _UNIT_SECONDS * NS_PER_SECOND
-                or self._held_bytes > _UNIT_BYTES
+                or age_ns > _STATELESS_SECONDS_MAX * NS_PER_SECOND
+                or self._held_bytes > _STATELESS_BYTES_MAX
             ):
                 return True
         return super().is_nearly_full
@@ -660,25 +657,9 @@ def _redacted(records: list[Record], opening: OpenBody, redactor: "Redactor") ->
     Raises:
         ValueError: As `Redactor.redact`.
     """
-    for record in records[1:]:
-        _redacted_body(record, redactor)
-    begun = msgspec.structs.replace(records[0], body=msgspec.Raw(opening_bytes(opening, redactor)))
-    return [begun, *(_redacted_record(record, redactor) for record in records[1:])]
-
-
-def _redacted_body(record: Record, redactor: "Redactor") -> bytes | None:
-    body = body_bytes(record)
-    if body is None:
-        return None
-    return redactor.redact(record.kind, body, is_whole_json=record.body is not msgspec.UNSET)
-
-
-def _redacted_record(record: Record, redactor: "Redactor") -> Record:
-    body, envelope = _redacted_body(record, redactor), record.envelope
-    if envelope is not None:
-        envelope = redactor.redact_envelope(envelope)
-    embed = record.body is not msgspec.UNSET
-    made = RecordEncoder().record(record.kind, body, record.time_ns, embed=embed)
-    return msgspec.structs.replace(
-        record, body=made.body, body_base64=made.body_base64, envelope=envelope
-    )
+    opened, *others = records
+    for record in others:  # A secret may occur before its name: this pass finds all secrets.
+        redacted_body(record, redactor)
+    opened = msgspec.structs.replace(opened, body=msgspec.Raw(opening_bytes(opening, redactor)))
+    redacted = (redacted_record(each, redacted_body(each, redactor), redactor) for each in others)
+    return [opened, *redacted]

@@ -497,7 +497,8 @@ def opening_bytes(opening: OpenBody, redactor: "Redactor | None") -> bytes:
 # The `record=` option -----------------------------------------------------------------------------
 
 
-def _positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
+def check_positive(_: object, attribute: "attrs.Attribute[Any]", value: float | None) -> None:
+    """Check, for attrs, that a value is a finite number above 0, or None."""
     if value is not None and not 0 < value < math.inf:
         raise ValueError(f"{attribute.name} is {value}: it has to be a number above 0, or None")
 
@@ -538,9 +539,13 @@ class RecordOptions:
     path: str | os.PathLike[str]
     compress: bool = attrs.field(default=False, kw_only=True)
     redaction: "Redaction | None" = attrs.field(default=None, kw_only=True)
-    segment_bytes_max: int | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    segment_seconds_max: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
-    sync_seconds: float | None = attrs.field(default=None, kw_only=True, validator=_positive)
+    segment_bytes_max: int | None = attrs.field(
+        default=None, kw_only=True, validator=check_positive
+    )
+    segment_seconds_max: float | None = attrs.field(
+        default=None, kw_only=True, validator=check_positive
+    )
+    sync_seconds: float | None = attrs.field(default=None, kw_only=True, validator=check_positive)
     strict: bool = attrs.field(default=False, kw_only=True)
     overwrite: bool = attrs.field(default=False, kw_only=True)
     observer: Callable[[], Callable[[Record], object]] | None = attrs.field(
