@@ -366,7 +366,7 @@ def _replay_to_stop(
         report = run_replay(file, load_server(target), stop=stop, **options)
     if report is not None:
         echo_text(replay_summary(report, time.perf_counter() - start))
-        if not stop.has_come:
+        if not stop.has_stopped:
             click.echo(f"the replay has passed record {number} without stopping")
     elif break_at is not None:
         click.echo("the replay was ended in the debugger")

@@ -29,7 +29,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
     """A clock that shows the times of a recording and never runs by itself.
 
     Trio looks for expired deadlines in each turn of the event loop. A live session had one turn
-    where a replay needs several, so deadlines expire only in the first turn after `advance`.
+    where a replay needs several, so deadlines expire only in the first turn after `advance_to`.
 
     `run_freely` ends the replay: from then on the clock jumps to the next deadline, so that every
     task that sleeps can end.
@@ -60,7 +60,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self._now = seconds_of(self.begin_ns)
 
     def start_clock(self) -> None:
-        """Begin to follow the event loop; only `advance` and deadlines move the clock."""
+        """Begin to follow the event loop; only `advance_to` and `show` move the clock."""
         trio.lowlevel.add_instrument(self)
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002  Trio's signature

@@ -1,4 +1,4 @@
-"""Divergences: the difference between a recorded and a replayed operation, and its report."""
+"""Divergences: where a replay differs from its recording, and the report on it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[float, float] | None = None
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """A divergence at `trace.journal[index]`, or after the last record.
 
     Attributes:
@@ -293,82 +293,84 @@ _OPERATIONS: Final = {
 _REFACTORING_KINDS: Final = frozenset({"missing", "extra", "argument", "order"})
 
 
-def describe(*findings: Finding) -> ReplayDivergence:
-    """Return the error that reports the first finding, and has the later ones in `later`.
+def divergence_error(*divergences: Divergence) -> ReplayDivergence:
+    """Return the error that reports the first divergence, with the later ones in `later`.
 
-    The text has a paragraph for each: its record, the replay, likely causes, and remedies. Findings
-    that differ in the same way, at the same line, share one.
+    The text has a paragraph for each: its record, the replay, likely causes, and remedies.
+    Divergences that differ in the same way, at the same line, share one.
     """
     errors = [
-        _describe(finding, _origin(finding, findings[:index]))
-        for index, finding in enumerate(findings)
+        _error_of(divergence, _origin(divergence, divergences[:index]))
+        for index, divergence in enumerate(divergences)
     ]
     first = errors[0]
     first.later = errors[1:]
     if not first.later:
         return first
     alike: dict[object, list[int]] = {}
-    for index, finding in enumerate(findings):
-        alike.setdefault(_likeness(finding), []).append(index)
+    for index, divergence in enumerate(divergences):
+        alike.setdefault(_way_of_differing(divergence), []).append(index)
     paragraphs: list[str] = []
     for shown, *others in alike.values():
         rows: list[tuple[str, str]] = []
-        for finding in (findings[index] for index in others):
-            location = next(_lines(finding), "").partition(": ")[0]
-            rows.append(("also at", f"{_position(finding)}{location and f', {location}'}"))
+        for divergence in (divergences[index] for index in others):
+            location = next(_lines(divergence), "").partition(": ")[0]
+            rows.append(("also at", f"{_position(divergence)}{location and f', {location}'}"))
         paragraphs.append(report_text(str(errors[shown]), rows))
     requests = {
-        request_lane(finding.acting_lane) for finding in findings if finding.acting_lane is not None
+        request_lane(divergence.acting_lane)
+        for divergence in divergences
+        if divergence.acting_lane is not None
     }
     in_requests = "1 request" if len(requests) == 1 else f"{len(requests)} requests"
     in_ways = "1 way" if len(alike) == 1 else f"{len(alike)} ways"
-    count = f"{len(findings)} divergences in {in_requests}, in {in_ways}"
+    count = f"{len(divergences)} divergences in {in_requests}, in {in_ways}"
     first.args = ("\n\n".join([count, *paragraphs]),)
     return first
 
 
-def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDivergence:
-    record, operation, lane = finding.record, finding.operation, finding.lane
-    recorded, replayed = _recorded_and_replayed(finding)
-    meaning = _MEANINGS[finding.kind](finding)
-    causes = likely_causes(finding)
-    untracked_calls = [*finding.untracked_calls, *calls_at_import()]
-    untracked_calls.sort(key=lambda call: not finding.is_of_request(call.lane))
+def _error_of(divergence: Divergence, origin: tuple[int, str] | None) -> ReplayDivergence:
+    record, operation, lane = divergence.record, divergence.operation, divergence.lane
+    recorded, replayed = _recorded_and_replayed(divergence)
+    meaning = _MEANINGS[divergence.kind](divergence)
+    causes = likely_causes(divergence)
+    untracked_calls = [*divergence.untracked_calls, *calls_at_import()]
+    untracked_calls.sort(key=lambda call: not divergence.is_of_request(call.lane))
     untracked = [*map(str, untracked_calls[:_UNTRACKED_MAX])]
     if len(untracked_calls) > _UNTRACKED_MAX:
         untracked.append(f"and {len(untracked_calls) - _UNTRACKED_MAX} more calls")
-    is_refactoring = finding.kind in _REFACTORING_KINDS
+    is_refactoring = divergence.kind in _REFACTORING_KINDS
     remedies = ["fix the code"]
-    if is_refactoring and finding.missing is None and lane is not None:
+    if is_refactoring and divergence.missing is None and lane is not None:
         is_effect = operation is not None and operation.kind == "cmd"
         name = label_of("cmd", operation.body) if operation is not None and is_effect else ""
         patch = name if name.isidentifier() else "change"
         remedies.append(f'guard the change with ctx.patched("{patch}")')
     remedies.append("record the session again")
-    if is_refactoring and finding.is_strict:
+    if is_refactoring and divergence.is_strict:
         remedies.append('replay(mode="outbound")')
     rows = [
         ("recorded", recorded),
         ("replay", replayed),
-        *(("line", line) for line in _lines(finding)),
-        *(("changed", change) for change in _changes(finding)),
+        *(("line", line) for line in _lines(divergence)),
+        *(("changed", change) for change in _changes(divergence)),
         ("meaning", meaning),
         *(("cause", cause) for cause in causes),
         *(() if origin is None else (("follows", origin[1]),)),
-        ("waiting", _waiting(finding)),
+        ("waiting", _waiting(divergence)),
         *(("untracked", text) for text in untracked),
-        *(("file", note) for note in finding.trace.notes),
+        *(("file", note) for note in divergence.trace.notes),
         ("choose", " | ".join(remedies)),
     ]
     ordinal = None if record is None else record.ordinal
     if ordinal is None and operation is not None:
         ordinal = operation.ordinal
-    headline = f"replay diverged at {_position(finding)}"
+    headline = f"replay diverged at {_position(divergence)}"
     return ReplayDivergence(
         report_text(headline, rows),
-        record=finding.number,
+        record=divergence.number,
         lane=None if lane is None else lane[1],
-        kind=finding.kind,
+        kind=divergence.kind,
         offset_seconds=0.0 if record is None else seconds_of(record),
         ordinal=ordinal,
         recorded=recorded,
@@ -377,8 +379,8 @@ def _describe(finding: Finding, origin: tuple[int, str] | None) -> ReplayDiverge
         else replayed,
         hint=causes[0] if causes else meaning,
         causes=causes,
-        suspended=finding.suspended,
-        untracked_calls=finding.untracked_calls,
+        suspended=divergence.suspended,
+        untracked_calls=divergence.untracked_calls,
         follows=None if origin is None else origin[0],
     )
 
@@ -391,14 +393,14 @@ def report_text(headline: str, rows: Iterable[tuple[str, str]]) -> str:
 # Several divergences.
 
 
-def _origin(finding: Finding, earlier: Sequence[Finding]) -> tuple[int, str] | None:
+def _origin(divergence: Divergence, earlier: Sequence[Divergence]) -> tuple[int, str] | None:
     """Return the record of an earlier divergence from which this one may follow, and a text.
 
     One of another request that differs in the same way has the same cause, and does not follow.
     """
-    lane, likeness = finding.acting_lane, _likeness(finding)
+    lane, way = divergence.acting_lane, _way_of_differing(divergence)
     for index, each in enumerate(earlier):
-        if _likeness(each) == likeness:
+        if _way_of_differing(each) == way:
             return _origin(each, earlier[:index])
     for each in reversed(earlier):
         other = each.acting_lane
@@ -416,20 +418,20 @@ def _origin(finding: Finding, earlier: Sequence[Finding]) -> tuple[int, str] | N
     return None
 
 
-def _likeness(finding: Finding) -> object:
-    """Return an equal value for findings of requests that differ in the same way."""
-    lane, operation = finding.acting_lane, finding.operation
-    call = "" if lane is None else call_text(request_data(finding.trace.journal, lane[1]))
-    recorded = None if finding.record is None else label_of(*_kind_and_body(finding.record))
+def _way_of_differing(divergence: Divergence) -> object:
+    """Return a value that is equal for divergences of requests that differ in the same way."""
+    lane, operation = divergence.acting_lane, divergence.operation
+    call = "" if lane is None else call_text(request_data(divergence.trace.journal, lane[1]))
+    recorded = None if divergence.record is None else label_of(*_kind_and_body(divergence.record))
     replayed = None if operation is None else (operation.kind, operation.location)
-    paths = tuple(path for path, _, _ in finding.differences)
-    return call, recorded, replayed, paths, tuple(_lines(finding))
+    paths = tuple(path for path, _, _ in divergence.differences)
+    return call, recorded, replayed, paths, tuple(_lines(divergence))
 
 
-def state_text(finding: Finding) -> str:
+def state_text(divergence: Divergence) -> str:
     """Return what a stopped replay is about to do, and all other lanes with their lines."""
-    recorded, replayed = _recorded_and_replayed(finding)
-    record, operation, lane = finding.record, finding.operation, finding.lane
+    recorded, replayed = _recorded_and_replayed(divergence)
+    record, operation, lane = divergence.record, divergence.operation, divergence.lane
     own = "" if lane is None else lane_text(lane)
     is_other = operation is not None and (
         record is None or _kind_and_body(record) != (operation.kind, operation.body)
@@ -437,49 +439,49 @@ def state_text(finding: Finding) -> str:
     rows = [
         ("recorded", recorded),
         *((("replay", replayed),) if is_other else ()),
-        *(("line", line) for line in _lines(finding)),
+        *(("line", line) for line in _lines(divergence)),
         *(
             ("waiting", source_of(f"{name} {location}".rstrip()))
-            for name, location in finding.suspended.items()
+            for name, location in divergence.suspended.items()
             if name != own
         ),
     ]
-    return report_text(f"stopped at {_position(finding)}", rows)
+    return report_text(f"stopped at {_position(divergence)}", rows)
 
 
-def _position(finding: Finding) -> str:
-    record, lane = finding.record, finding.lane
-    text = f"record {finding.number} of {finding.total}"
+def _position(divergence: Divergence) -> str:
+    record, lane = divergence.record, divergence.lane
+    text = f"record {divergence.number} of {divergence.total}"
     if record is not None:
         text += f" (+{seconds_of(record) * 1000:.1f} ms)"
     if lane is not None:
-        call = call_text(request_data(finding.trace.journal, lane[1]))
+        call = call_text(request_data(divergence.trace.journal, lane[1]))
         text += f", {call and f'{call}, '}lane {lane_text(lane)}"
         if record is not None and record.lane == lane[1] and record.ordinal is not None:
             text += f", operation {record.ordinal}"
     return text
 
 
-# What was recorded, and what happened.
+# The recorded and the replayed operation, as texts.
 
 
-def _recorded_and_replayed(finding: Finding) -> tuple[str, str]:
+def _recorded_and_replayed(divergence: Divergence) -> tuple[str, str]:
     """Return the two operations; long ones are cut around their first difference."""
-    record, operation = finding.record, finding.operation
+    record, operation = divergence.record, divergence.operation
     left = "" if record is None else _text(body_bytes(record))
     right = "" if operation is None else _text(operation.body)
     if record is not None and operation is not None and operation.body is not None:
         left, right = excerpts(left, right, chars_max=_TEXT_CHARS_MAX)
     else:
         left, right = shortened(left, _TEXT_CHARS_MAX), shortened(right, _TEXT_CHARS_MAX)
-    if finding.missing is not None:
+    if divergence.missing is not None:
         recorded = "missing from the file"
     elif record is None:
         recorded = "no more records"
     else:
         recorded = f"{record.kind:<5} {left}".rstrip()
-    if finding.problem:
-        replayed = finding.problem
+    if divergence.problem:
+        replayed = divergence.problem
     elif operation is None:
         replayed = "no operation: every task waits for something else"
     else:
@@ -494,21 +496,21 @@ def _text(body: bytes | None) -> str:
     return "" if body is None else body.decode("utf-8", "replace")
 
 
-def _lines(finding: Finding) -> Iterator[str]:
+def _lines(divergence: Divergence) -> Iterator[str]:
     """Yield the line of the user's code that acts, or at which the lane waits."""
-    operation, lane = finding.operation, finding.lane
+    operation, lane = divergence.operation, divergence.lane
     location = "" if operation is None else operation.location
-    if finding.kind == "blocked":
-        location = finding.blocked_calls[-1].location
+    if divergence.kind == "blocked":
+        location = divergence.blocked_calls[-1].location
     if not location and lane is not None:
-        location = finding.suspended.get(lane_text(lane), "")
+        location = divergence.suspended.get(lane_text(lane), "")
     if location:
         yield source_of(location)
 
 
-def _changes(finding: Finding) -> Iterator[str]:
+def _changes(divergence: Divergence) -> Iterator[str]:
     """Yield the JSON paths at which the two bodies differ, if they are of one kind."""
-    differences = finding.differences
+    differences = divergence.differences
     for path, left, right in differences[:_DIFFERENCES_MAX]:
         before, after = excerpts(json_text(left), json_text(right), chars_max=_VALUE_CHARS_MAX)
         yield f"{path}: {before} became {after}"
@@ -516,10 +518,10 @@ def _changes(finding: Finding) -> Iterator[str]:
         yield f"and {len(differences) - _DIFFERENCES_MAX} more values"
 
 
-def _waiting(finding: Finding) -> str:
+def _waiting(divergence: Divergence) -> str:
     """Return the other lanes and where they wait; of many lanes, the first ones and a count."""
-    own = "" if finding.lane is None else lane_text(finding.lane)
-    others = (item for item in finding.suspended.items() if item[0] != own)
+    own = "" if divergence.lane is None else lane_text(divergence.lane)
+    others = (item for item in divergence.suspended.items() if item[0] != own)
     lanes = [f"{name} {location}".rstrip() for name, location in others]
     shown = ", ".join(lanes[:_WAITING_MAX])
     more = len(lanes) - _WAITING_MAX
@@ -531,24 +533,24 @@ def _waiting(finding: Finding) -> str:
 # The meaning of the difference --------------------------------------------------------------------
 
 
-def _missing_meaning(finding: Finding) -> str:
-    assert finding.record is not None
-    operation = _operation_text(finding.record.kind)
-    if finding.record.kind == "in" and finding.operation is not None:
+def _missing_meaning(divergence: Divergence) -> str:
+    assert divergence.record is not None
+    operation = _operation_text(divergence.record.kind)
+    if divergence.record.kind == "in" and divergence.operation is not None:
         return "the code now does this before the message arrives that is recorded here"
-    if finding.operation is not None and not finding.operation.has_waited:
+    if divergence.operation is not None and not divergence.operation.has_waited:
         return (
             f"the code no longer waits before the {operation} recorded here: was a lock, a sleep or"
             " a checkpoint removed?"
         )
-    if finding.operation is not None:
+    if divergence.operation is not None:
         return f"the code no longer does the {operation} recorded here, or does it later"
     return f"the code no longer reaches the {operation} recorded here"
 
 
-def _extra_meaning(finding: Finding) -> str:
-    record, operation = finding.record, finding.operation
-    if finding.missing is not None:
+def _extra_meaning(divergence: Divergence) -> str:
+    record, operation = divergence.record, divergence.operation
+    if divergence.missing is not None:
         return "the record of an operation performed here was removed from the file"
     if record is None or operation is None or operation.kind is None:
         return "the code now performs an operation that is not in the recording"
@@ -559,29 +561,29 @@ def _extra_meaning(finding: Finding) -> str:
     return f"the code did not do this {text} here when recorded"
 
 
-def _changed_meaning(finding: Finding) -> str:
-    record, operation = finding.record, finding.operation
+def _changed_meaning(divergence: Divergence) -> str:
+    record, operation = divergence.record, divergence.operation
     assert record is not None and operation is not None  # noqa: PT018  of two things that differ
     if operation.limits is not None:
         recorded, replayed = operation.limits
         return f"the time limit of this effect was {recorded:g} s when recorded, now {replayed:g} s"
-    if finding.is_strict and record.ordinal != operation.ordinal:
+    if divergence.is_strict and record.ordinal != operation.ordinal:
         return "the lane has performed more or fewer operations than were recorded"
-    if _shield_cause(finding):
+    if _shield_cause(divergence):
         return "the effect begins under a cancellation, and did not when recorded, or the reverse"
     return (
         "the code now performs this operation with different values: compare the two records above"
     )
 
 
-_MEANINGS: Final[Mapping[str, Callable[[Finding], str]]] = {
+_MEANINGS: Final[Mapping[str, Callable[[Divergence], str]]] = {
     "missing": _missing_meaning,
     "extra": _extra_meaning,
     "argument": _changed_meaning,
     "message": _changed_meaning,
-    "uncancelled": lambda finding: (
+    "uncancelled": lambda divergence: (
         "the code no longer reaches the cancellation recorded here"
-        if finding.operation is None
+        if divergence.operation is None
         else "the code continues where it was cancelled in the recording: was a timeout removed?"
     ),
     "order": lambda _: "the code now performs the same operations in a different order",
@@ -599,8 +601,8 @@ def _operation_text(kind: str) -> str:
 
 # Likely causes ------------------------------------------------------------------------------------
 #
-# Each function returns the text of a cause with what to do about it; an empty text if the finding
-# has no sign of that cause. The table is ordered by how certain a sign is.
+# Each function returns the text of a cause with what to do about it; an empty text if the
+# divergence has no sign of that cause. The table is ordered by how certain a sign is.
 
 # A member of `cmd`: the caller was already cancelled when the effect began.
 _CANCELLED: Final = "$.cancelled"
@@ -612,18 +614,18 @@ _FOREIGN_CLOCK: Final = "foreign"
 _DEADLINE_KINDS: Final = frozenset({"uncancelled", "missing", "extra", "order"})
 
 
-def likely_causes(finding: Finding) -> list[str]:
-    """Return the likely causes of a finding, the likeliest first; else the possible ones."""
+def likely_causes(divergence: Divergence) -> list[str]:
+    """Return the likely causes of a divergence, the likeliest first; else the possible ones."""
     for table in (CAUSES, POSSIBLE_CAUSES):
-        causes = [cause for find in table if (cause := find(finding))]
+        causes = [cause for find in table if (cause := find(divergence))]
         if causes:
             return causes[:_CAUSES_MAX]
     return []
 
 
-def _shield_cause(finding: Finding) -> str:
-    changes = finding.differences
-    if finding.record is None or finding.record.kind != "cmd" or len(changes) != 1:
+def _shield_cause(divergence: Divergence) -> str:
+    changes = divergence.differences
+    if divergence.record is None or divergence.record.kind != "cmd" or len(changes) != 1:
         return ""
     path, recorded, replayed = changes[0]
     if path != _CANCELLED:
@@ -639,12 +641,12 @@ def _shield_cause(finding: Finding) -> str:
     )
 
 
-def _failure_cause(finding: Finding) -> str:
-    operation = finding.operation
+def _failure_cause(divergence: Divergence) -> str:
+    operation = divergence.operation
     if operation is None or operation.kind != "out":
         return ""
     # The recorded handler failed as well, or the exception says that a call was blocked.
-    if finding.later_record is not None or finding.kind == "blocked":
+    if divergence.later_record is not None or divergence.kind == "blocked":
         return ""
     response = members_of(operation.body)
     error, result = members_of(response.get("error")), members_of(response.get("result"))
@@ -654,9 +656,9 @@ def _failure_cause(finding: Finding) -> str:
     return "the handler raised an exception, which is in the log: its answer is an internal error"
 
 
-def _lost_exception_cause(finding: Finding) -> str:
-    for record in reversed(finding.trace.journal[: finding.index]):
-        if record.lane is None or not finding.is_of_request(record.lane):
+def _lost_exception_cause(divergence: Divergence) -> str:
+    for record in reversed(divergence.trace.journal[: divergence.index]):
+        if record.lane is None or not divergence.is_of_request(record.lane):
             continue
         error: bytes | None = None
         if record.kind == "err":
@@ -670,9 +672,9 @@ def _lost_exception_cause(finding: Finding) -> str:
     return ""
 
 
-def _thread_cause(finding: Finding) -> str:
-    for call in finding.untracked_calls:
-        if "thread" in call.call.lower() and finding.is_of_request(call.lane):
+def _thread_cause(divergence: Divergence) -> str:
+    for call in divergence.untracked_calls:
+        if "thread" in call.call.lower() and divergence.is_of_request(call.lane):
             return (
                 f"{call.text} starts a thread, whose order a replay cannot repeat: use"
                 f" {call.instead}"
@@ -680,12 +682,14 @@ def _thread_cause(finding: Finding) -> str:
     return ""
 
 
-def _lifespan_cause(finding: Finding) -> str:
-    calls = [each.call for each in finding.untracked_calls if finding.is_of_request(each.lane)]
+def _lifespan_cause(divergence: Divergence) -> str:
+    calls = [
+        each.call for each in divergence.untracked_calls if divergence.is_of_request(each.lane)
+    ]
     if not any(call.startswith(LIFESPAN) for call in calls):
         return ""
-    if finding.trace.opened:
-        opened = ", ".join(dict.fromkeys(finding.trace.opened.values()))
+    if divergence.trace.opened:
+        opened = ", ".join(dict.fromkeys(divergence.trace.opened.values()))
         return f"the lifespan did not run again, because it opened something by itself: {opened}"
     return (
         "the lifespan did not run again, because this recording does not hold it: record all"
@@ -693,16 +697,16 @@ def _lifespan_cause(finding: Finding) -> str:
     )
 
 
-def _untracked_call_cause(finding: Finding) -> str:
-    calls = [each for each in finding.untracked_calls if finding.is_of_request(each.lane)]
+def _untracked_call_cause(divergence: Divergence) -> str:
+    calls = [each for each in divergence.untracked_calls if divergence.is_of_request(each.lane)]
     calls = [each for each in calls if "thread" not in each.call.lower()]
     if not calls:
         return ""
     return f"a call before it that is not recorded: {calls[-1].text}: use {calls[-1].instead}"
 
 
-def _order_cause(finding: Finding) -> str:
-    record, operation, later = finding.record, finding.operation, finding.later_record
+def _order_cause(divergence: Divergence) -> str:
+    record, operation, later = divergence.record, divergence.operation, divergence.later_record
     if record is None or operation is None or later is None or operation.kind not in _ORDERED_KINDS:
         return ""
     if _has_response_label(operation.kind, operation.body):
@@ -726,9 +730,9 @@ def _name(kind: str, body: bytes | None) -> str:
     return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
 
 
-def _unseen_cause(finding: Finding) -> str:
+def _unseen_cause(divergence: Divergence) -> str:
     """Name what Python lets no replay see: the order of a set, and addresses of objects."""
-    for _, left, right in finding.differences:
+    for _, left, right in divergence.differences:
         before, after = json_text(left), json_text(right)
         if _ADDRESS.search(before) and _ADDRESS.sub("", before) == _ADDRESS.sub("", after):
             return "the address of an object, as in its default repr(), differs in each process"
@@ -757,12 +761,12 @@ def _arguments_text(body: bytes | None) -> str:
     return _text(bytes(fields.arguments) or bytes(fields.params))[:_VALUE_CHARS_MAX]
 
 
-def _clock_cause(finding: Finding) -> str:
-    record = finding.record
-    is_near_deadline = finding.kind in _DEADLINE_KINDS or (
+def _clock_cause(divergence: Divergence) -> str:
+    record = divergence.record
+    is_near_deadline = divergence.kind in _DEADLINE_KINDS or (
         record is not None and record.kind == "cxl"
     )
-    if finding.trace.opening.clock != _FOREIGN_CLOCK or not is_near_deadline:
+    if divergence.trace.opening.clock != _FOREIGN_CLOCK or not is_near_deadline:
         return ""
     return (
         "a deadline that expired in another turn of the event loop: the recording was made under"
@@ -771,8 +775,8 @@ def _clock_cause(finding: Finding) -> str:
     )
 
 
-def _earlier_sessions_cause(finding: Finding) -> str:
-    count = finding.trace.opening.earlier_sessions
+def _earlier_sessions_cause(divergence: Divergence) -> str:
+    count = divergence.trace.opening.earlier_sessions
     if not count:
         return ""
     sessions = "1 other session" if count == 1 else f"{count} other sessions"
@@ -783,8 +787,8 @@ def _earlier_sessions_cause(finding: Finding) -> str:
     )
 
 
-def _concurrent_sessions_cause(finding: Finding) -> str:
-    count = finding.trace.concurrent_sessions
+def _concurrent_sessions_cause(divergence: Divergence) -> str:
+    count = divergence.trace.concurrent_sessions
     if not count:
         return ""
     sessions = "1 other session was" if count == 1 else f"{count} other sessions were"
@@ -794,21 +798,21 @@ def _concurrent_sessions_cause(finding: Finding) -> str:
     )
 
 
-CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
+CAUSES: Final[Sequence[Callable[[Divergence], str]]] = (
     _shield_cause,
     _failure_cause,
     _lost_exception_cause,
     _thread_cause,
     _lifespan_cause,
     _untracked_call_cause,
-    lambda finding: finding.list_change and f"{finding.list_change} since the recording",
+    lambda divergence: divergence.list_change and f"{divergence.list_change} since the recording",
     _order_cause,
     _unseen_cause,
     _clock_cause,
 )
 
 # Facts about the recording, or about the import, that hold for all of its divergences.
-POSSIBLE_CAUSES: Final[Sequence[Callable[[Finding], str]]] = (
+POSSIBLE_CAUSES: Final[Sequence[Callable[[Divergence], str]]] = (
     _earlier_sessions_cause,
     _concurrent_sessions_cause,
     lambda _: f"a call that is not recorded: {calls[-1]}" if (calls := calls_at_import()) else "",

@@ -13,8 +13,8 @@ from mcp_trio._journal.records import Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._replay.clock import VirtualClock
+from mcp_trio._replay.controlled_run import Abort, SilentChannel, ThreadToken, run_controlled
 from mcp_trio._replay.listed_changes import ListedChanges
-from mcp_trio._replay.player import Abort, SilentChannel, ThreadToken, run_player
 from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.session_replay import (
     OutboundReplay,
@@ -198,25 +198,25 @@ def run_replay(
     else:
         entered = nullcontext()
     watch = UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
-    trio.run(run_player, replayer, open_session, entered, watch, clock=clock)
-    divergence = replayer.divergence
-    if divergence is not None and not all_divergences:
-        raise divergence
+    trio.run(run_controlled, replayer, open_session, entered, watch, clock=clock)
+    error = replayer.error
+    if error is not None and not all_divergences:
+        raise error
     if stop is not None and stop.has_ended:
         return None
     requests = sum(map(is_request_lane, trace.indexes))
-    if divergence is None and not (requests or answers_requests(trace.journal)):
+    if error is None and not (requests or answers_requests(trace.journal)):
         raise NothingCompared(
             "nothing was compared: the recording holds no request that was answered, except"
             " handshakes; record a session that makes requests"
         )
-    divergences = [] if divergence is None else [divergence]
+    errors = [] if error is None else [error]
     if mode == "strict":
-        divergences += changes.divergences()
-    if divergences:
-        first, *others = divergences
+        errors += changes.divergences()
+    if errors:
+        first, *others = errors
         if all_divergences:
-            first.args = ("\n\n".join(map(str, divergences)),)
+            first.args = ("\n\n".join(map(str, errors)),)
             first.later += others
         raise first
     lifespan_text = ""

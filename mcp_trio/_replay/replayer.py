@@ -1,9 +1,9 @@
 """The replayer, which runs the sessions of a recording again, record by record.
 
 The journal is the schedule. Each session has a `SessionReplay` in the place of its recorder. The
-session calls it for every operation, and it compares the operation with the record at the
-replayer's position. It also calls it before each step of a handler's task, and the task waits at
-this *gate* until the step is the next thing in the journal.
+session calls the `SessionReplay` for every operation, which is compared with the record at the
+replayer's position. The session also calls it before each step of a handler's task, and the task
+then waits (`LaneWait`) until the step is the next thing in the journal.
 
 All tasks *settle* when they are blocked and no thread runs. The replayer then looks at the record
 at its position. It advances the clock to the record's time, which lets deadlines expire that had
@@ -11,9 +11,9 @@ expired by then, and then:
 
 - An `in` or `shut` record is delivered to the session. Marks begin sessions where there are several
   or a lifespan; a mark begins the lifespan, and another one cancels it.
-- A step opens its lane's gate, and so does a record that begins a step of its lane. The lane goes
-  on to its next wait, and has to make the records that follow the step.
-- A record that nothing makes any more, when all tasks have settled, is a divergence.
+- A step lets its lane go on, and so does a record that begins a step of its lane. The lane goes on
+  to its next wait, and has to make the records that follow the step.
+- A record that no task has made when all tasks have settled is a divergence.
 - The session itself makes `end`, when none of its tasks run any more.
 
 A lane whose turn has come already goes on without waiting.
@@ -57,8 +57,8 @@ from mcp_trio._journal.records import (
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._recorder.writer import SESSION_MARK
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.divergence import Finding, Operation, describe
-from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, end_play, unshield
+from mcp_trio._replay.controlled_run import Abort, BeginSession, ThreadToken, end_run, unshield
+from mcp_trio._replay.divergence import Divergence, Operation, divergence_error
 from mcp_trio._replay.source_locations import (
     current_user_frames,
     handler_entry,
@@ -103,7 +103,7 @@ _MARKS_OF_REPLAYER: Final = frozenset({SESSION_MARK, LIFESPAN_MARK, LIFESPAN_CAN
 
 @attrs.define(eq=False, repr=False)
 class Position:
-    """The index of the next record; the ends of sessions that came early are skipped."""
+    """The index of the next record in the journal; records that came early are skipped."""
 
     trace: Trace
     index: int = attrs.field(default=0, init=False)
@@ -186,13 +186,15 @@ class LeftOutRequests:
 
 
 @attrs.define(eq=False, repr=False)
-class Gate:
+class LaneWait:
     """The wait of a lane's task.
 
     Attributes:
         has_operation: Whether the lane waits in an operation, not before a step.
-        due: The index of the record for which it waits, where records need not come in order.
-        is_timed: Whether it goes on as soon as it is ready.
+        due: In outbound mode, the index of the outcome for which it waits; infinite if it waits for
+            its cancellation.
+        is_timed: Whether it goes on in the turn in which it is ready, so that a step that is
+            recorded later is a divergence.
         since: The time at which it began to wait.
         is_ready: Whether it waited already when the clock came to the current time.
     """
@@ -213,10 +215,10 @@ class Replayer:
         is_strict: Whether all records are compared, not only what is sent.
         finds_all: Whether the replay goes on after a divergence.
         stop: The record at which the replay stops; None if it does not.
-        list_change: A function that returns `Finding.list_change` of the request of a lane.
+        list_change: A function that returns `Divergence.list_change` of the request of a lane.
         make_lifespan: A function that returns the run of the lifespan of a channel.
-        gates: The lanes that wait for their turn.
-        findings: The differences from the recording, in the order in which they were found.
+        waiting_lanes: The lanes that wait for their turn, each with its wait.
+        divergences: The differences from the recording, in the order in which they were found.
         left_out: The requests that the replay goes on without.
         is_over: Whether the replay compares no more operations, and every task has to end.
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
@@ -238,10 +240,12 @@ class Replayer:
     make_lifespan: Callable[[int], LifespanRun] = attrs.field(init=False)
 
     position: Position = attrs.field(init=False)
-    gates: dict[LaneKey, Gate] = attrs.field(factory=dict[LaneKey, Gate], init=False)
+    waiting_lanes: dict[LaneKey, LaneWait] = attrs.field(
+        factory=dict[LaneKey, LaneWait], init=False
+    )
     sessions: dict[int, Session] = attrs.field(factory=dict[int, Session], init=False)
     lifespans: dict[int, LifespanRun] = attrs.field(factory=dict[int, LifespanRun], init=False)
-    findings: list[Finding] = attrs.field(factory=list[Finding], init=False)
+    divergences: list[Divergence] = attrs.field(factory=list[Divergence], init=False)
     left_out: LeftOutRequests = attrs.field(init=False)
     is_over: bool = attrs.field(default=False, init=False)
     continuing: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
@@ -256,26 +260,26 @@ class Replayer:
     )
     _begun: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
     _time_ns: int = attrs.field(default=-1, init=False)
-    # The index of the record whose lane goes on with it, so that the lane does so only once.
-    _opened: int = attrs.field(default=-1, init=False)
+    # The index of the record with which its lane has gone on, so that the lane does so only once.
+    _begun_index: int = attrs.field(default=-1, init=False)
     # The state at a stop, which the task of this lane reports when it goes on.
     _stopping: tuple[LaneKey, StoppedReplay] | None = attrs.field(default=None, init=False)
-    # A request that waits for a turn after its last record.
-    _surplus: LaneKey | None = attrs.field(default=None, init=False)
+    # A lane of a request that waits for a turn after its last record.
+    _lane_without_record: LaneKey | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.position = Position(self.trace)
         self.left_out = LeftOutRequests(self.trace)
 
     @property
-    def divergence(self) -> ReplayDivergence | None:
-        """The difference from the recording, with all later ones; None if there was none."""
-        return describe(*self.findings) if self.findings else None
+    def error(self) -> ReplayDivergence | None:
+        """The error about the first divergence, with all later ones; None if there was none."""
+        return divergence_error(*self.divergences) if self.divergences else None
 
-    async def play(
+    async def run_sessions(
         self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
     ) -> None:
-        """Replay all records, then abort every task; the arguments are those of `Player`."""
+        """Replay all records, then abort every task; the arguments are those of `RunController`."""
         try:
             if not self.trace.has_session_marks:
                 self.sessions[0] = await begin(0, None)
@@ -284,11 +288,11 @@ class Replayer:
                 if record.kind in _KINDS_OF_REPLAYER or mark_name(record) in _MARKS_OF_REPLAYER:
                     self.stop_here(None)
                 await self.replay_record(record, begin, start_lifespan)
-            self._check_surplus()
+            self._check_lane_without_record()
             if not self.trace.is_complete:
-                for lane, gate in self.gates.items():
+                for lane, wait in self.waiting_lanes.items():
                     if not (is_rounds_task(lane) or lane[1] == LIFESPAN_LANE):
-                        self.continuing[lane_text(lane)] = task_location(gate.task)
+                        self.continuing[lane_text(lane)] = task_location(wait.task)
         finally:
             self.finish()
 
@@ -300,10 +304,10 @@ class Replayer:
     ) -> None:
         """Replay the record at the position, and all that lanes do before they wait again."""
         index = self.position.index
-        self._check_surplus()
+        self._check_lane_without_record()
         if self.position.is_at_missing:
             # The report names the lane that waits for a missing record, if one does.
-            waiting = sorted(self.gates, key=self.trace.last_index)
+            waiting = sorted(self.waiting_lanes, key=self.trace.last_index)
             self.diverge(self.additional_operation(waiting[0]) if waiting else None)
         if self.position.index != index:  # The lane of the record has been left out.
             return
@@ -346,19 +350,19 @@ class Replayer:
         elif record.kind == "end" and self.trace.has_session_marks:
             self.position.advance()  # the end of the file, not of one of its sessions
         else:
-            self.open_gate(key_of(record))
+            self.resume_lane(key_of(record))
         await self.settle()
         if self.position.index == index:
             await self.force(record)
         if self.position.index == index:
             # A lane of the request that waits, and has no more records, does something else.
             request = request_lane(key_of(record))
-            surplus = (
+            additional = (
                 self.additional_operation(lane)
-                for lane in self.gates
+                for lane in self.waiting_lanes
                 if request_lane(lane) == request and self.trace.next_index(lane, index) is None
             )
-            self.diverge(next(surplus, None))
+            self.diverge(next(additional, None))
 
     async def force(self, record: Record) -> None:
         """Let the record happen a little later than recorded, if its deadline was not exact."""
@@ -369,7 +373,7 @@ class Replayer:
             self.clock.advance_to(self.clock.next_deadline)
             await self.settle()
             if self.position.index == index:
-                self.open_gate(key_of(record))
+                self.resume_lane(key_of(record))
                 await self.settle()
 
     async def settle(self) -> None:
@@ -390,8 +394,8 @@ class Replayer:
                 return
         self._check_late_lanes(record)
         self._show_time(record)
-        for gate in self.gates.values():
-            gate.is_ready = True
+        for wait in self.waiting_lanes.values():
+            wait.is_ready = True
 
     def _check_late_lanes(self, record: Record) -> None:
         """Diverge if a lane could go on, and did not when recorded.
@@ -405,15 +409,15 @@ class Replayer:
             return
         if self.left_out:
             return
-        for lane, gate in self.gates.items():
-            if not gate.is_timed:
+        for lane, wait in self.waiting_lanes.items():
+            if not wait.is_timed:
                 continue
             if self.clock.kind == "tick":
-                is_late = gate.is_ready
+                is_late = wait.is_ready
             else:
                 is_foreign = self.clock.kind == "foreign"
                 wait_seconds_max = _PAUSE_SECONDS_MAX if is_foreign else ROUNDING_SECONDS
-                is_late = self.clock.time_of(record.time_ns) - gate.since > wait_seconds_max
+                is_late = self.clock.time_of(record.time_ns) - wait.since > wait_seconds_max
             if is_late:
                 self.diverge(self.additional_operation(lane))
                 return
@@ -439,7 +443,7 @@ class Replayer:
         self.delivered = record.number
         session.take(received_data(record))
 
-    # Gates.
+    # Turns.
 
     def is_turn(self, lane: LaneKey, *, has_operation: bool = False) -> bool:
         """Return whether the lane goes on now, with the record at the position."""
@@ -447,14 +451,14 @@ class Replayer:
         record = position.record
         if record is None or position.is_at_missing or key_of(record) != lane:
             return False
-        if self._opened == position.index:
+        if self._begun_index == position.index:
             return has_operation  # The lane is in the step already that the record begins.
-        if not _opens(record, has_operation=has_operation) or self._stops_before_step():
+        if not _resumes(record, has_operation=has_operation) or self._stops_before_step():
             return False
         if record.time_ns > self._time_ns:
             if self.clock.has_deadline_by(record.time_ns):
                 return False  # Others go on before the clock does.
-            if any(gate.is_timed for gate in self.gates.values()):
+            if any(wait.is_timed for wait in self.waiting_lanes.values()):
                 return False
             if not has_operation and self.clock.is_early(record.time_ns):
                 return False
@@ -468,11 +472,11 @@ class Replayer:
         if record is not None and record.kind == "step":
             self.position.advance()
         else:
-            self._opened = self.position.index
+            self._begun_index = self.position.index
 
     def is_in_step(self, record: Record) -> bool:
         """Return whether the lane of the record at the position has waited for it, if recorded."""
-        return not record.step_start or self._opened == self.position.index
+        return not record.step_start or self._begun_index == self.position.index
 
     async def wait_for_turn(
         self,
@@ -482,7 +486,7 @@ class Replayer:
         due: float | None = None,
         has_own_pace: bool = False,
     ) -> None:
-        """Wait, uncancellably, until the replayer opens the gate of a lane.
+        """Wait, uncancellably, until the replayer lets the lane go on.
 
         Raises:
             Abort: The replay is over.
@@ -492,18 +496,18 @@ class Replayer:
         # The first step of a handler has a time of its own.
         has_begun = lane in self._begun or is_child(lane)
         is_timed = has_begun and not (has_operation or has_own_pace)
-        self.gates[lane] = Gate(task, has_operation, due, is_timed)
+        self.waiting_lanes[lane] = LaneWait(task, has_operation, due, is_timed)
         # The end of a session cancels handlers of notifications, after its last record.
         may_outlive_session = lane[1].startswith("n") and lane in self._begun
         if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):
             last = self.trace.last_index(lane)
             if last < self.position.index:
-                self._surplus = lane
+                self._lane_without_record = lane
         await trio.lowlevel.wait_task_rescheduled(lambda _: AbortResult.FAILED)
         if self._stopping is not None and self._stopping[0] == lane:
             (_, stopped), self._stopping = self._stopping, None
             self._report_stop(stopped)
-            if self.is_over and has_operation:  # as in `end_play`
+            if self.is_over and has_operation:  # as in `end_run`
                 raise Abort
 
     async def wait_for_cancellation(self, lane: LaneKey) -> None:
@@ -514,10 +518,12 @@ class Replayer:
             Abort: The replay is over.
         """
         self.note_task(lane)
-        self.gates[lane] = Gate(trio.lowlevel.current_task(), has_operation=True, due=math.inf)
+        self.waiting_lanes[lane] = LaneWait(
+            trio.lowlevel.current_task(), has_operation=True, due=math.inf
+        )
 
         def abort(_: object) -> AbortResult:
-            del self.gates[lane]
+            del self.waiting_lanes[lane]
             return AbortResult.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
@@ -539,40 +545,40 @@ class Replayer:
             return None
         return task
 
-    def open_gate(self, lane: LaneKey) -> None:
+    def resume_lane(self, lane: LaneKey) -> None:
         """Let a lane go on with the record at the position, if it waits for that."""
-        gate, record = self.gates.get(lane), self.position.record
-        if gate is None or record is None or gate.due == math.inf:
+        wait, record = self.waiting_lanes.get(lane), self.position.record
+        if wait is None or record is None or wait.due == math.inf:
             return
-        if not _opens(record, has_operation=gate.has_operation):
+        if not _resumes(record, has_operation=wait.has_operation):
             return
-        if self._opened == self.position.index and not gate.has_operation:
+        if self._begun_index == self.position.index and not wait.has_operation:
             return  # The lane has waited once more in the step that the record begins.
         if self.clock.kind != "tick":
             self._check_late_lanes(record)
         if self._stops_before_step():
-            frames, entry = user_frames(gate.task), None
+            frames, entry = user_frames(wait.task), None
             session = self.sessions.get(lane[0])
             if not frames and session is not None:
                 request = request_data(self.trace.journal, lane[1])
                 entry = handler_entry(session.application, request)
-            finding = self._finding(None)
+            divergence = self._divergence_here(None)
             stopped = StoppedReplay(
-                finding=finding, end=self._end_at_stop, frames=frames, entry=entry
+                divergence=divergence, end=self._end_at_stop, frames=frames, entry=entry
             )
             self._stopping = lane, stopped
         self.take_turn(lane)
-        del self.gates[lane]
-        trio.lowlevel.reschedule(gate.task)
+        del self.waiting_lanes[lane]
+        trio.lowlevel.reschedule(wait.task)
 
-    def _check_surplus(self) -> None:
+    def _check_lane_without_record(self) -> None:
         """Diverge if a request waits for a turn and has no more records.
 
         Where records are missing from the file, its operation may be among them.
         """
-        lane = self._surplus
+        lane = self._lane_without_record
         if lane is not None and self.position.index > self.trace.last_missing:
-            self._surplus = None
+            self._lane_without_record = None
             self.diverge(self.additional_operation(lane))
 
     def additional_operation(self, lane: LaneKey) -> Operation:
@@ -613,8 +619,10 @@ class Replayer:
         """
         if self.stop is not None and self.stop.is_at(self.position.record):
             frames = current_user_frames() if operation is not None else ()
-            finding = self._finding(operation)
-            self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
+            divergence = self._divergence_here(operation)
+            self._report_stop(
+                StoppedReplay(divergence=divergence, end=self._end_at_stop, frames=frames)
+            )
             if self.is_over:
                 raise Abort
 
@@ -625,7 +633,7 @@ class Replayer:
 
     def _report_stop(self, stopped: StoppedReplay) -> None:
         assert self.stop is not None
-        self.stop.has_come = True
+        self.stop.has_stopped = True
         self.stop.on_stop(stopped)
 
     # The end.
@@ -633,15 +641,15 @@ class Replayer:
     def finish(self) -> None:
         """End the replay, unless it is over."""
         if not self.is_over:
-            gates, self.gates = self.gates, {}
-            end_play(self, ((gate.task, gate.has_operation) for gate in gates.values()))
+            waiting_lanes, self.waiting_lanes = self.waiting_lanes, {}
+            end_run(self, ((wait.task, wait.has_operation) for wait in waiting_lanes.values()))
 
     def fail(self, problem: str) -> None:
         """End the replay by an error that belongs to no record; earlier divergences stay."""
         if self.has_shut_itself:  # the error is the cause of the shutdown
-            self.findings.clear()
-        if not (self.findings and self.is_over):
-            self.findings.append(self._finding(None, problem))
+            self.divergences.clear()
+        if not (self.divergences and self.is_over):
+            self.divergences.append(self._divergence_here(None, problem))
         self.finish()
 
     def diverge(self, operation: Operation | None) -> None:
@@ -654,17 +662,19 @@ class Replayer:
         """
         if self.is_over:
             raise Abort
-        finding = self._finding(operation)
-        if self.stop is not None and self.stop.needs_task and self.stop.is_at(finding.record):
+        divergence = self._divergence_here(operation)
+        if self.stop is not None and self.stop.needs_task and self.stop.is_at(divergence.record):
             # No lane makes the record: the debugger gets the frames of one that should have.
-            lane = finding.acting_lane
+            lane = divergence.acting_lane
             task = None if lane is None else self._task_of(lane)
             frames = () if task is None else user_frames(task)
-            self._report_stop(StoppedReplay(finding=finding, end=self._end_at_stop, frames=frames))
+            self._report_stop(
+                StoppedReplay(divergence=divergence, end=self._end_at_stop, frames=frames)
+            )
             if self.is_over:
                 raise Abort
-        self.findings.append(finding)
-        if not (self.finds_all and self._leave_out(finding)):
+        self.divergences.append(divergence)
+        if not (self.finds_all and self._leave_out(divergence)):
             self.finish()
             raise Abort
 
@@ -674,26 +684,26 @@ class Replayer:
         Return False, and do nothing, if the replay is to end at the first divergence, or if the
         operation differs in something else.
         """
-        finding = self._finding(operation) if self.finds_all else None
-        if finding is None or not finding.differs_in_values_only:
+        divergence = self._divergence_here(operation) if self.finds_all else None
+        if divergence is None or not divergence.differs_in_values_only:
             return False
-        self.findings.append(finding)
+        self.divergences.append(divergence)
         self.position.advance()
         return True
 
-    def _leave_out(self, finding: Finding) -> bool:
+    def _leave_out(self, divergence: Divergence) -> bool:
         """Leave out what differs; return False if the replay cannot go on without it.
 
         The handler of a request is cancelled, shielded or not, and the rest of its records skipped.
         """
-        record, lane = finding.record, finding.acting_lane
-        if finding.missing is not None:
+        record, lane = divergence.record, divergence.acting_lane
+        if divergence.missing is not None:
             return False
         if lane is None:
             # The session itself sends another message than recorded, or none.
             kind = None if record is None else record.kind
-            if finding.operation is not None:
-                kind = finding.operation.kind
+            if divergence.operation is not None:
+                kind = divergence.operation.kind
             elif kind in {"out", "mark"}:
                 self.position.advance()
             return kind in {"out", "mark"}
@@ -702,11 +712,11 @@ class Replayer:
             return False
         self.position.consume(*self.left_out.add(request, self.position.index))
         self.sessions[request[0]].stop_handler(request[1])
-        for waiting, gate in [*self.gates.items()]:
+        for waiting, wait in [*self.waiting_lanes.items()]:
             # A lane that waits for its cancellation will get it.
-            if waiting in self.left_out and gate.due != math.inf:
-                del self.gates[waiting]
-                trio.lowlevel.reschedule(gate.task)
+            if waiting in self.left_out and wait.due != math.inf:
+                del self.waiting_lanes[waiting]
+                trio.lowlevel.reschedule(wait.task)
         for each in self._tasks:
             task = self._task_of(each) if each in self.left_out else None
             if task is not None and task is not trio.lowlevel.current_task():
@@ -728,22 +738,22 @@ class Replayer:
                 outgoing = self.sessions[lane[0]].connection.outgoing
                 outgoing.set_next_id(message.id)
 
-    def _finding(self, operation: Operation | None, problem: str = "") -> Finding:
+    def _divergence_here(self, operation: Operation | None, problem: str = "") -> Divergence:
         suspended: dict[str, str] = {}
         for lane in self._tasks:
             task = self._task_of(lane)
             if task is None or task is trio.lowlevel.current_task() or lane in self.left_out:
                 continue
             location = task_location(task)
-            if lane in self.gates and lane not in self._begun:
+            if lane in self.waiting_lanes and lane not in self._begun:
                 request = request_data(self.trace.journal, lane[1])
                 session = self.sessions.get(lane[0])
                 handler = "" if session is None else handler_location(session.application, request)
                 location = f"{handler or location} (not started)"
-            elif lane in self.gates:
+            elif lane in self.waiting_lanes:
                 location += " (for its turn)"
             suspended[lane_text(lane)] = location.strip()
-        finding = Finding(
+        divergence = Divergence(
             trace=self.trace,
             index=self.position.index,
             operation=operation,
@@ -753,10 +763,10 @@ class Replayer:
             is_strict=self.is_strict,
             redactor=self.redactor,
         )
-        change = "" if finding.lane is None else self.list_change(finding.lane[1])
-        return msgspec.structs.replace(finding, list_change=change)
+        change = "" if divergence.lane is None else self.list_change(divergence.lane[1])
+        return msgspec.structs.replace(divergence, list_change=change)
 
 
-def _opens(record: Record, *, has_operation: bool) -> bool:
-    """Return whether a record of a lane opens its gate before a step, or in an operation."""
+def _resumes(record: Record, *, has_operation: bool) -> bool:
+    """Return whether a record lets its lane go on that waits in an operation, or before a step."""
     return record.kind != "step" if has_operation else bool(record.step_start)

@@ -58,7 +58,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.player import Abort, BeginSession, ThreadToken, end_play, raise_abort
+from mcp_trio._replay.controlled_run import Abort, BeginSession, ThreadToken, end_run, raise_abort
 from mcp_trio._replay.sweep_trace import (
     Input,
     Outcomes,
@@ -398,7 +398,7 @@ class Scheduler:
     def __attrs_post_init__(self) -> None:
         self._inputs = [*reversed(self.trace.inputs)]
 
-    async def play(
+    async def run_sessions(
         self,
         begin: BeginSession,
         start_lifespan: Callable[[LifespanRun], None],  # noqa: ARG002 - a sweep runs no lifespan
@@ -668,7 +668,7 @@ class Scheduler:
         if not self.is_over:
             events = [*self._ready.values(), *self._running.values()]
             self._ready, self._running = {}, {}
-            end_play(self, [(each.task, each.has_operation) for each in events if each.task])
+            end_run(self, [(each.task, each.has_operation) for each in events if each.task])
 
 
 _DONE: Final = RecordedOutcome("res", b"null")

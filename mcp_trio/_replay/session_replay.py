@@ -36,8 +36,8 @@ from mcp_trio._journal.records import (
     value_body,
 )
 from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio._replay.controlled_run import Abort, raise_abort
 from mcp_trio._replay.divergence import Operation, label_of
-from mcp_trio._replay.player import Abort, raise_abort
 from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.source_locations import current_location, handler_location
 from mcp_trio._replay.trace import (
@@ -180,9 +180,9 @@ class SessionReplay:
 
     def withdraw(self, lane: Lane) -> None:
         """Let a call of an abandoned thread go on without a turn: the recording has none for it."""
-        gate = self.replayer.gates.pop(self._key(lane), None)
-        if gate is not None:
-            trio.lowlevel.reschedule(gate.task)
+        wait = self.replayer.waiting_lanes.pop(self._key(lane), None)
+        if wait is not None:
+            trio.lowlevel.reschedule(wait.task)
 
     async def let_thread_run(self, name: str) -> None:
         """Wait until a thread of the handler `name` may run."""
@@ -400,7 +400,7 @@ def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
 # Outbound mode ------------------------------------------------------------------------------------
 
 # The index of an outcome that is not recorded: its lane waits until it is cancelled.
-_NEVER: Final = math.inf
+_NO_OUTCOME: Final = math.inf
 
 # How many times lanes may go on before one of them sends the message that is next.
 _FORCED_STEPS_MAX: Final = 10_000
@@ -461,25 +461,29 @@ class OutboundReplayer(Replayer):
         """Return True: waits are not compared."""
         return True
 
-    def open_gate(self, lane: LaneKey) -> None:
+    def resume_lane(self, lane: LaneKey) -> None:
         """Let a lane go on, if it waits for the record at the position."""
-        gate, record, index = self.gates.get(lane), self.position.record, self.position.index
+        wait, record, index = (
+            self.waiting_lanes.get(lane),
+            self.position.record,
+            self.position.index,
+        )
         is_uncompared = index in self.uncompared.indexes
-        if gate is not None and record is not None:
+        if wait is not None and record is not None:
             if not is_uncompared:
-                may_go = gate.due != _NEVER
-            elif record.kind == "step" or not gate.has_operation:
-                may_go = not gate.has_operation and bool(record.step_start)
+                may_go = wait.due != _NO_OUTCOME
+            elif record.kind == "step" or not wait.has_operation:
+                may_go = not wait.has_operation and bool(record.step_start)
             else:
-                may_go = gate.due is not None and gate.due <= index
+                may_go = wait.due is not None and wait.due <= index
             if may_go:
-                self._let_go(lane)
+                self._resume(lane)
         if is_uncompared:
             self.position.advance()
 
-    def _let_go(self, lane: LaneKey) -> None:
+    def _resume(self, lane: LaneKey) -> None:
         self._begun.add(lane)
-        trio.lowlevel.reschedule(self.gates.pop(lane).task)
+        trio.lowlevel.reschedule(self.waiting_lanes.pop(lane).task)
 
     async def force(self, record: Record) -> None:
         """Let lanes go on until one of them makes the record; if none can, advance the clock."""
@@ -487,15 +491,15 @@ class OutboundReplayer(Replayer):
         for _ in range(_FORCED_STEPS_MAX):
             if self.position.index != index or self.is_over:
                 return
-            lanes = [lane for lane, gate in self.gates.items() if gate.due != _NEVER]
-            steps = [lane for lane in lanes if not self.gates[lane].has_operation]
+            lanes = [lane for lane, wait in self.waiting_lanes.items() if wait.due != _NO_OUTCOME]
+            steps = [lane for lane in lanes if not self.waiting_lanes[lane].has_operation]
             if wanted in lanes:
-                self._let_go(wanted)
+                self._resume(wanted)
             elif steps:
-                self._let_go(steps[0])
-            elif any(self.gates[lane].due is not None for lane in lanes):
-                due = [lane for lane in lanes if self.gates[lane].due is not None]
-                self._let_go(min(due, key=lambda lane: self.gates[lane].due or 0))
+                self._resume(steps[0])
+            elif any(self.waiting_lanes[lane].due is not None for lane in lanes):
+                due = [lane for lane in lanes if self.waiting_lanes[lane].due is not None]
+                self._resume(min(due, key=lambda lane: self.waiting_lanes[lane].due or 0))
             elif self.clock.next_deadline < math.inf:
                 self.clock.advance_to(self.clock.next_deadline)
             else:
@@ -542,7 +546,7 @@ class OutboundReplay(SessionReplay):
         if index is None and not is_cut_off:
             self.replayer.diverge(self._operation("cmd", lane, ordinal, body))
         self._awaited[key] = (
-            _NEVER if index is None else self.uncompared.outcomes.get(index, _NEVER)
+            _NO_OUTCOME if index is None else self.uncompared.outcomes.get(index, _NO_OUTCOME)
         )
 
     def _next_named(self, name: tuple[LaneKey, str, str]) -> int | None:
@@ -555,7 +559,7 @@ class OutboundReplay(SessionReplay):
         replayer, key = self.replayer, self._key(lane)
         await self._check_not_over(key)
         index = self._awaited[key]
-        record = None if index == _NEVER else replayer.trace.journal[int(index)]
+        record = None if index == _NO_OUTCOME else replayer.trace.journal[int(index)]
         if record is None or record.kind == "cxl":
             await replayer.wait_for_cancellation(key)
         if record is None or index >= replayer.position.index:

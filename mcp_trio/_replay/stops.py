@@ -13,7 +13,7 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.records import Record, message_position
-from mcp_trio._replay.divergence import Finding, is_response, state_text
+from mcp_trio._replay.divergence import Divergence, is_response, state_text
 from mcp_trio._replay.trace import Trace, key_of, lane_text
 from mcp_trio.errors import RecordingError
 
@@ -28,20 +28,20 @@ class StoppedReplay(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a replay that has stopped.
 
     Attributes:
-        finding: The record, what the replay does there, and where the other lanes wait.
+        divergence: The record, what the replay does there, and where the other lanes wait.
         end: Ends the replay; called while it is stopped, or later.
         frames: The frames of the user's code in the lane of the record.
         entry: The file and line at which that code begins, if the task has not started.
     """
 
-    finding: Finding
+    divergence: Divergence
     end: Callable[[], None]
     frames: Frames = ()
     entry: tuple[str, int] | None = None
 
     def __str__(self) -> str:
         """Return the record, the line of its lane, and the other lanes with their lines."""
-        return state_text(self.finding)
+        return state_text(self.divergence)
 
 
 @attrs.define(eq=False, repr=False)
@@ -54,19 +54,19 @@ class Stop:
             The replay goes on when this returns.
         needs_task: Whether the record has to be one of a handler. The replay then stops as well if
             no task makes the record, before it reports that.
-        has_come: Whether the replay has stopped.
+        has_stopped: Whether the replay has stopped.
         has_ended: Whether the replay was ended when it had stopped.
     """
 
     number: int
     on_stop: Callable[[StoppedReplay], None]
     needs_task: bool = False
-    has_come: bool = attrs.field(default=False, init=False)
+    has_stopped: bool = attrs.field(default=False, init=False)
     has_ended: bool = attrs.field(default=False, init=False)
 
     def is_at(self, record: Record | None) -> bool:
         """Return whether the replay has to stop at a record."""
-        return record is not None and record.number == self.number and not self.has_come
+        return record is not None and record.number == self.number and not self.has_stopped
 
     def is_before_step(self, record: Record) -> bool:
         """Return whether the replay stops before the step that the record begins.

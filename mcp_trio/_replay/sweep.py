@@ -27,7 +27,7 @@ import trio
 
 from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.player import SilentChannel, ThreadToken, run_player
+from mcp_trio._replay.controlled_run import SilentChannel, ThreadToken, run_controlled
 from mcp_trio._replay.schedules import (
     DEFAULT_PCT_BOUND,
     Decision,
@@ -495,7 +495,7 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
     )
     try:
         with seeded_schedule(0):
-            trio.run(run_player, scheduler, open_session, lifespan, watch, clock=clock)
+            trio.run(run_controlled, scheduler, open_session, lifespan, watch, clock=clock)
     except RuntimeError as error:
         raise SweepUnavailable(str(error)) from error
     differences = tuple(_differences(trace, scheduler, number))

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Context, Limits, MCPError, Server
-from mcp_trio._replay.replayer import Gate, Replayer
+from mcp_trio._replay.replayer import LaneWait, Replayer
 from mcp_trio.http import EffectTransport
 from mcp_trio.limits import ShutdownLimits
 
@@ -313,12 +313,12 @@ async def wait_in_the_open(replayer, lane, *, has_operation=False, due=None, has
     """Wait for a turn as `Replayer.wait_for_turn` does, but let an operation be cancelled."""
     replayer.note_task(lane)
     task = trio.lowlevel.current_task()
-    replayer.gates[lane] = Gate(task, has_operation, due, has_real_time)
+    replayer.waiting_lanes[lane] = LaneWait(task, has_operation, due, has_real_time)
 
     def abort(_):
         if not has_operation:
             return trio.lowlevel.Abort.FAILED
-        replayer.gates.pop(lane, None)
+        replayer.waiting_lanes.pop(lane, None)
         return trio.lowlevel.Abort.SUCCEEDED
 
     await trio.lowlevel.wait_task_rescheduled(abort)

@@ -13,7 +13,7 @@ import trio
 from mcp_trio import Context, Server, effect
 from mcp_trio._journal.records import encode_body
 from mcp_trio._journal.texts import excerpts
-from mcp_trio._replay.divergence import CAUSES, Finding, Operation, describe
+from mcp_trio._replay.divergence import CAUSES, Divergence, Operation, divergence_error
 from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.trace import key_of, load_trace
 from mcp_trio._session.untracked_calls import UntrackedCall
@@ -272,10 +272,10 @@ def test_effects_in_another_order_are_named(divergence):
 
 def test_a_call_that_is_not_recorded_is_named(record):
     path = record(passing)
-    finding = msgspec.structs.replace(
-        finding_at(path, "cmd"), untracked_calls=[untracked("time.time")]
+    divergence = msgspec.structs.replace(
+        divergence_at(path, "cmd"), untracked_calls=[untracked("time.time")]
     )
-    assert describe(finding).causes == [
+    assert divergence_error(divergence).causes == [
         "a call before it that is not recorded: time.time() at desk.py:5: use ctx.now()"
     ]
 
@@ -284,8 +284,8 @@ def untracked(call, lane="r5", instead="ctx.now()", number=5):
     return UntrackedCall(call=call, location=f"at desk.py:{number}", lane=lane, instead=instead)
 
 
-def finding_at(path, kind, *, body=None, **open_facts):
-    """A finding at the first record of this kind, of an operation with another body."""
+def divergence_at(path, kind, *, body=None, **open_facts):
+    """A divergence at the first record of this kind, of an operation with another body."""
     trace = load_trace(path)
     index = next(place for place, record in enumerate(trace.journal) if record.kind == kind)
     record = trace.journal[index]
@@ -295,11 +295,11 @@ def finding_at(path, kind, *, body=None, **open_facts):
     operation = Operation(
         kind=kind, lane=key_of(record), ordinal=record.ordinal, body=body or encode_body({"a": 1})
     )
-    return Finding(trace=trace, index=index, operation=operation)
+    return Divergence(trace=trace, index=index, operation=operation)
 
 
-def cause_of(finding):
-    (cause,) = describe(finding).causes
+def cause_of(divergence):
+    (cause,) = divergence_error(divergence).causes
     return cause
 
 
@@ -309,9 +309,9 @@ def command(**members):
 
 def test_a_removed_shield_is_named(record):
     path = record(passing)
-    finding = finding_at(path, "cmd", body=command(cancelled=True))
-    assert cause_of(finding).startswith("a shield was removed")
-    assert "begins under a cancellation" in str(describe(finding))
+    divergence = divergence_at(path, "cmd", body=command(cancelled=True))
+    assert cause_of(divergence).startswith("a shield was removed")
+    assert "begins under a cancellation" in str(divergence_error(divergence))
 
 
 def test_an_added_shield_is_named(record, world):
@@ -321,7 +321,7 @@ def test_an_added_shield_is_named(record, world):
         return [line.replace(b'"key":"a"}}', b'"key":"a"},"cancelled":true}') for line in lines]
 
     changed = world.rewrite(path, path.with_name("b.mcprec.jsonl"), cancel)
-    assert cause_of(finding_at(changed, "cmd", body=command())).startswith("a shield was added")
+    assert cause_of(divergence_at(changed, "cmd", body=command())).startswith("a shield was added")
 
 
 @pytest.mark.parametrize(
@@ -329,22 +329,24 @@ def test_an_added_shield_is_named(record, world):
     [command(), encode_body({"name": "fetch", "arguments": {"key": "b"}, "cancelled": True})],
 )
 def test_another_change_is_no_sign_of_a_shield(record, body):
-    assert describe(finding_at(record(passing), "cmd", body=body)).causes == []
+    assert divergence_error(divergence_at(record(passing), "cmd", body=body)).causes == []
 
 
 def test_a_raw_thread_is_named(record):
     calls = [untracked("threading.Thread.start", instead="ctx.to_thread()")]
-    finding = msgspec.structs.replace(finding_at(record(passing), "cmd"), untracked_calls=calls)
-    assert "starts a thread" in cause_of(finding)
-    assert "use ctx.to_thread()" in cause_of(finding)
+    divergence = msgspec.structs.replace(
+        divergence_at(record(passing), "cmd"), untracked_calls=calls
+    )
+    assert "starts a thread" in cause_of(divergence)
+    assert "use ctx.to_thread()" in cause_of(divergence)
 
 
 def test_a_call_of_another_request_is_listed_but_no_cause(record):
-    finding = msgspec.structs.replace(
-        finding_at(record(passing), "cmd"), untracked_calls=[untracked("time.time", lane="r9")]
+    divergence = msgspec.structs.replace(
+        divergence_at(record(passing), "cmd"), untracked_calls=[untracked("time.time", lane="r9")]
     )
-    assert describe(finding).causes == []
-    assert rows(describe(finding), "untracked") == [
+    assert divergence_error(divergence).causes == []
+    assert rows(divergence_error(divergence), "untracked") == [
         "time.time() at desk.py:5 in lane r9: use ctx.now()"
     ]
 
@@ -352,44 +354,48 @@ def test_a_call_of_another_request_is_listed_but_no_cause(record):
 def test_the_calls_of_the_request_come_first_and_many_are_counted(record):
     others = [untracked("time.time", lane="r9", number=number) for number in range(9)]
     calls = [*others, untracked("time.time", lane="r5.0", number=77)]
-    finding = msgspec.structs.replace(finding_at(record(passing), "cmd"), untracked_calls=calls)
-    told = rows(describe(finding), "untracked")
+    divergence = msgspec.structs.replace(
+        divergence_at(record(passing), "cmd"), untracked_calls=calls
+    )
+    told = rows(divergence_error(divergence), "untracked")
     assert "desk.py:77" in told[0]
     assert told[5:] == ["and 5 more calls"]
 
 
 def test_a_changed_tool_is_named(record):
     change = 'the tool "run" was changed'
-    finding = msgspec.structs.replace(finding_at(record(passing), "cmd"), list_change=change)
-    assert cause_of(finding) == 'the tool "run" was changed since the recording'
+    divergence = msgspec.structs.replace(divergence_at(record(passing), "cmd"), list_change=change)
+    assert cause_of(divergence) == 'the tool "run" was changed since the recording'
 
 
 def test_a_foreign_clock_is_named_near_a_deadline_only(record):
     path = record(passing)
     other = encode_body({"name": "other"})
-    near = finding_at(path, "cmd", body=other, clock="foreign")
+    near = divergence_at(path, "cmd", body=other, clock="foreign")
     assert "another Trio clock" in cause_of(near)
-    assert describe(finding_at(path, "cmd", body=other, clock="")).causes == []
+    assert divergence_error(divergence_at(path, "cmd", body=other, clock="")).causes == []
     changed = encode_body({"name": "fetch", "arguments": {"key": "b"}})
-    assert describe(finding_at(path, "cmd", body=changed, clock="foreign")).causes == []
+    assert divergence_error(divergence_at(path, "cmd", body=changed, clock="foreign")).causes == []
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(1, "1 other session of"), (3, "3 other sessions of"), (0, None)]
 )
 def test_earlier_sessions_of_the_process_are_named(record, count, text):
-    finding = finding_at(record(passing), "cmd", earlier_sessions=count)
-    causes = describe(finding).causes
+    divergence = divergence_at(record(passing), "cmd", earlier_sessions=count)
+    causes = divergence_error(divergence).causes
     assert [each.startswith(text) for each in causes] == ([True] if text else [])
 
 
 def test_the_likeliest_causes_are_shown_and_are_in_the_error(record):
     path = record(passing)
-    finding = msgspec.structs.replace(
-        finding_at(path, "cmd", body=command(cancelled=True), clock="foreign", earlier_sessions=2),
+    divergence = msgspec.structs.replace(
+        divergence_at(
+            path, "cmd", body=command(cancelled=True), clock="foreign", earlier_sessions=2
+        ),
         untracked_calls=[untracked("time.time"), untracked("threading.Thread.start")],
     )
-    error = describe(finding)
+    error = divergence_error(divergence)
     assert len(error.causes) == 3
     assert rows(error, "cause") == error.causes
     assert error.hint == error.causes[0]
@@ -397,8 +403,8 @@ def test_the_likeliest_causes_are_shown_and_are_in_the_error(record):
 
 
 def test_no_cause_is_found_where_there_is_no_sign(record):
-    finding = finding_at(record(passing), "out", body=b"no JSON")
-    assert [find(finding) for find in CAUSES] == [""] * len(CAUSES)
+    divergence = divergence_at(record(passing), "out", body=b"no JSON")
+    assert [find(divergence) for find in CAUSES] == [""] * len(CAUSES)
 
 
 def test_a_thread_of_the_users_own_is_blocked_and_named(divergence):
@@ -425,8 +431,8 @@ def test_the_traceback_of_a_blocked_call_has_frames_of_the_users_code_only(diver
 
 def test_facts_about_the_recording_are_no_cause_beside_a_sign(record):
     path = record(passing)
-    finding = finding_at(path, "cmd", body=command(cancelled=True), earlier_sessions=2)
-    assert cause_of(finding).startswith("a shield was removed")
+    divergence = divergence_at(path, "cmd", body=command(cancelled=True), earlier_sessions=2)
+    assert cause_of(divergence).startswith("a shield was removed")
 
 
 async def storing_in_order(ctx, number):

@@ -1,9 +1,9 @@
-"""The Trio run of recorded sessions, in which a player decides what happens next.
+"""A Trio run of recorded sessions, in which a controller decides what happens next.
 
-There are two players: a `Replayer` follows the journal, and a sweep's `Scheduler` a schedule.
-`run_player` opens the sessions and lifespans that the player asks for, and ends every task when the
-player is over or the clock stalls: with `Abort`, without shields, and without the threads of `def`
-handlers.
+There are two controllers: a `Replayer` follows the journal, and a sweep's `Scheduler` a schedule.
+`run_controlled` opens the sessions and lifespans that the controller asks for. When the controller
+is over, or the clock stalls, it ends every task: with `Abort`, without shields, and without waiting
+for the threads of `def` handlers.
 """
 
 import gc
@@ -162,12 +162,12 @@ class ThreadToken:
             await self._given_back.wait()
 
 
-# Players ------------------------------------------------------------------------------------------
+# Controllers --------------------------------------------------------------------------------------
 
 BeginSession: TypeAlias = Callable[[int, LifespanRun | None], Awaitable[Session]]
 
 
-class Player(Protocol):
+class RunController(Protocol):
     """The part of a replay, or of a sweep's schedule, that decides what happens next in the run.
 
     Attributes:
@@ -179,7 +179,7 @@ class Player(Protocol):
     thread_token: ThreadToken
     is_over: bool
 
-    async def play(
+    async def run_sessions(
         self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
     ) -> None:
         """Let all sessions and lifespans come to their end.
@@ -194,18 +194,18 @@ class Player(Protocol):
         ...
 
 
-def end_play(player: Player, waiting: Iterable[tuple[trio.lowlevel.Task, bool]]) -> None:
-    """End a player: wake every lane, and let sleeping tasks wake.
+def end_run(controller: RunController, waiting: Iterable[tuple[trio.lowlevel.Task, bool]]) -> None:
+    """End a controller: wake every lane, and let sleeping tasks wake.
 
     Args:
-        player: The player, which is over then.
+        controller: The controller, which is over then.
         waiting: The task of each lane that waits, and whether it waits in an operation. It gets
             `Abort` then. A lane that waits before a step goes on, as code of Trio may run in that
             step, and gets `Abort` at its next operation.
     """
-    player.is_over = True
-    player.clock.run_freely()
-    player.thread_token.limit_runs()
+    controller.is_over = True
+    controller.clock.run_freely()
+    controller.thread_token.limit_runs()
     for task, has_operation in waiting:
         result = outcome.Error(Abort()) if has_operation else outcome.Value(None)
         trio.lowlevel.reschedule(task, result)
@@ -251,13 +251,13 @@ def _marking_setup_errors() -> Generator[None]:
         raise _SetupFailed from error
 
 
-async def run_player(
-    player: Player,
+async def run_controlled(
+    controller: RunController,
     open_session: Callable[[Any, int], Session],
     lifespan: AbstractAsyncContextManager[Any],
     watch: UntrackedCallWatch,
 ) -> None:
-    """Run a player in a Trio run of its own, until all tasks have ended.
+    """Let a controller run its sessions in this Trio run, until all tasks have ended.
 
     Raises:
         Exception: The server or its lifespan failed before the first session.
@@ -265,14 +265,14 @@ async def run_player(
     scope = trio.CancelScope()
     errors: list[BaseException] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_stalled, player, scope)
+        nursery.start_soon(_cancel_stalled, controller, scope)
         try:
             with scope, watch, _marking_setup_errors():
                 async with lifespan as value:
-                    errors += await _play(player, open_session, value)
+                    errors += await _run_sessions(controller, open_session, value)
         except _SetupFailed as failed:
             errors.append(failed)
-        await player.thread_token.wait_all_released()
+        await controller.thread_token.wait_all_released()
         nursery.cancel_scope.cancel()
     for error in errors:
         if isinstance(error, KeyboardInterrupt):
@@ -283,11 +283,11 @@ async def run_player(
     for error in errors:
         if not isinstance(error, Abort | trio.Cancelled):
             text = f"{type(error).__name__}: {error}  {error_location(error)}"
-            player.fail(text.rstrip())
+            controller.fail(text.rstrip())
 
 
-async def _play(
-    player: Player, open_session: Callable[[Any, int], Session], stand_in: Any
+async def _run_sessions(
+    controller: RunController, open_session: Callable[[Any, int], Session], stand_in: Any
 ) -> list[BaseException]:
     """Replay all sessions and lifespans; return the errors that left them.
 
@@ -309,7 +309,7 @@ async def _play(
             async def begin(channel: int, lifespan: LifespanRun | None) -> Session:
                 context, value = copy_context(), stand_in
                 if lifespan is not None:
-                    assert lifespan.variables is not None  # The player has checked it.
+                    assert lifespan.variables is not None  # The controller has checked it.
                     context, value = lifespan.variables.copy(), lifespan.value
                 with _marking_setup_errors():
                     session = open_session(value, channel)
@@ -324,23 +324,23 @@ async def _play(
                 await started.wait()
                 return session
 
-            await player.play(begin, lambda run: nursery.start_soon(run_lifespan, run))
+            await controller.run_sessions(begin, lambda run: nursery.start_soon(run_lifespan, run))
             nursery.cancel_scope.cancel()
     except BaseException as error:
         return list(_leaves(error))
     return []
 
 
-async def _cancel_stalled(player: Player, scope: trio.CancelScope) -> None:
+async def _cancel_stalled(controller: RunController, scope: trio.CancelScope) -> None:
     """Whenever the clock stalls, cancel all tasks, shielded or not."""
     main = trio.lowlevel.current_task().parent_nursery
     assert main is not None
     while True:
-        await player.clock.stalled.wait()
-        player.clock.stalled = trio.Event()
-        if not player.is_over:
-            player.fail(player.clock.reason)
-        player.thread_token.abandon()
+        await controller.clock.stalled.wait()
+        controller.clock.stalled = trio.Event()
+        if not controller.is_over:
+            controller.fail(controller.clock.reason)
+        controller.thread_token.abandon()
         scope.cancel()
         unshield(main.parent_task)
 
