@@ -1,7 +1,6 @@
 """Recordings: replaying, reading, checking and comparing them."""
 
-from mcp_trio._catalogue.catalogue import Catalogue, IndexReport
-from mcp_trio._catalogue.catalogue import Row as CatalogueRow
+from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, IndexReport
 from mcp_trio._catalogue.statistics import Statistics, ToolStatistics, statistics
 from mcp_trio._journal.diff import Difference, diff
 from mcp_trio._journal.export import export_jsonld

@@ -1,1 +1,1 @@
-"""The catalogue of a folder of recordings: what is in each, finding them, statistics, retention."""
+"""The catalogue of a folder of recordings, queries, statistics, and the retention of recordings."""

@@ -120,7 +120,7 @@ class FoundFile(NamedTuple):
     changed: int
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
     """A recording in the catalogue.
 
     Attributes:
@@ -378,7 +378,10 @@ class Catalogue:
         job, summary, database = indexed.job, indexed.summary, self._database
         calls = [] if summary is None else summary.calls
         opening = None if summary is None else summary.opening
-        started = 0.0 if opening is None else _unix_time(opening.started)
+        started = 0.0
+        if opening is not None:
+            with suppress(ValueError):
+                started = datetime.fromisoformat(opening.started).timestamp()
         values = {
             "file": job.file,
             "size": job.size,
@@ -445,7 +448,7 @@ class Catalogue:
 
     def find(
         self, query: str = "", *, limit: int | None = None, oldest_first: bool = False
-    ) -> list[Row]:
+    ) -> list[CatalogueRow]:
         """Return the recordings that a query finds, the newest first.
 
         Args:
@@ -468,7 +471,7 @@ class Catalogue:
                 sql, (*condition.parameters, -1 if limit is None else limit)
             ).fetchall()
             details = self._details([row[0] for row in rows])
-        found: list[Row] = []
+        found: list[CatalogueRow] = []
         for number, *values in rows:
             columns = dict(zip(_COLUMNS.values(), values, strict=True))
             columns |= {kind: each.get(number, {}) for kind, each in details.items()}
@@ -478,7 +481,7 @@ class Catalogue:
                 [*columns["kept"]],
             )
             # Without `strict`, a number is converted to a time or a truth value.
-            found.append(msgspec.convert(columns, Row, strict=False))
+            found.append(msgspec.convert(columns, CatalogueRow, strict=False))
         return found
 
     def _details(self, numbers: Sequence[int]) -> Mapping[str, Mapping[int, dict[str, int]]]:
@@ -639,13 +642,6 @@ def job_of(folder: Path, first: Path, *, arguments: bool = False) -> Job | None:
     files = tuple(os.path.relpath(name, folder) for name in names)
     size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
     return Job(os.fspath(folder), files[0], files, size, changed, arguments)
-
-
-def _unix_time(started: str) -> float:
-    try:
-        return datetime.fromisoformat(started).timestamp()
-    except ValueError:
-        return 0.0
 
 
 # A recording has up to so many texts, whose ids follow from its own.

@@ -40,13 +40,11 @@ def _equal(column: str) -> Callable[[str], Condition]:
 
 def _like(column: str) -> Callable[[str], Condition]:
     """Return the condition that a column equals a value in which `*` stands for any text."""
+    return lambda value: Condition(f"{column} {_operator(value)} ?", (value,))
 
-    def condition(value: str) -> Condition:
-        if "*" not in value:
-            return Condition(f"{column} = ?", (value,))
-        return Condition(f"{column} GLOB ?", (value,))
 
-    return condition
+def _operator(value: str) -> str:
+    return "GLOB" if "*" in value else "="
 
 
 def _error(value: str) -> Condition:
@@ -99,14 +97,10 @@ def _state(value: str) -> Condition:
 
 
 def _in(table: str, column: str) -> Callable[[str], Condition]:
-    def condition(value: str) -> Condition:
-        operator = "GLOB" if "*" in value else "="
-        return Condition(
-            f"recordings.id IN (SELECT recording FROM {table} WHERE {column} {operator} ?)",
-            (value,),
-        )
-
-    return condition
+    return lambda value: Condition(
+        f"recordings.id IN (SELECT recording FROM {table} WHERE {column} {_operator(value)} ?)",
+        (value,),
+    )
 
 
 def _text(value: str) -> Condition:

@@ -1,7 +1,7 @@
 """Statistics of the recordings that a query finds, and a page with plots of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
@@ -102,18 +102,21 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
         condition,
     ):
         errors.setdefault(name, {})[kind] = count
-    tools = [
-        ToolStatistics(
-            name=name,
-            calls=len(each),
-            errors=errors.get(name, {}),
-            seconds={percent: _percentile(each, percent) for percent in _PERCENTILES},
-            slowest=each[-1],
+    tools: list[ToolStatistics] = []
+    for name, each in durations.items():
+        # A percentile is the smallest duration that so many percent of the calls do not exceed.
+        at = {percent: math.ceil(len(each) * percent / 100) - 1 for percent in _PERCENTILES}
+        tools.append(
+            ToolStatistics(
+                name=name,
+                calls=len(each),
+                errors=errors.get(name, {}),
+                seconds={percent: each[max(index, 0)] for percent, index in at.items()},
+                slowest=each[-1],
+            )
         )
-        for name, each in durations.items()
-    ]
     tools.sort(key=lambda tool: (-tool.calls, tool.name))
-    step = _step(0.0 if first is None else last - first)
+    step = _period_seconds(0.0 if first is None else last - first)
     failed = f"sum({IS_ERROR})"
     rows = catalogue.rows(
         f"SELECT CAST(calls.began / {step} AS INTEGER), count(*), {failed} {joined} GROUP BY 1"
@@ -160,17 +163,13 @@ def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def _percentile(values: Sequence[float], percent: int) -> float:
-    """Return the smallest of the sorted values that so many percent of them do not exceed."""
-    return values[max(math.ceil(len(values) * percent / 100) - 1, 0)]
+_PERIODS_SECONDS: Final = (1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
 
 
-_STEPS: Final = (1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
-
-
-def _step(seconds: float) -> int:
-    """Return the length of the periods, so that there are few enough to draw."""
-    return next((step for step in _STEPS if seconds / step < _BARS_MAX), _STEPS[-1])
+def _period_seconds(seconds: float) -> int:
+    """Return the length of the periods of this time, so that there are few enough to draw."""
+    few_enough = (each for each in _PERIODS_SECONDS if seconds / each < _BARS_MAX)
+    return next(few_enough, _PERIODS_SECONDS[-1])
 
 
 # The page -----------------------------------------------------------------------------------------
@@ -200,9 +199,10 @@ _NAME_WIDTH: Final = 220
 def page(statistics: Statistics, title: str) -> str:
     """Return a page in HTML with tables and plots, without scripts and without other files."""
     summary = (
-        f"{statistics.recordings} recordings, {statistics.calls} calls,"
-        f" {statistics.errors} errors{_span(statistics)}"
+        f"{statistics.recordings} recordings, {statistics.calls} calls, {statistics.errors} errors"
     )
+    if statistics.first is not None and statistics.last is not None:
+        summary += f", {statistics.first:%Y-%m-%d %H:%M} to {statistics.last:%Y-%m-%d %H:%M} UTC"
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{summary}</p>",
@@ -220,7 +220,8 @@ def page(statistics: Statistics, title: str) -> str:
         ("Secrets that were replaced", statistics.masked),
     ):
         if counts:
-            sections += [f"<h2>{heading}</h2>", _counts_table(counts)]
+            rows = (f"<tr><td>{escape(name)}</td><td>{n}</td></tr>" for name, n in counts.items())
+            sections += [f"<h2>{heading}</h2>", f"<table>{''.join(rows)}</table>"]
     body = "\n".join(sections)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -228,12 +229,6 @@ def page(statistics: Statistics, title: str) -> str:
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n"
         "</body></html>\n"
     )
-
-
-def _span(statistics: Statistics) -> str:
-    if statistics.first is None or statistics.last is None:
-        return ""
-    return f", {statistics.first:%Y-%m-%d %H:%M} to {statistics.last:%Y-%m-%d %H:%M} UTC"
 
 
 def _periods_plot(statistics: Statistics) -> str:
@@ -280,11 +275,11 @@ def _durations_plot(tools: Sequence[ToolStatistics]) -> str:
             bar = max(math.log10(max(tool.seconds[percent], shortest) / shortest) * scale, 1)
             parts.append(
                 f'<rect class="p{percent}" x="{_NAME_WIDTH}" y="{y + 3}" width="{bar:.1f}"'
-                f' height="{_ROW - 7}"><title>{percent} %: {duration(tool.seconds[percent])}'
+                f' height="{_ROW - 7}"><title>{percent} %: {duration_text(tool.seconds[percent])}'
                 "</title></rect>"
             )
         end = _NAME_WIDTH + math.log10(max(tool.seconds[99], shortest) / shortest) * scale
-        text = f"{duration(tool.seconds[50])} / {duration(tool.seconds[99])}"
+        text = f"{duration_text(tool.seconds[50])} / {duration_text(tool.seconds[99])}"
         parts.append(f'<text x="{end + 6:.1f}" y="{y + 16}">{text}</text>')
     title = "Median, 95 and 99 percent of the durations by tool, on a logarithmic scale"
     return _svg(len(tools) * _ROW, parts, title)
@@ -305,8 +300,8 @@ def _svg(height: int, parts: Sequence[str], title: str) -> str:
 def _tools_table(tools: Sequence[ToolStatistics]) -> str:
     rows = [
         f"<tr><td>{escape(tool.name)}</td><td>{tool.calls}</td><td>{escape(errors_text(tool))}</td>"
-        + "".join(f"<td>{duration(tool.seconds[percent])}</td>" for percent in _PERCENTILES)
-        + f"<td>{duration(tool.slowest)}</td></tr>"
+        + "".join(f"<td>{duration_text(tool.seconds[percent])}</td>" for percent in _PERCENTILES)
+        + f"<td>{duration_text(tool.slowest)}</td></tr>"
         for tool in tools
     ]
     names = "".join(f"<th>{percent} %</th>" for percent in _PERCENTILES)
@@ -314,17 +309,12 @@ def _tools_table(tools: Sequence[ToolStatistics]) -> str:
     return f"<table>{head}{''.join(rows)}</table>"
 
 
-def _counts_table(counts: Mapping[str, int]) -> str:
-    rows = (f"<tr><td>{escape(name)}</td><td>{count}</td></tr>" for name, count in counts.items())
-    return f"<table>{''.join(rows)}</table>"
-
-
 def errors_text(tool: ToolStatistics) -> str:
     """Return the errors of a tool as a text, such as `2 timeout, 1 denied`; "" without any."""
     return ", ".join(f"{count} {kind}" for kind, count in tool.errors.items())
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration with its unit."""
     return (
         f"{seconds * 1000:.3g} ms"

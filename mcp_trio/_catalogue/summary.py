@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from contextlib import suppress
 
 import msgspec
 
@@ -18,9 +18,8 @@ from mcp_trio._journal.records import (
     body_bytes,
     decode_body,
 )
+from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio.errors import RecordingError
-
-_NS_PER_SECOND = 1_000_000_000
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -113,12 +112,20 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
             tracker, begin_ns = CallTracker(summary.opening.role), item.time_ns
         summary.records += 1
         if item.kind == "cmd":
-            summary.effects[_name_of(item)] += 1
+            name = ""
+            with suppress(RecordingError):
+                name = decode_body(item, CommandBody).name
+            summary.effects[name] += 1
         elif item.kind == "gap":
             gaps.append(item)
         elif item.kind == "end":
             summary.complete = True
-            _add_counts(summary, decode_body(item, EndBody).counts)
+            for name, number in decode_body(item, EndBody).counts.items():
+                if name.startswith(KEPT_PREFIX):
+                    summary.kept = [*summary.kept, name.removeprefix(KEPT_PREFIX)]
+                elif name.startswith(MASKED_PREFIX):
+                    masked = {name.removeprefix(MASKED_PREFIX): number}
+                    summary.masked = summary.masked | masked
         else:
             if item.kind in ("in", "out") and (arguments or not summary.protocol_version):
                 _add_message(summary, item, texts if arguments else None)
@@ -127,17 +134,9 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
         raise RecordingError("not a recording: it has no complete `open` record")
     summary.calls = sorted([*calls, *tracker.unanswered(end_ns)], key=lambda call: call.record)
     summary.arguments = texts
-    summary.seconds = (end_ns - begin_ns) / _NS_PER_SECOND
+    summary.seconds = (end_ns - begin_ns) / NS_PER_SECOND
     summary.loss = first_loss(gaps) is not None
     return summary
-
-
-def _add_counts(summary: Summary, counts: dict[str, int]) -> None:
-    for name, number in counts.items():
-        if name.startswith(KEPT_PREFIX):
-            summary.kept = [*summary.kept, name.removeprefix(KEPT_PREFIX)]
-        elif name.startswith(MASKED_PREFIX):
-            summary.masked = {**summary.masked, name.removeprefix(MASKED_PREFIX): number}
 
 
 def _add_message(summary: Summary, record: Record, texts: dict[int, str] | None) -> None:
@@ -157,10 +156,3 @@ def _add_message(summary: Summary, record: Record, texts: dict[int, str] | None)
             texts[record.number] = bytes(params.arguments).decode(errors="replace")
     elif message.result is not None and not summary.protocol_version:
         summary.protocol_version = message.result.version
-
-
-def _name_of(record: Record) -> Any:
-    try:
-        return decode_body(record, CommandBody).name
-    except RecordingError:
-        return ""

@@ -11,7 +11,7 @@ import click
 from mcp_trio._cli.output import Column, Line, counted, echo_json, echo_text, print_table, size
 
 if TYPE_CHECKING:
-    from mcp_trio._catalogue.catalogue import Catalogue, Indexed, Job, Row
+    from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, Indexed, Job
 
 _PARALLEL_MIN: Final = 1000
 _CHUNK: Final = 50
@@ -166,8 +166,8 @@ def find_command(
     context.exit(0 if rows else 1)
 
 
-def _print_rows(rows: "Iterable[Row]") -> None:
-    from mcp_trio._catalogue.statistics import duration
+def _print_rows(rows: "Iterable[CatalogueRow]") -> None:
+    from mcp_trio._catalogue.statistics import duration_text
 
     columns = (
         Column("started (UTC)"),
@@ -185,10 +185,10 @@ def _print_rows(rows: "Iterable[Row]") -> None:
         Line(
             (
                 f"{row.started:%Y-%m-%d %H:%M:%S}",
-                duration(row.seconds),
+                duration_text(row.seconds),
                 str(row.calls),
                 ", ".join(f"{number} {kind}" for kind, number in row.error_kinds.items()),
-                duration(row.slowest),
+                duration_text(row.slowest),
                 ", ".join(row.tools),
                 row.client,
                 ", ".join(row.principals),
@@ -231,7 +231,7 @@ def stats_command(
     """Print calls, errors and durations of the tools in the recordings that QUERY finds."""
     import msgspec
 
-    from mcp_trio._catalogue.statistics import duration, errors_text, page, statistics
+    from mcp_trio._catalogue.statistics import duration_text, errors_text, page, statistics
 
     with opened_catalogue(folder) as catalogue:
         if not no_update:
@@ -264,8 +264,8 @@ def stats_command(
                 (
                     tool.name,
                     str(tool.calls),
-                    *map(duration, tool.seconds.values()),
-                    duration(tool.slowest),
+                    *map(duration_text, tool.seconds.values()),
+                    duration_text(tool.slowest),
                     errors_text(tool),
                 ),
                 colour="red" if tool.errors else None,

@@ -93,9 +93,9 @@ SEARCH: Final = Zone(rule=Rule.SEARCH, has_free_names=True)
 HIDE: Final = Zone(rule=Rule.HIDE, has_free_names=True)
 
 
-def _zone(left: str = "", **members: Zone) -> Zone:
-    """Return a zone of users' data, except for the members `left` to the protocol."""
-    rows = dict.fromkeys(left.split(), LEAVE) | members
+def _zone(of_protocol: str = "", **members: Zone) -> Zone:
+    """Return a zone of users' data, except for the members that the protocol defines."""
+    rows = dict.fromkeys(of_protocol.split(), LEAVE) | members
     if "_meta" in rows:
         rows["_meta"] = _META
     return Zone(rule=Rule.SEARCH, members=rows, others=SEARCH)
@@ -110,9 +110,9 @@ _META: Final = _zone(
 )
 
 _RESOURCE: Final = _zone("mimeType _meta")
-_BLOCK: Final = _zone("type mimeType role annotations _meta", resource=_RESOURCE)
-_MESSAGE: Final = _zone("role _meta", content=_BLOCK)
-_OFFER: Final = _zone(
+_CONTENT_BLOCK: Final = _zone("type mimeType role annotations _meta", resource=_RESOURCE)
+_MESSAGE: Final = _zone("role _meta", content=_CONTENT_BLOCK)
+_LISTED_ENTRY: Final = _zone(
     "name inputSchema outputSchema arguments annotations mimeType uriTemplate size _meta"
 )
 _URI: Final = _zone("_meta")
@@ -161,14 +161,14 @@ PARAMS: Final[Mapping[str, Zone]] = {
 _RESULT: Final = _zone(
     "protocolVersion supportedVersions capabilities serverInfo resultType isError nextCursor"
     " ttlMs cacheScope requestState action role model stopReason _meta",
-    content=_BLOCK,
+    content=_CONTENT_BLOCK,
     contents=_RESOURCE,
     messages=_MESSAGE,
     completion=_zone("total hasMore"),
-    tools=_OFFER,
-    resources=_OFFER,
-    resourceTemplates=_OFFER,
-    prompts=_OFFER,
+    tools=_LISTED_ENTRY,
+    resources=_LISTED_ENTRY,
+    resourceTemplates=_LISTED_ENTRY,
+    prompts=_LISTED_ENTRY,
     roots=_URI,
 )
 _ERROR: Final = _zone("code")
@@ -199,7 +199,7 @@ EVERYWHERE: Final = "*"
 
 # Kinds whose zone depends on members of the body.
 _KEYED_KINDS: Final = MESSAGE_KINDS | {"val"}
-_ANSWERS: Final = frozenset({"result", "error"})
+_RESPONSE_MEMBERS: Final = frozenset({"result", "error"})
 
 _STEP: Final = re.compile(r'\.([^.\[\]"*]+)|\[(?:\d+|\*|("(?:[^"\\]|\\.)*"))\]')
 _PATH: Final = re.compile(rf"\$(?=\.|\[\")(?:{_STEP.pattern})+")
@@ -232,8 +232,11 @@ class Zones:
 
     def __init__(self, paths: Mapping[str, Collection[str]]) -> None:
         self._paths = {key: [_steps(path) for path in each] for key, each in paths.items()}
-        self._answers = [
-            steps for each in self._paths.values() for steps in each if steps[0] in _ANSWERS
+        self._response_paths = [
+            steps
+            for each in self._paths.values()
+            for steps in each
+            if steps[0] in _RESPONSE_MEMBERS
         ]
         self._body_zones = {
             kind: _hiding_all(zone, [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())])
@@ -247,7 +250,7 @@ class Zones:
             own = [
                 steps for each in {EVERYWHERE, method, key} for steps in self._paths.get(each, ())
             ]
-            self._message_zones[key] = _hiding_all(zone, [*own, *self._answers])
+            self._message_zones[key] = _hiding_all(zone, [*own, *self._response_paths])
         everywhere = [*self._body_zones.values(), *self._message_zones.values()]
         for key, each in self._paths.items():
             zones = everywhere
@@ -514,7 +517,7 @@ class _JsonRedactor:
                     zone = HIDE
             container.next_zone = zone
             container.has_value |= name in VALUE_MEMBERS
-            if container.zone.has_free_names and not self._redactor.names.lists(name):
+            if container.zone.has_free_names and not self._redactor.names.is_listed(name):
                 self._put(match, name, self._redactor.search_text(name))
         elif what == _VALUE:
             value = _decoded(match[_VALUE])
@@ -865,7 +868,7 @@ class Redactor:
         if core.lower() in _NO_SECRETS:
             return text
         if self._is_inner_json(core):
-            return text.replace(core, self._inner(core, HIDE), 1)
+            return text.replace(core, self._redacted_inner_json(core, HIDE), 1)
         scheme = _SCHEME.match(core)
         kept = scheme[0] if scheme else ""
         return text.replace(core, kept + self._token(core[len(kept) :], name), 1)
@@ -873,7 +876,7 @@ class Redactor:
     def search_text(self, text: str) -> str:
         """Replace the secrets in a text."""
         if self._is_inner_json(text):
-            return self._inner(text, SEARCH)
+            return self._redacted_inner_json(text, SEARCH)
         text = replace_named_secrets(text, self.names, self.hide_text)
         return text if self._adopts or not self._found else self._known.replaced(text, self._found)
 
@@ -889,7 +892,7 @@ class Redactor:
     def _is_inner_json(self, text: str) -> bool:
         return self._depth < _TEXTS_DEPTH_MAX and text.lstrip()[:1] in OPENINGS and is_json(text)
 
-    def _inner(self, text: str, zone: Zone) -> str:
+    def _redacted_inner_json(self, text: str, zone: Zone) -> str:
         self._depth += 1
         try:
             return redacted_json(text, zone, self)

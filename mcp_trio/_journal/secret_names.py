@@ -101,13 +101,13 @@ class SecretNames:
         self._endings = {_words(name) for name in names}
         self._joined = {"".join(words) for words in self._endings}
         self._long = tuple(each for each in self._joined if len(each) >= _ENDING_CHARS_MIN)
-        self._covers = functools.lru_cache(_NAMES_REMEMBERED_MAX)(self._covers_afresh)
+        self._covers = functools.lru_cache(_NAMES_REMEMBERED_MAX)(self._covers_uncached)
 
     def covers(self, name: str) -> bool:
         """Return whether the value with this name is secret."""
         return len(name) <= _NAME_CHARS_MAX and self._covers(name)
 
-    def lists(self, name: str) -> bool:
+    def is_listed(self, name: str) -> bool:
         """Return whether this is one of the secret names itself, which is no secret.
 
         A name with digits or signs beside the words may be a secret that begins like a name.
@@ -115,7 +115,7 @@ class SecretNames:
         is_short = len(name) <= _NAME_CHARS_MAX
         return is_short and _NAME.fullmatch(name) is not None and _words(name) in self._endings
 
-    def _covers_afresh(self, name: str) -> bool:
+    def _covers_uncached(self, name: str) -> bool:
         words = _words(name)
         if words == _NO_SECRET:
             return False

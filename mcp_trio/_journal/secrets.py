@@ -49,7 +49,7 @@ SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
 }
 
 # Every shape contains one of these strings and has at least this length.
-_SIGNS: Final = (
+_SHAPE_MARKERS: Final = (
     *("PRIVATE KEY", "eyJ", "sk-", "k_live_", "k_test_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     *("github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "ya29.", "xox", "npm_", "pypi-", "hf_"),
 )
@@ -58,7 +58,7 @@ _SHAPED_CHARS_MIN: Final = 15
 
 def shaped(text: str) -> Iterator[tuple[str, int, int]]:
     """Yield the kind, begin and end of each value in a text that has the shape of a secret."""
-    if len(text) < _SHAPED_CHARS_MIN or not any(sign in text for sign in _SIGNS):
+    if len(text) < _SHAPED_CHARS_MIN or not any(marker in text for marker in _SHAPE_MARKERS):
         return
     for kind, pattern in SHAPES.items():
         for match in pattern.finditer(text):
@@ -91,19 +91,20 @@ class _NamePattern:
     The secret is matched only after a secret name, since texts may be long and full of names.
     """
 
-    def __init__(self, head: str, secret: str, flags: re.RegexFlag = re.NOFLAG) -> None:
-        self._head = re.compile(head, flags)
-        self._full = re.compile(f"{head}(?P<secret>{secret})", flags)
+    def __init__(self, name: str, secret: str, flags: re.RegexFlag = re.NOFLAG) -> None:
+        self._name = re.compile(name, flags)
+        self._name_and_secret = re.compile(f"{name}(?P<secret>{secret})", flags)
 
     def spans(self, text: str, names: SecretNames) -> Iterator[_Span]:
         """Yield the spans of secrets, also within values that are none: `note = "password='…'"`."""
         at = 0
-        while head := self._head.search(text, at):
-            is_secret = names.covers(head["name"])
-            full = self._full.match(text, head.start()) if is_secret else None
-            if full:
-                yield full.span("secret")
-            at = full.end() if full else head.end()
+        while found := self._name.search(text, at):
+            if names.covers(found["name"]) and (
+                complete := self._name_and_secret.match(text, found.start())
+            ):
+                yield complete.span("secret")
+                found = complete
+            at = found.end()
 
 
 # {"password": "…"}  password='…'  config["password"] = "…"
@@ -183,12 +184,12 @@ def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
 
 
 def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
-    for sign, patterns in _NAME_PATTERNS.items():
-        if sign in text:
+    for marker, patterns in _NAME_PATTERNS.items():
+        if marker in text:
             for name_pattern in patterns:
                 yield from name_pattern.spans(text, names)
-    for sign, pattern in _OTHER_PATTERNS.items():
-        if sign in text:
+    for marker, pattern in _OTHER_PATTERNS.items():
+        if marker in text:
             yield from (match.span("secret") for match in pattern.finditer(text))
     yield from ((begin, end) for _, begin, end in shaped(text))
 
@@ -214,6 +215,9 @@ def _hidden(secret: str, hide: Hide) -> str:
         return secret[0] + _hidden(secret[1:-1], hide) + secret[0]
     plain = unquote(secret)
     return hide(secret) if plain == secret else quote(hide(plain), safe="")
+
+
+# Likely secrets -----------------------------------------------------------------------------------
 
 
 # Longer runs are usually data such as an image, shorter ones words.
@@ -375,7 +379,7 @@ _BASE64_BYTES_MIN: Final = 6
 _PROBE_CHARS_MIN: Final = 3
 
 # Characters that no escape and no text encoding changes.
-_STEADY: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_UNCHANGED: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 # Escapes in JSON of characters that need none, which would hide a probe; and the same in JSON
 # within a string, where any secret may be hidden.
@@ -464,7 +468,7 @@ class KnownSecrets:
             self._all.append(known)
             # A text that has the secret has one of its probes, unless they are too short.
             ends = {piece[:_PART_CHARS_MIN], piece[-_PART_CHARS_MIN:]}
-            probes = {max(_STEADY.findall(end), key=len, default="") for end in ends}
+            probes = {max(_UNCHANGED.findall(end), key=len, default="") for end in ends}
             if min(map(len, probes)) < min(_PROBE_CHARS_MIN, len(piece)):
                 self._without_probe.append(known)
                 continue

@@ -124,12 +124,12 @@ def response_headers(response: httpx2.Response) -> Headers:
     return forwarded
 
 
-def _forwarded(fields: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
-    fields = list(fields)
-    options = ",".join(value for name, value in fields if name == "connection")
+def _forwarded(headers: Iterable[tuple[str, str]], *, replaced: frozenset[str]) -> Headers:
+    headers = list(headers)
+    options = ",".join(value for name, value in headers if name == "connection")
     named = {name.strip(OUTER_SPACE).lower() for name in options.split(",")}
     dropped = _HOP_BY_HOP | named | replaced
-    return [(name, value) for name, value in fields if name not in dropped]
+    return [(name, value) for name, value in headers if name not in dropped]
 
 
 # Recordings ---------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class OpenRecordings:
         finally:
             self._close_if_over(recording)
 
-    def knows(self, key: str) -> bool:
+    def has_session(self, key: str) -> bool:
         """Return whether a session with this key is open."""
         return key in self._sessions
 
@@ -322,7 +322,7 @@ class ProxiedExchange:
 
     Attributes:
         target: The request target at the server.
-        fields: The headers to forward.
+        headers: The headers to forward.
         messages: The messages in the body, if the target is the MCP endpoint.
         is_endpoint: Whether the target is the MCP endpoint.
         recordings: All recordings, which have to know when sessions begin and end.
@@ -330,7 +330,7 @@ class ProxiedExchange:
 
     exchange: Exchange
     target: str
-    fields: Sequence[tuple[bytes, bytes]]
+    headers: Sequence[tuple[bytes, bytes]]
     body: bytes
     messages: Sequence[Message]
     is_endpoint: bool
@@ -376,7 +376,7 @@ class ProxiedExchange:
         request = httpx2.Request(
             self.exchange.request.method,
             self.endpoint_client.url.copy_with(raw_path=self.target.encode("ascii")),
-            headers=[*self.fields],
+            headers=[*self.headers],
             content=self.body or None,
             extensions={"timeout": timeout.as_dict()},
         )
@@ -400,7 +400,7 @@ class ProxiedExchange:
 
     async def _pass_response(self, response: httpx2.Response) -> None:
         try:
-            fields = self._fields(response)
+            headers = self._response_headers(response)
         except ValueError as error:
             await self._reject(
                 f"{self.endpoint_client.name} sent an answer that is not valid HTTP: {error}"
@@ -422,9 +422,9 @@ class ProxiedExchange:
 
         try:
             if is_event_stream(response):
-                await self._pass_stream(response, fields)
+                await self._pass_stream(response, headers)
             else:
-                await self._pass_body(response, fields)
+                await self._pass_body(response, headers)
         except httpx2.RequestError as error:
             loss = str(self.endpoint_client.loss_from(error))
             # A response that has begun is left without its end: the client sees the failure.
@@ -433,22 +433,22 @@ class ProxiedExchange:
             else:
                 await self._reject(loss)
 
-    def _fields(self, response: httpx2.Response) -> Headers:
+    def _response_headers(self, response: httpx2.Response) -> Headers:
         """Return the headers for the client; raise `ValueError` if the response is not valid."""
         if response.status_code not in _STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
-        fields: list[tuple[str, str]] = []
+        headers: list[tuple[str, str]] = []
         for name, value in response_headers(response):
             # A `Location` at the server becomes one at the proxy.
             url = self.endpoint_client.same_origin(value) if name == "location" else None
-            fields.append((name, value if url is None else url.raw_path.decode()))
-        return fields
+            headers.append((name, value if url is None else url.raw_path.decode()))
+        return headers
 
     def _note(self, **facts: Any) -> None:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
         self.recording.journal.flush()
 
-    async def _pass_body(self, response: httpx2.Response, fields: Headers) -> None:
+    async def _pass_body(self, response: httpx2.Response, headers: Headers) -> None:
         held = bytearray()
         parts = 0
         async with body_pieces(response, is_raw=True) as pieces:
@@ -456,10 +456,10 @@ class ProxiedExchange:
                 held += piece
                 if len(held) > self.limits.messages.bytes_max:
                     parts += 1
-                    await self._pass_part(response, fields, bytes(held), parts)
+                    await self._pass_part(response, headers, bytes(held), parts)
                     held.clear()
         if parts:
-            await self._pass_part(response, fields, bytes(held), parts + 1)
+            await self._pass_part(response, headers, bytes(held), parts + 1)
             await self.exchange.end()
         else:
             body, status = bytes(held), response.status_code
@@ -468,31 +468,33 @@ class ProxiedExchange:
                 self._record_message(body)
             is_usual = self.messages and (status == _ACCEPTED or (status == _OK and is_message))
             if self.exchange.request.method != "POST" or not is_usual:
-                facts = {} if not body or is_message else {"type": _type_of(response)}
+                facts = {} if not body or is_message else {"type": _media_type(response)}
                 self._note(status=status, **facts)
-            await self.exchange.answer(status, fields, body)
+            await self.exchange.answer(status, headers, body)
 
     async def _pass_part(
         self,
         response: httpx2.Response,
-        fields: Headers,
+        headers: Headers,
         part: bytes,
         number: int,
     ) -> None:
         """Forward and record a part of a body that is too large to be buffered."""
         if not self._has_begun:
             self._has_begun = True
-            self._note(status=response.status_code, type=_type_of(response))
-            await self.exchange.start(response.status_code, fields)
+            self._note(status=response.status_code, type=_media_type(response))
+            await self.exchange.start(response.status_code, headers)
         if self._may_be_message(response):
             self.recording.journal.record_part("out", part, envelope={"part": number})
             self.recording.journal.flush()
         await self.exchange.send(part)
 
     def _may_be_message(self, response: httpx2.Response) -> bool:
-        return bool(self.messages) and _type_of(response) == JSON and not content_encoding(response)
+        return (
+            bool(self.messages) and _media_type(response) == JSON and not content_encoding(response)
+        )
 
-    async def _pass_stream(self, response: httpx2.Response, fields: Headers) -> None:
+    async def _pass_stream(self, response: httpx2.Response, headers: Headers) -> None:
         # A stream that does more than answer a request is marked.
         request = self.exchange.request
         last_id = request.header(LAST_EVENT_ID)
@@ -504,7 +506,7 @@ class ProxiedExchange:
         parser = EventParser(data_bytes_max=self.limits.messages.bytes_max)
         is_plain = not content_encoding(response)
         self._has_begun = True
-        await self.exchange.start(response.status_code, fields)
+        await self.exchange.start(response.status_code, headers)
         async with body_pieces(response, is_raw=True) as pieces:
             async for piece in pieces:
                 events = parser.feed(piece) if is_plain else ()
@@ -557,7 +559,7 @@ class ProxiedExchange:
         self.recording.journal.flush()
 
 
-def _type_of(response: httpx2.Response) -> str:
+def _media_type(response: httpx2.Response) -> str:
     return media_type_of(response.headers.get("content-type"))
 
 
@@ -642,7 +644,7 @@ class HttpProxy:
 
     async def _pass(self, exchange: Exchange, body: bytes) -> None:
         request, target = exchange.request, self._target(exchange.request)
-        is_sse_session = self.recordings.knows(target)
+        is_sse_session = self.recordings.has_session(target)
         path = target.partition("?")[0]
         is_endpoint = is_sse_session or path.rstrip("/") == self.endpoint_client.url.path.rstrip(
             "/"
@@ -660,7 +662,7 @@ class HttpProxy:
             proxied_exchange = ProxiedExchange(
                 exchange=exchange,
                 target=target,
-                fields=[*passed, *own],
+                headers=[*passed, *own],
                 body=body,
                 messages=messages,
                 is_endpoint=is_endpoint,

@@ -41,8 +41,8 @@ False if no LF follows: after the parts before the last, and at the end of a str
 """
 
 
-class LineSplitter:
-    """A splitter of a byte stream at each LF, which drops no byte.
+class LosslessLineSplitter:
+    """A splitter of a byte stream at each LF that drops no byte, unlike `_jsonrpc.lines`.
 
     A line longer than `line_bytes_max` is split into parts of that length, so no more is buffered.
     """
@@ -239,13 +239,13 @@ class LineJournal:
     """
 
     messages: MessageJournal
-    _lines: dict[Direction, LineSplitter] = attrs.field(init=False)
+    _lines: dict[Direction, LosslessLineSplitter] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         line_bytes_max = self.messages.limits.messages.bytes_max
         self._lines = {
-            "in": LineSplitter(line_bytes_max=line_bytes_max),
-            "out": LineSplitter(line_bytes_max=line_bytes_max),
+            "in": LosslessLineSplitter(line_bytes_max=line_bytes_max),
+            "out": LosslessLineSplitter(line_bytes_max=line_bytes_max),
         }
 
     def record(self, direction: Direction, chunk: bytes) -> None:

@@ -51,5 +51,6 @@ class TickClock(trio.abc.Clock, trio.abc.Instrument):
         return deadline - _perf_counter_ns() / NS_PER_SECOND
 
 
-# Calls from here must not be journaled as those of a handler.
+# The original function: in a recorded session `time.perf_counter_ns` journals the calls of
+# handlers.
 _perf_counter_ns: Final = time.perf_counter_ns

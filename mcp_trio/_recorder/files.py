@@ -101,7 +101,7 @@ EXISTS: Final = (
 """The text of the `FileExistsError` for a file that would be overwritten."""
 
 
-# Calls from here must not be looked at as those of a handler, which takes time.
+# The original function: in a recorded session `os.write` is one that reports the calls of handlers.
 _write: Final = os.write
 
 
@@ -325,7 +325,7 @@ class Segments:
         self._seconds_max = seconds_max or math.inf
         self._clock = clock
         self._number = 1
-        self._head = b""
+        self._next_opening = b""
         self._file = open_file(self._path)
         self._begun = clock()
 
@@ -335,25 +335,25 @@ class Segments:
         age_seconds = self._clock() - self._begun
         return max(self._file.written_bytes / self._bytes_max, age_seconds / self._seconds_max)
 
-    def begin_next(self, head: bytes) -> None:
-        """Make the next write begin a new file with `head`; the current file is complete."""
-        self._head = head
+    def begin_next(self, opening: bytes) -> None:
+        """Make the next write begin a new file with the line `opening`; this one is complete."""
+        self._next_opening = opening
 
     def write(self, data: bytes) -> None:
         """Append all of `data`, or raise and append nothing.
 
         If the first write to a new file fails, the next write creates the file again.
         """
-        if not self._head:
+        if not self._next_opening:
             self._file.write(data)
             return
         file = self._open_file(segment_name(self._path, self._number + 1))
         try:
-            file.write(self._head + data)
+            file.write(self._next_opening + data)
         except BaseException:
             file.close()
             raise
-        self._head = b""
+        self._next_opening = b""
         self._file, full = file, self._file
         self._number += 1
         self._begun = self._clock()

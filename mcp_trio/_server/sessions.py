@@ -653,28 +653,28 @@ async def _policy_run(record: RecordTarget | None) -> AsyncGenerator["PolicyRun 
         yield None
         return
     # These modules are imported by those servers only that have a policy.
-    from mcp_trio._catalogue.keeper import Keeper
+    from mcp_trio._catalogue.maintenance import FolderMaintenance
     from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
 
     assert isinstance(record, RecordPolicy)
     run = PolicyRun(record)
     run.open_folder()
-    keeper, ended, scope = Keeper(run), trio.Event(), trio.CancelScope()
+    maintenance, ended, scope = FolderMaintenance(run), trio.Event(), trio.CancelScope()
 
-    async def keep() -> None:
+    async def maintain() -> None:
         try:
             with scope:
-                await keeper.run()
-            await keeper.end()
+                await maintenance.run()
+            await maintenance.end()
         finally:
             ended.set()
 
     # A nursery would put the errors of the block into a group.
-    trio.lowlevel.spawn_system_task(keep)
+    trio.lowlevel.spawn_system_task(maintain)
     try:
         yield run
     finally:
-        keeper.is_ending = True
+        maintenance.is_ending = True
         scope.cancel()
         with trio.CancelScope(shield=True):
             await ended.wait()

@@ -9,14 +9,14 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._proxy.journal import LineSplitter
+from mcp_trio._proxy.journal import LosslessLineSplitter
 from mcp_trio._proxy.stdio import until_signal
 
 ODD_BYTES = st.lists(st.sampled_from([b"\n", b"\r", b"\0", b"a", b"\xff", b"{}"])).map(b"".join)
 
 
 def cut(chunks, line_bytes_max=100):
-    cutter = LineSplitter(line_bytes_max=line_bytes_max)
+    cutter = LosslessLineSplitter(line_bytes_max=line_bytes_max)
     lines = [line for chunk in chunks for line in cutter.feed(chunk)]
     return [*lines, *cutter.finish()]
 

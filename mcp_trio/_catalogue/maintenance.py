@@ -1,4 +1,4 @@
-"""The background work of a policy: the catalogue, compression, and the retention of recordings."""
+"""The maintenance of a policy's folder: its catalogue, compression, and retention of recordings."""
 
 import logging
 import math
@@ -25,14 +25,15 @@ logger = logging.getLogger("mcp_trio")
 _SECONDS_PER_DAY: Final = 24 * 60 * 60
 _LOCK: Final = ".retention.lock"
 _PART: Final = ".part"
-_BATCH_SECONDS: Final = 1.0
+# The time in which complete recordings are collected, to be put into the catalogue together.
+_COLLECT_SECONDS: Final = 1.0
 _LEVEL: Final = 9
 _COPIED_BYTES: Final = 256 * 1024
 
 
 @attrs.define(eq=False, repr=False)
-class Keeper:
-    """The background work of a policy while a server runs; all file access is in a thread.
+class FolderMaintenance:
+    """The maintenance of a policy's folder while a server runs; all file access is in a thread.
 
     Attributes:
         policy_run: The recordings of the policy.
@@ -44,7 +45,7 @@ class Keeper:
     now: Callable[[], datetime] = attrs.field(default=lambda: datetime.now(UTC))
     in_thread: Callable[[Callable[[], None]], Awaitable[None]] = trio.to_thread.run_sync
     _finished: SimpleQueue[Path] = attrs.field(factory=SimpleQueue[Path], init=False)
-    _news: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _has_finished: trio.Event = attrs.field(factory=trio.Event, init=False)
     is_ending: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -58,7 +59,7 @@ class Keeper:
     def finished(self, path: Path) -> None:
         """Note a recording that is complete."""
         self._finished.put(path)
-        self._news.set()
+        self._has_finished.set()
 
     async def run(self) -> None:
         """Tidy now, and every `check_seconds`; put complete recordings into the catalogue at once.
@@ -74,9 +75,9 @@ class Keeper:
             else:
                 await self.in_thread(partial(self.try_to, self.index_finished))
             with trio.move_on_at(next_check):
-                await self._news.wait()
-                await trio.sleep(_BATCH_SECONDS)
-            self._news = trio.Event()
+                await self._has_finished.wait()
+                await trio.sleep(_COLLECT_SECONDS)
+            self._has_finished = trio.Event()
 
     async def end(self) -> None:
         """Put the last complete recordings into the catalogue; a part of `tidy` may be left out."""
@@ -91,7 +92,7 @@ class Keeper:
         except Exception as error:  # the disk and the database may fail in any way
             self.policy_run.policy.status.report(f"cannot tidy {self.folder}: {error}")
 
-    # In a thread.
+    # These functions run in a thread.
 
     def index_finished(self) -> None:
         """Put the recordings that are complete into the catalogue."""

@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from mcp_trio import Client
-from mcp_trio._catalogue import keeper as module
+from mcp_trio._catalogue import maintenance as module
 from mcp_trio._catalogue.catalogue import Catalogue
-from mcp_trio._catalogue.keeper import Keeper
+from mcp_trio._catalogue.maintenance import FolderMaintenance
 from mcp_trio._recorder.policy import PolicyRun
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import RecordOptions, RecordPolicy, check, open_recording, replay_async
@@ -21,7 +21,7 @@ def files(folder):
 
 
 def keeper_of(folder, **options):
-    return Keeper(PolicyRun(RecordPolicy(folder, **options)))
+    return FolderMaintenance(PolicyRun(RecordPolicy(folder, **options)))
 
 
 def found(folder, query=""):
@@ -53,8 +53,8 @@ async def test_a_recording_that_is_still_written_is_left_alone(tmp_path):
     # Without a policy: its own background task might hold the lock just now.
     async with Client(theatre(record=RecordOptions(tmp_path))) as client:
         await client.call_tool("book", {"seat": "A1"})
-        keeper = keeper_of(tmp_path, keep_bytes_max=1)
-        keeper.tidy()
+        maintenance = keeper_of(tmp_path, keep_bytes_max=1)
+        maintenance.tidy()
         assert files(tmp_path)[0].endswith(".jsonl")
         assert len(found(tmp_path)) == 1
 
@@ -75,17 +75,17 @@ def test_recordings_with_errors_are_removed_last(folder, options, left):
     with Catalogue(folder) as catalogue:
         catalogue.index()
         names = [row.file for row in catalogue.find(oldest_first=True)]
-    keeper = keeper_of(folder, compress=False, **options)
-    keeper.tidy()
+    maintenance = keeper_of(folder, compress=False, **options)
+    maintenance.tidy()
     assert [row.file for row in found(folder)] == [names[number] for number in left]
-    assert keeper.policy_run.policy.status.removed == 4 - len(left)
+    assert maintenance.policy_run.policy.status.removed == 4 - len(left)
     assert rows == []
 
 
 def test_old_recordings_are_removed_with_and_without_errors(folder):
-    keeper = keeper_of(folder, compress=False, keep_days=2)
-    keeper.now = lambda: datetime.now(UTC) + timedelta(days=3)
-    keeper.tidy()
+    maintenance = keeper_of(folder, compress=False, keep_days=2)
+    maintenance.now = lambda: datetime.now(UTC) + timedelta(days=3)
+    maintenance.tidy()
     assert files(folder) == []
 
 
@@ -93,14 +93,14 @@ def test_a_full_disk_ends_recording_until_there_is_room(folder, monkeypatch):
     free = [1000]
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
-    keeper = keeper_of(folder, compress=False, free_bytes_min=10**9)
-    run = keeper.policy_run
-    keeper.tidy()
+    maintenance = keeper_of(folder, compress=False, free_bytes_min=10**9)
+    run = maintenance.policy_run
+    maintenance.tidy()
     assert files(folder) == []
     assert run.is_paused
     assert "its disk has 1000 bytes left" in run.policy.status.problem
     free[0] = 2 * 10**9
-    keeper.tidy()
+    maintenance.tidy()
     assert not run.is_paused
     assert run.policy.status.problem == ""
 
@@ -109,10 +109,10 @@ def test_no_recording_is_removed_unless_a_limit_is_set(folder, monkeypatch):
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=0))
     before = files(folder)
-    keeper = keeper_of(folder, compress=False)
-    keeper.tidy()
+    maintenance = keeper_of(folder, compress=False)
+    maintenance.tidy()
     assert files(folder) == before != []
-    assert not keeper.policy_run.is_paused
+    assert not maintenance.policy_run.is_paused
 
 
 async def test_no_session_is_recorded_while_the_disk_is_full(tmp_path):
@@ -144,27 +144,27 @@ def test_a_compression_that_fails_leaves_the_recording(folder, monkeypatch):
         raise OSError("the disk is full")
 
     monkeypatch.setattr(module.os, "utime", fail)
-    keeper = keeper_of(folder)
-    keeper.try_to(keeper.tidy)
+    maintenance = keeper_of(folder)
+    maintenance.try_to(maintenance.tidy)
     assert files(folder) == before
-    assert "the disk is full" in keeper.policy_run.policy.status.problem
+    assert "the disk is full" in maintenance.policy_run.policy.status.problem
 
 
 async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(tmp_path, autojump_clock):
-    keeper = keeper_of(tmp_path, check_seconds=60)
+    maintenance = keeper_of(tmp_path, check_seconds=60)
     calls = []
 
     async def in_thread(work):
         calls.append(work.args[0].__name__)
 
-    keeper.in_thread = in_thread
+    maintenance.in_thread = in_thread
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
+        nursery.start_soon(maintenance.run)
         await trio.sleep(10)
-        keeper.finished(tmp_path / "one")
+        maintenance.finished(tmp_path / "one")
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
-    await keeper.end()
+    await maintenance.end()
     assert calls == ["tidy", "index_finished", "tidy", "index_finished"]
 
 
@@ -186,7 +186,7 @@ def test_recordings_are_removed_although_the_catalogue_cannot_be_written(folder,
         catalogue.index()
     monkeypatch.setattr(Catalogue, "index", full)
     monkeypatch.setattr(Catalogue, "remove", full)
-    keeper = keeper_of(folder, keep_count_max=1, compress=False)
-    keeper.tidy()
+    maintenance = keeper_of(folder, keep_count_max=1, compress=False)
+    maintenance.tidy()
     assert len(files(folder)) == 1
-    assert "the disk is full" in keeper.policy_run.policy.status.problem
+    assert "the disk is full" in maintenance.policy_run.policy.status.problem
