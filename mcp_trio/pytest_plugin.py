@@ -532,7 +532,7 @@ def _replay_repeatedly(
     allow_damaged: bool,
 ) -> None:
     __tracebackhide__ = True
-    from mcp_trio._replay.repeat import ReplayJob, replay_repeatedly
+    from mcp_trio._replay.many_replays import ReplayJob, replay_repeatedly
     from mcp_trio._replay.targets import target_of
 
     target = server if isinstance(server, str) else target_of(server)

@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 import attrs
 import click
@@ -34,7 +34,7 @@ from mcp_trio._cli.options import (
 from mcp_trio._cli.output import (
     Column,
     Line,
-    call_progress,
+    call_bar,
     content_text,
     echo_error,
     echo_json,
@@ -45,7 +45,13 @@ from mcp_trio._cli.output import (
     resource_text,
     styled,
 )
-from mcp_trio._journal.conversation import members_of
+from mcp_trio._cli.tool_arguments import (
+    Given,
+    parse_arguments,
+    prompt_arguments,
+    tool_arguments,
+    typed_names,
+)
 from mcp_trio._journal.texts import json_text
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
@@ -217,7 +223,7 @@ def _run_session(
 ) -> _Value:
     import trio
 
-    from mcp_trio._cli.elicitation import ElicitationPrompt
+    from mcp_trio._cli.elicitation import elicitation_callback
 
     async def connect_and_use() -> _Value:
         async with connected(client, choices):
@@ -225,8 +231,8 @@ def _run_session(
 
     # A server in this process may print, but stdout is for results.
     with contextlib.redirect_stdout(sys.stderr), option_hints(choices):
-        answer = ElicitationPrompt(accepts_defaults=choices.yes).answer
-        client = client_of(choices, answer, record=record)
+        elicitation = elicitation_callback(accepts_defaults=choices.yes)
+        client = client_of(choices, elicitation, record=record)
         return trio.run(connect_and_use)
 
 
@@ -320,7 +326,7 @@ def client_of(
         else (choices.protocol_version,),
         limits=choices.limits,
         raise_tool_errors=False,
-        log=None if choices.log_level is None else _print_log,
+        log=None if choices.log_level is None else _print_log_message,
         elicitation=elicitation,
         elicitation_modes=("form", "url"),
         headers=choices.headers or None,
@@ -350,182 +356,11 @@ def _target(choices: SessionChoices) -> "Target":
     return servers[choices.server]
 
 
-def _print_log(message: LoggingMessageParams) -> None:
+def _print_log_message(message: LoggingMessageParams) -> None:
     data = message.data
     text = data if isinstance(data, str) else json_text(data)
     source = "" if message.logger is None else f" {message.logger}"
     echo_error(f"{message.level}{source}: {text}")
-
-
-# The types of a tool's arguments, from its JSON Schema.
-#
-# Schemas come from servers: a part of one that is not understood is ignored, and the server then
-# validates the arguments.
-
-SCHEMA_DEPTH_MAX: Final = 6
-
-# The types of JSON Schema for the types of decoded values.
-TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
-    bool: frozenset({"boolean"}),
-    int: frozenset({"integer", "number"}),
-    float: frozenset({"number"}),
-    str: frozenset({"string"}),
-    list: frozenset({"array"}),
-    dict: frozenset({"object"}),
-    type(None): frozenset({"null"}),
-}
-
-
-def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schemas of the arguments, by name."""
-    return members_of(schema.get("properties"))
-
-
-def typed_names(schema: Mapping[str, Any]) -> str:
-    """Return the arguments with their types, such as `city=string [days=integer]`."""
-    required = array_items(schema.get("required"))
-    texts: list[str] = []
-    for name, argument in properties_of(schema).items():
-        types = "|".join(sorted(schema_types(argument, schema)))
-        text = f"{name}={types or 'any'}"
-        texts.append(text if name in required else f"[{text}]")
-    return " ".join(texts)
-
-
-def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """Return the types that a schema inside of `root` allows; none if it does not restrict them."""
-    if depth > SCHEMA_DEPTH_MAX:  # the schema contains itself
-        return frozenset()
-    members = resolved(schema, root)
-    declared = members.get("type")
-    names = [declared] if isinstance(declared, str) else array_items(declared)
-    values = array_items(members.get("enum")) + ([members["const"]] if "const" in members else [])
-    types = frozenset(map(str, names)).union(*(TYPE_NAMES[type(value)] for value in values))
-    for keyword in ("anyOf", "oneOf"):
-        for alternative in array_items(members.get(keyword)):
-            types |= schema_types(alternative, root, depth + 1)
-    return types
-
-
-def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema inside of `root`, or in place of a reference the schema that it refers to.
-
-    A reference that leads nowhere, or to itself, becomes an empty schema.
-    """
-    members = members_of(schema)
-    for _ in range(SCHEMA_DEPTH_MAX):
-        if "$ref" not in members:
-            return members
-        # A pointer such as `#/$defs/Day`; any other reference leads to no schema.
-        target: object = root
-        for step in str(members["$ref"]).removeprefix("#/").split("/"):
-            target = members_of(target).get(step)
-        members = members_of(target)
-    return {}
-
-
-def array_items(value: Any) -> list[Any]:
-    """Return the items of a JSON array; none for anything else."""
-    return list(cast("Iterable[Any]", value)) if isinstance(value, list) else []
-
-
-# ARGUMENT: the arguments of a tool or prompt.
-#
-# Each is `key=value` or `key:=json`; or there is one that stands for all of them: a JSON object,
-# `@file`, or `-` for stdin. In `key=value`, the value is a string if the tool's schema allows a
-# string, and JSON otherwise.
-
-Arguments: TypeAlias = dict[str, Any]
-
-
-class Assignment(msgspec.Struct, frozen=True):
-    """One ARGUMENT: a name, and the text of its value, which is JSON after `:=`."""
-
-    name: str
-    text: str
-    is_json: bool
-
-
-Given: TypeAlias = Arguments | list[Assignment]
-"""All arguments as an object, or an assignment for each."""
-
-
-def parse_arguments(texts: Sequence[str]) -> Given:
-    """Parse the command line's arguments for a tool or prompt.
-
-    Raises:
-        click.UsageError: They have another form, or one is given twice.
-    """
-    if len(texts) == 1 and texts[0].startswith(("{", "@", "-")):
-        (source,) = texts
-        try:
-            encoded = source.encode()
-            if source == "-":
-                encoded = sys.stdin.buffer.read()
-            elif source.startswith("@"):
-                encoded = Path(source[1:]).read_bytes()
-            return msgspec.json.decode(encoded, type=dict[str, Any])
-        except OSError as error:
-            raise click.UsageError(f"{source}: cannot be read: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise click.UsageError(f"the arguments are not a JSON object: {error}") from error
-    assignments: list[Assignment] = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.removesuffix(":"):
-            advice = "write key=value, key:=json, or one {...}, @file or -"
-            raise click.UsageError(f"{text!r} is not an argument: {advice}")
-        assignments.append(Assignment(name.removesuffix(":"), value, name.endswith(":")))
-    names = [assignment.name for assignment in assignments]
-    for name in names:
-        if names.count(name) > 1:
-            raise click.UsageError(f"{name}: given twice; write a list as {name}:='[...]'")
-    return assignments
-
-
-def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a tool, in the types of its input schema.
-
-    Raises:
-        click.UsageError: A value has a type that the schema does not allow.
-    """
-    properties = properties_of(schema)
-    arguments: Arguments = {}
-    for assignment in assignments:
-        name, text = assignment.name, assignment.text
-        types = schema_types(properties.get(name), schema)
-        value: Any = text
-        if assignment.is_json:
-            value = _json(assignment)
-        elif "string" not in types:
-            with contextlib.suppress(ValueError, RecursionError):  # text that is not JSON
-                value = msgspec.json.decode(text)
-            if types and not TYPE_NAMES[type(value)] & types:
-                expected = " or ".join(sorted(types))
-                raise click.UsageError(f"{name}: the tool expects {expected}, not {text!r}")
-        arguments[name] = value
-    return arguments
-
-
-def prompt_arguments(given: Given) -> dict[str, str]:
-    """Return the arguments of a prompt.
-
-    Raises:
-        click.UsageError: One is not a string.
-    """
-    if isinstance(given, list):
-        given = {each.name: _json(each) if each.is_json else each.text for each in given}
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise click.UsageError(f"{name}: the arguments of a prompt must be strings")
-    return given
-
-
-def _json(assignment: Assignment) -> Any:
-    try:
-        return msgspec.json.decode(assignment.text)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"{assignment.name}: not JSON: {error}") from error
 
 
 # `mcp-trio call`.
@@ -622,7 +457,7 @@ async def call_tool(
             )
         typed = tool_arguments(given, schemas[tool])
     try:
-        with call_progress(tool, on_any_stderr=progress_on_any_stderr) as report:
+        with call_bar(tool, on_any_stderr=progress_on_any_stderr) as report:
             return await client.call_tool(tool, typed, progress=report)
     except RequestError as error:
         hint = await _suggestion(tool, client.list_tools)
@@ -670,8 +505,8 @@ def _repeats(texts: Iterable[str], structured: Any) -> bool:
 _ARGUMENTS_COLUMNS_MAX: Final = 40  # leaves room for the descriptions
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One of a server's lists: how to request it, and how to print it as a table.
+class ListKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of list that servers have: how to request it, and how to print it as a table.
 
     Attributes:
         capability: The capability that announces the list.
@@ -695,8 +530,8 @@ def _first_line(text: str | None) -> str:
     return lines[0] if lines else ""
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "tools": Kind(
+LISTS: Final[Mapping[str, ListKind]] = {
+    "tools": ListKind(
         capability="tools",
         member="tools",
         fetch=lambda client: client.list_tools(),
@@ -707,21 +542,21 @@ KINDS: Final[Mapping[str, Kind]] = {
             _first_line(tool.description),
         ),
     ),
-    "resources": Kind(
+    "resources": ListKind(
         capability="resources",
         member="resources",
         fetch=lambda client: client.list_resources(),
         columns=("URI", "name", "MIME type", "description"),
         cells=lambda resource: (resource.uri, *_description_cells(resource)),
     ),
-    "templates": Kind(
+    "templates": ListKind(
         capability="resources",
         member="resourceTemplates",
         fetch=lambda client: client.list_resource_templates(),
         columns=("URI template", "name", "MIME type", "description"),
         cells=lambda template: (template.uri_template, *_description_cells(template)),
     ),
-    "prompts": Kind(
+    "prompts": ListKind(
         capability="prompts",
         member="prompts",
         fetch=lambda client: client.list_prompts(),
@@ -741,7 +576,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 async def fetch_lists(client: "Client", kinds: Collection[str] = ()) -> dict[str, Sequence[Any]]:
     """Request the lists of these kinds; without a kind, each list that the server offers."""
     lists: dict[str, Sequence[Any]] = {}
-    for name, kind in KINDS.items():
+    for name, kind in LISTS.items():
         is_offered = getattr(client.server_capabilities, kind.capability) is not None
         if name not in kinds and (kinds or not is_offered):
             continue
@@ -758,7 +593,7 @@ def items_as_sent(
     kinds: Iterable[str], raw_results: Iterable[msgspec.Raw]
 ) -> dict[str, list[msgspec.Raw]]:
     """Return the items of all pages of these lists, each as the server sent it, by member name."""
-    members: dict[str, list[msgspec.Raw]] = {KINDS[kind].member: [] for kind in kinds}
+    members: dict[str, list[msgspec.Raw]] = {LISTS[kind].member: [] for kind in kinds}
     for page in raw_results:
         result = msgspec.json.decode(page, type=dict[str, msgspec.Raw])
         for member in members.keys() & result:
@@ -793,12 +628,12 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
     """List the tools, resources, resource templates and prompts of a server."""
     # A KIND may also come before SERVER, as it does before a `-- COMMAND`.
     server = chosen["server"]
-    if isinstance(server, str) and server in KINDS and kinds and kinds[-1] not in KINDS:
+    if isinstance(server, str) and server in LISTS and kinds and kinds[-1] not in LISTS:
         chosen["server"], kinds = kinds[-1], (server, *kinds[:-1])
     for name in kinds:
-        if name not in KINDS:
-            hint = did_you_mean(name, KINDS)
-            raise click.UsageError(f"{name!r} is not one of {', '.join(KINDS)}{hint}")
+        if name not in LISTS:
+            hint = did_you_mean(name, LISTS)
+            raise click.UsageError(f"{name!r} is not one of {', '.join(LISTS)}{hint}")
 
     lists, raw_results = in_session(
         SessionChoices(**chosen),
@@ -811,7 +646,7 @@ def list_command(kinds: tuple[str, ...], *, as_json: bool, **chosen: Any) -> Non
 
     narrow = {"arguments": Column("arguments", screen_columns_max=_ARGUMENTS_COLUMNS_MAX)}
     for index, (name, items) in enumerate(lists.items()):
-        kind = KINDS[name]
+        kind = LISTS[name]
         if index:
             click.echo()
         click.echo(styled(f"{name}: {len(items) or 'none'}", bold=True))

@@ -35,23 +35,25 @@ import trio
 
 from mcp_trio._cli.call import (
     SessionChoices,
-    array_items,
     call_tool,
     client_of,
     connected,
     fetch_lists,
     get_prompt,
     option_hints,
-    parse_arguments,
     print_prompt_result,
     print_tool_result,
+)
+from mcp_trio._cli.elicitation import answer_function
+from mcp_trio._cli.output import echo_error, echo_peer_text, echo_text, printable, resource_text
+from mcp_trio._cli.tool_arguments import (
+    array_items,
+    parse_arguments,
     prompt_arguments,
     properties_of,
     resolved,
     schema_types,
 )
-from mcp_trio._cli.elicitation import answer_function
-from mcp_trio._cli.output import echo_error, echo_peer_text, echo_text, printable, resource_text
 from mcp_trio._client.client import Client
 from mcp_trio._journal.texts import json_text
 from mcp_trio._protocol.suggestions import did_you_mean
@@ -261,7 +263,7 @@ class Completer:
     """Completes lines: names of tools, prompts and resources, arguments, and their values.
 
     Attributes:
-        lists: The lists of the server, by the names in `KINDS`.
+        lists: The lists of the server, by the names in `LISTS`.
         complete: Asks the server for values of the arguments of prompts and URI templates.
     """
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_trio._cli.output import Column, Line, counted, echo_json, echo_text, print_table, size
+from mcp_trio._cli.output import (
+    Column,
+    Line,
+    counting_bar,
+    echo_json,
+    echo_text,
+    print_table,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, Indexed, Job
@@ -51,7 +59,7 @@ def update(
     def summaries(found: "Iterable[Job]") -> "Iterator[Indexed]":
         to_read = list(found)
         processes = os.cpu_count() or 1 if jobs is None else jobs
-        with counted("reading recordings", len(to_read)) as advance:
+        with counting_bar("reading recordings", len(to_read)) as advance:
             if processes == 1 or len(to_read) < _PARALLEL_MIN:
                 indexed = read_jobs(to_read)
             else:
@@ -248,7 +256,7 @@ def stats_command(
         echo_json(msgspec.json.encode(found))
         return
     echo_text(
-        f"{found.recordings} recordings, {size(found.size)}, {found.calls} calls,"
+        f"{found.recordings} recordings, {size_text(found.size)}, {found.calls} calls,"
         f" {found.errors} errors"
     )
     if found.tools:

@@ -48,7 +48,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "index": "mcp_trio._cli.catalogue",
         "find": "mcp_trio._cli.catalogue",
         "stats": "mcp_trio._cli.catalogue",
-        "test": "mcp_trio._cli.replay_where",
+        "test": "mcp_trio._cli.pytest_file",
     },
     "Set up": {
         "install": "mcp_trio._cli.install",

@@ -5,7 +5,7 @@ opened.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
@@ -15,32 +15,36 @@ import click
 import trio
 from msgspec import UNSET, UnsetType
 
-from mcp_trio._cli.output import bars_hidden, echo_error, printable
+from mcp_trio._cli.output import echo_error, hidden_bars, printable
 from mcp_trio._protocol.client_features import choices_of, form_errors, with_defaults
 from mcp_trio.types import ElicitParams, ElicitResult
 
 _DECLINED: Final = ElicitResult(action="decline")
 
 
-class ElicitationPrompt:
-    """Answers elicitations, one at a time.
+def elicitation_callback(
+    *, accepts_defaults: bool
+) -> Callable[[ElicitParams], Awaitable[ElicitResult]]:
+    """Return a callback that answers forms and URLs, one at a time; see `answer_function`.
+
+    If the callback is cancelled, the question stays on the terminal.
+    """
+    answer = answer_function(accepts_defaults=accepts_defaults)
+    lock = trio.Lock()
+
+    async def answer_in_turn(params: ElicitParams) -> ElicitResult:
+        async with lock:
+            return await trio.to_thread.run_sync(answer, params, abandon_on_cancel=True)
+
+    return answer_in_turn
+
+
+def answer_function(*, accepts_defaults: bool) -> Callable[[ElicitParams], ElicitResult]:
+    """Return the function that answers elicitations in this process.
 
     With `accepts_defaults`, a form is accepted if every required member has a default. Otherwise
     the user is asked if stdin is a terminal, and everything is declined if it is not.
     """
-
-    def __init__(self, *, accepts_defaults: bool) -> None:
-        self._answer = answer_function(accepts_defaults=accepts_defaults)
-        self._lock = trio.Lock()
-
-    async def answer(self, params: ElicitParams) -> ElicitResult:
-        """Return the answer to a form or a URL; when cancelled, leave the prompt behind."""
-        async with self._lock:
-            return await trio.to_thread.run_sync(self._answer, params, abandon_on_cancel=True)
-
-
-def answer_function(*, accepts_defaults: bool) -> Callable[[ElicitParams], ElicitResult]:
-    """Return the function that answers elicitations in this process."""
     if accepts_defaults:
         return accept_defaults
     if sys.stdin.isatty():
@@ -71,7 +75,7 @@ def ask(params: ElicitParams) -> ElicitResult:
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
     host = "no host"
-    with bars_hidden():
+    with hidden_bars():
         echo_error(f"the server asks: {params.message} (Ctrl-D declines)")
         try:
             if params.requested_schema is None:

@@ -178,14 +178,14 @@ def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
     Raises:
         RecordingError: The file cannot be read or decompressed.
     """
-    from mcp_trio._cli.output import read_progress
+    from mcp_trio._cli.output import lines_with_bar
     from mcp_trio._recorder.files import COMPRESSED_SUFFIX, open_recording
 
     total_bytes = None
     if not os.fspath(file).endswith(COMPRESSED_SUFFIX):
         with suppress(OSError):  # opening the recording reports the error
             total_bytes = sum(Path(each).stat().st_size for each in segments_of(file))
-    return read_progress(
+    return lines_with_bar(
         open_recording(file), f"reading {Path(file).name}", total_bytes=total_bytes
     )
 

@@ -74,16 +74,15 @@ def echo_json(data: bytes, *, nl: bool = True) -> None:
     for the control characters of ASCII, except DEL.
     """
     if sys.stdout.isatty():
-        text = data.decode(errors="replace").replace("\r", " ")
-        data = "".join(
-            c if c.isprintable() or c in "\n\t" else _json_escape(c) for c in text
-        ).encode()
+        pieces: list[str] = []
+        for character in data.decode(errors="replace").replace("\r", " "):
+            if character.isprintable() or character in "\n\t":
+                pieces.append(character)
+            else:
+                units = character.encode("utf-16-be", "surrogatepass")
+                pieces += (f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+        data = "".join(pieces).encode()
     click.echo(data, nl=nl)
-
-
-def _json_escape(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 class PrintableFormatter(logging.Formatter):
@@ -104,7 +103,7 @@ def styled(text: str, *, colour: str | None = None, bold: bool = False) -> str:
     return click.style(text, fg=colour, bold=bold)
 
 
-def size(count: float) -> str:
+def size_text(count: float) -> str:
     """Return a number of bytes with its unit, such as `17 bytes` or `4.2 MiB`."""
     is_exact = True
     for unit in _UNITS[:-1]:
@@ -203,10 +202,10 @@ def content_text(parts: Iterable[Content]) -> str:
             case TextContent():
                 texts.append(part.text)
             case ImageContent():
-                count = size(len(_decoded(part.data, "an image")))
+                count = size_text(len(_decoded(part.data, "an image")))
                 texts.append(f"[image: {part.mime_type}, {count}]")
             case AudioContent():
-                count = size(len(_decoded(part.data, "audio")))
+                count = size_text(len(_decoded(part.data, "audio")))
                 texts.append(f"[audio: {part.mime_type}, {count}]")
             case ResourceLink():
                 texts.append(f"[link: {_joined(part.uri, part.mime_type)}]")
@@ -219,7 +218,7 @@ def resource_text(contents: ResourceContents) -> str:
     """Return a resource's URI and type, and below them its text, or after them its size."""
     if contents.text is not None:
         return f"[resource: {_joined(contents.uri, contents.mime_type)}]\n{contents.text}"
-    count = size(len(resource_bytes(contents)))
+    count = size_text(len(resource_bytes(contents)))
     return f"[resource: {_joined(contents.uri, contents.mime_type, count)}]"
 
 
@@ -258,7 +257,7 @@ _bars: Final["set[Progress]"] = set()
 
 
 @contextmanager
-def bars_hidden() -> Generator[None, None, None]:
+def hidden_bars() -> Generator[None, None, None]:
     """Within this context, no bar is drawn; the next update draws it again afterwards."""
     _are_bars_hidden.set()
     for bar in _bars:
@@ -270,9 +269,7 @@ def bars_hidden() -> Generator[None, None, None]:
 
 
 @contextmanager
-def call_progress(
-    name: str, *, on_any_stderr: bool
-) -> "Generator[ProgressCallback | None, None, None]":
+def call_bar(name: str, *, on_any_stderr: bool) -> "Generator[ProgressCallback | None, None, None]":
     """Yield a callback for a call's progress, which draws a bar on a terminal.
 
     If stderr is not a terminal, the callback prints a line for each report with `on_any_stderr`,
@@ -306,7 +303,7 @@ def _amount(params: ProgressParams) -> str:
 
 
 @contextmanager
-def busy(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None, None, None]:
+def busy_bar(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None, None, None]:
     """Within this context, show a bar on a terminal if the work takes longer than `seconds`."""
     if sys.stderr.isatty():
         with _bar() as bar, _started_after(bar, seconds):
@@ -317,7 +314,7 @@ def busy(text: str, *, seconds: float = BAR_DELAY_SECONDS) -> Generator[None, No
 
 
 @contextmanager
-def counted(
+def counting_bar(
     text: str, total: int, *, seconds: float = BAR_DELAY_SECONDS, in_thread: bool = True
 ) -> Generator[Callable[[], None], None, None]:
     """Yield a function to call for each step, which a bar on a terminal shows.
@@ -354,17 +351,17 @@ def counted(
 _Item = TypeVar("_Item")
 
 
-def tracked(
+def items_with_bar(
     items: Sequence[_Item], text: str, *, seconds: float = BAR_DELAY_SECONDS
 ) -> Iterator[_Item]:
     """Yield the items; on a terminal, count them in a bar if that takes longer than `seconds`."""
-    with counted(text, len(items), seconds=seconds) as advance:
+    with counting_bar(text, len(items), seconds=seconds) as advance:
         for item in items:
             yield item
             advance()
 
 
-def read_progress(
+def lines_with_bar(
     lines: Iterable[bytes],
     text: str,
     *,

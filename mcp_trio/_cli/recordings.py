@@ -22,7 +22,7 @@ from mcp_trio._cli.options import (
 from mcp_trio._cli.output import (
     Column,
     Line,
-    busy,
+    busy_bar,
     echo_error,
     echo_json,
     echo_text,
@@ -296,7 +296,7 @@ def diff_command(
     from mcp_trio._journal.diff import diff, role_of
 
     left, right = _undamaged_records(a), _undamaged_records(b)
-    with busy("comparing"):
+    with busy_bar("comparing"):
         found = diff(left, right)
     if as_json:
         plain = [

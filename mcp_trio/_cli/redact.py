@@ -24,12 +24,12 @@ from mcp_trio._cli.options import (
 from mcp_trio._cli.output import (
     Column,
     Line,
-    busy,
+    busy_bar,
     echo_error,
     echo_json,
     echo_text,
+    items_with_bar,
     print_table,
-    tracked,
 )
 from mcp_trio._journal.reader import Damage
 from mcp_trio._system import NO_FOLLOW, try_lock
@@ -132,7 +132,7 @@ def redact_command(
     try:
         with errors_naming(file):
             records = _intact_records(file)
-            with busy("redacting"):
+            with busy_bar("redacting"):
                 lines = list(
                     redact_recording(
                         records,
@@ -321,7 +321,7 @@ def _scan(file: str) -> int:
     manifest = decode_body(records[0], OpenBody).redaction
     redactor = None if manifest is None else redactor_for_replay(manifest, records)
     found: list[Line] = []
-    for record in tracked(records[1:], f"scanning {Path(file).name}"):
+    for record in items_with_bar(records[1:], f"scanning {Path(file).name}"):
         for secret in likely_secrets(body_bytes(record) or b"null"):
             value = secret.value
             if redactor is None or not redactor.knows(value):

@@ -44,7 +44,7 @@ from mcp_trio._cli.output import (
     echo_text,
     print_table,
     printable,
-    size,
+    size_text,
     styled,
 )
 from mcp_trio._cli.recordings import ARROWS, COLOURS
@@ -314,7 +314,7 @@ class MessageLog:
             shortened(row.what.removeprefix("answer "), _WHAT_COLUMNS).ljust(_WHAT_COLUMNS),
             shortened(id_, _ID_COLUMNS).rjust(_ID_COLUMNS),
             took.rjust(_TOOK_COLUMNS),
-            ("" if row.size_bytes is None else size(row.size_bytes)).rjust(_SIZE_COLUMNS),
+            ("" if row.size_bytes is None else size_text(row.size_bytes)).rjust(_SIZE_COLUMNS),
             row.note or logged.subject,
         )
         text = printable("  ".join(cells).rstrip())
@@ -352,7 +352,7 @@ def print_recordings(folder: Path) -> None:
     for file in recordings_by_time(folder):
         found = file.stat()
         written = datetime.fromtimestamp(found.st_mtime, UTC).astimezone()
-        lines.append(Line((f"{written:%H:%M:%S}", size(found.st_size), file.name)))
+        lines.append(Line((f"{written:%H:%M:%S}", size_text(found.st_size), file.name)))
     if lines:
         print_table((Column("written"), Column("size", "right"), Column("recording")), lines)
     echo_text(f"{len(lines) or 'no'} recording{'' if len(lines) == 1 else 's'} in {folder}")

@@ -40,7 +40,7 @@ from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
     from mcp_trio._replay.live_replay import InputsReport
-    from mcp_trio._replay.repeat import Outcome, ReplayJob
+    from mcp_trio._replay.many_replays import ReplayJob, ReplayOutcome
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
     from mcp_trio._replay.sweep import SweepReport
@@ -289,7 +289,7 @@ def replay_command(
 
     secret = None if key is None else read_key(key)
     if not is_one:
-        from mcp_trio._replay.repeat import ReplayJob
+        from mcp_trio._replay.many_replays import ReplayJob
 
         recordings = list(dict.fromkeys(each for file in files for each in _recordings(file)))
         job = ReplayJob(
@@ -311,7 +311,7 @@ def replay_command(
         )
         return
 
-    from mcp_trio._cli.output import busy
+    from mcp_trio._cli.output import busy_bar
     from mcp_trio._replay.replay import replay
 
     try:
@@ -319,7 +319,7 @@ def replay_command(
         with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
             server = load_server(target)
             start = time.perf_counter()
-            with busy("replaying"):
+            with busy_bar("replaying"):
                 replayed = replay(
                     file,
                     server,
@@ -386,15 +386,15 @@ def _recordings(file: str) -> Sequence[str]:
     return found
 
 
-def _replay_many(job: "ReplayJob") -> "list[Outcome]":
-    from mcp_trio._cli.output import counted
-    from mcp_trio._replay.repeat import HASH_SEEDS, replay_here, replay_repeatedly
+def _replay_many(job: "ReplayJob") -> "list[ReplayOutcome]":
+    from mcp_trio._cli.output import counting_bar
+    from mcp_trio._replay.many_replays import HASH_SEEDS, replay_here, replay_repeatedly
     from mcp_trio._replay.targets import TargetError
 
     total = len(job.files) * (job.repeat * len(HASH_SEEDS) or 1)
     # Handlers may print, but stdout is for the table.
-    with contextlib.redirect_stdout(sys.stderr), counted("replaying", total) as advance:
-        outcomes: list[Outcome] = []
+    with contextlib.redirect_stdout(sys.stderr), counting_bar("replaying", total) as advance:
+        outcomes: list[ReplayOutcome] = []
         try:
             if job.repeat:
                 return replay_repeatedly(job, on_outcome=lambda _: advance())
@@ -415,7 +415,7 @@ _OUTCOME_TEXTS: Final = {
 _OUTCOME_STATUSES: Final = {"same": 0, "diverged": 1, "nothing": 1, "unusable": 2}
 
 
-def _print_outcomes(files: Sequence[str], outcomes: "Sequence[Outcome]") -> None:
+def _print_outcomes(files: Sequence[str], outcomes: "Sequence[ReplayOutcome]") -> None:
     """Print a row for each recording, and below the table the first error of each."""
     from mcp_trio._cli.output import Column, Line, print_table
 
@@ -455,7 +455,7 @@ def _print_outcomes(files: Sequence[str], outcomes: "Sequence[Outcome]") -> None
 
 def replay_summary(report: "ReplayReport", seconds: float) -> str:
     """Return the text for a replay without a difference, which took `seconds`."""
-    from mcp_trio._replay.repeat import remarks_of
+    from mcp_trio._replay.many_replays import remarks_of
 
     counts = f"{report.records} records, {report.requests} requests handled"
     ending = "" if report.is_complete else ", up to where the recording was cut"
@@ -496,7 +496,7 @@ def _replay_live(
     """
     import attrs
 
-    from mcp_trio._cli.output import busy
+    from mcp_trio._cli.output import busy_bar
     from mcp_trio._replay.live_replay import drive
     from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 
@@ -507,7 +507,7 @@ def _replay_live(
     with (
         contextlib.redirect_stdout(sys.stderr),
         errors_naming(file),
-        busy("waiting for the server"),
+        busy_bar("waiting for the server"),
     ):
         command = command_after_dashes(context)
         if (command is None) is (target is None):
@@ -774,7 +774,7 @@ def sweep_command(
 
 
 def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
-    from mcp_trio._cli.output import counted
+    from mcp_trio._cli.output import counting_bar
     from mcp_trio._replay.sweep import SweepOptions, sweep_forked
 
     try:
@@ -786,7 +786,7 @@ def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
         server = load_server(target)
         total = sweep_options.schedules
         # A process that is forked must not have a thread that draws.
-        with counted("sweeping", total, in_thread=False) as advance:
+        with counting_bar("sweeping", total, in_thread=False) as advance:
             return sweep_forked(file, server, sweep_options, on_result=advance)
 
 

@@ -12,20 +12,22 @@ import click
 import msgspec
 
 from mcp_trio._cli.call import (
-    KINDS,
-    SCHEMA_DEPTH_MAX,
+    LISTS,
     SERVER_EPILOG,
     SessionChoices,
     SessionCommand,
-    array_items,
     fetch_lists,
     in_session,
     items_as_sent,
-    properties_of,
-    resolved,
     session_parameters,
 )
 from mcp_trio._cli.output import echo_json, printable, printable_lines
+from mcp_trio._cli.tool_arguments import (
+    SCHEMA_DEPTH_MAX,
+    array_items,
+    properties_of,
+    resolved,
+)
 from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.texts import json_text
 
@@ -41,7 +43,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         instructions: A text about its use, for the model.
-        lists: The items of each list that it offers, by the names in `KINDS`.
+        lists: The items of each list that it offers, by the names in `LISTS`.
     """
 
     server: "Implementation"
@@ -76,7 +78,7 @@ def facts_as_json(facts: ServerFacts, raw_results: Sequence[msgspec.Raw]) -> byt
         "protocolVersion": facts.protocol_version,
         "capabilities": facts.capabilities,
         "instructions": facts.instructions,
-        **{kind.member: lists.get(kind.member, ()) for kind in KINDS.values()},
+        **{kind.member: lists.get(kind.member, ()) for kind in LISTS.values()},
     }
     return msgspec.json.encode(members)
 

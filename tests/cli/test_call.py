@@ -18,14 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._cli.call import (
+    recorded_results,
+)
+from mcp_trio._cli.options import records_of
+from mcp_trio._cli.tool_arguments import (
     parse_arguments,
     prompt_arguments,
-    recorded_results,
     schema_types,
     tool_arguments,
     typed_names,
 )
-from mcp_trio._cli.options import records_of
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import body_bytes

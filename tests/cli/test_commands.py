@@ -19,13 +19,13 @@ from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
 from mcp_trio._cli.options import errors_naming, lines_of
 from mcp_trio._cli.output import (
-    bars_hidden,
-    busy,
-    call_progress,
-    counted,
-    read_progress,
-    size,
-    tracked,
+    busy_bar,
+    call_bar,
+    counting_bar,
+    hidden_bars,
+    items_with_bar,
+    lines_with_bar,
+    size_text,
 )
 from mcp_trio._journal.records import KINDS
 from mcp_trio.errors import RecordingError
@@ -173,7 +173,7 @@ def slow_lines(count):
 @pytest.mark.real_time
 def test_reading_a_long_file_shows_a_bar_with_bytes():
     with redirect_stderr(Screen()) as screen:
-        read = list(read_progress(slow_lines(8), "reading it", total_bytes=8 << 20, seconds=0.05))
+        read = list(lines_with_bar(slow_lines(8), "reading it", total_bytes=8 << 20, seconds=0.05))
     assert len(read) == 8
     assert "reading it" in screen.getvalue()
     assert "/8.4 MB" in screen.getvalue()
@@ -182,7 +182,7 @@ def test_reading_a_long_file_shows_a_bar_with_bytes():
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.real_time
 def test_a_long_wait_shows_a_bar():
-    with redirect_stderr(Screen()) as screen, busy("replaying", seconds=0.02):
+    with redirect_stderr(Screen()) as screen, busy_bar("replaying", seconds=0.02):
         time.sleep(0.3)
     assert "replaying" in screen.getvalue()
 
@@ -193,7 +193,7 @@ def test_steps_are_counted_with_a_thread_and_without_one():
         before = set(threading.enumerate())
         with (
             redirect_stderr(Screen()) as screen,
-            counted("sweeping", 3, seconds=0.0, in_thread=in_thread) as advance,
+            counting_bar("sweeping", 3, seconds=0.0, in_thread=in_thread) as advance,
         ):
             for _ in range(4):
                 advance()
@@ -208,7 +208,7 @@ def test_steps_are_counted_with_a_thread_and_without_one():
 @pytest.mark.real_time
 def test_items_are_tracked_by_a_bar():
     with redirect_stderr(Screen()) as screen:
-        for _ in tracked(range(3), "scanning", seconds=0.02):
+        for _ in items_with_bar(range(3), "scanning", seconds=0.02):
             time.sleep(0.1)
     assert "scanning" in screen.getvalue()
     assert "/3" in screen.getvalue()
@@ -217,20 +217,23 @@ def test_items_are_tracked_by_a_bar():
 @pytest.mark.usefixtures("terminal")
 def test_quick_work_shows_no_bar():
     with redirect_stderr(Screen()) as screen:
-        with busy("replaying"), counted("sweeping", 2, in_thread=False) as advance:
+        with busy_bar("replaying"), counting_bar("sweeping", 2, in_thread=False) as advance:
             advance()
-        assert list(tracked("ab", "scanning")) == ["a", "b"]
-        assert list(read_progress([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
+        assert list(items_with_bar("ab", "scanning")) == ["a", "b"]
+        assert list(lines_with_bar([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
     assert screen.getvalue() == ""
 
 
 @pytest.mark.usefixtures("terminal")
 def test_without_a_terminal_no_bar_is_shown():
     with redirect_stderr(io.StringIO()) as stderr:
-        with busy("replaying", seconds=0.0), counted("sweeping", 2, seconds=0.0) as advance:
+        with (
+            busy_bar("replaying", seconds=0.0),
+            counting_bar("sweeping", 2, seconds=0.0) as advance,
+        ):
             advance()
-        assert list(tracked("ab", "scanning", seconds=0.0)) == ["a", "b"]
-        assert list(read_progress([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [
+        assert list(items_with_bar("ab", "scanning", seconds=0.0)) == ["a", "b"]
+        assert list(lines_with_bar([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [
             b"a\n"
         ]
     assert stderr.getvalue() == ""
@@ -261,9 +264,9 @@ def reported(progress, **more):
 @pytest.mark.usefixtures("terminal")
 def test_no_bar_is_drawn_while_the_user_is_asked():
     screen = Screen()
-    with redirect_stderr(screen), call_progress("plan", on_any_stderr=False) as report:
+    with redirect_stderr(screen), call_bar("plan", on_any_stderr=False) as report:
         report(reported(1, total=3))
-        with bars_hidden():
+        with hidden_bars():
             shown = screen.getvalue()
             report(reported(2, total=3))
             assert screen.getvalue() == shown
@@ -273,7 +276,7 @@ def test_no_bar_is_drawn_while_the_user_is_asked():
 
 @pytest.mark.usefixtures("terminal")
 def test_the_message_of_a_progress_notification_is_escaped(capsys):
-    with call_progress("plan", on_any_stderr=True) as report:
+    with call_bar("plan", on_any_stderr=True) as report:
         report(reported(1, total=2, message="half\x1b"))
     assert capsys.readouterr().err == "progress: 1 of 2 half\\x1b\n"
 
@@ -290,4 +293,4 @@ def test_the_message_of_a_progress_notification_is_escaped(capsys):
     ],
 )
 def test_sizes_are_printed_with_units(count, text):
-    assert size(count) == text
+    assert size_text(count) == text

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Server
-from mcp_trio._replay.in_parallel import cause_of, replay_in_parallel
+from mcp_trio._replay.many_replays import cause_of, replay_in_parallel
 from mcp_trio._replay.targets import import_server
 from mcp_trio.recording import RecordOptions
 

@@ -157,7 +157,7 @@ LEGACY_ANSWERS = [
     error(-32601, "method not found"),
     error(-32602, "bad params"),
     error(-32600, "not initialized"),
-    error(-32000, "busy"),
+    error(-32000, "busy_bar"),
     error(-32002, "?"),
     error(-32019, "?"),
     error(-32001, "?", {"supported": [STATELESS]}),

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server, effect
-from mcp_trio._replay.repeat import remarks_of
+from mcp_trio._replay.many_replays import remarks_of
 from mcp_trio._replay.replay import run_replay
 from mcp_trio._replay.stops import Stop
 from mcp_trio._replay.targets import fresh_server

@@ -1,20 +1,26 @@
-"""Replaying recordings many times: under scheduler seeds and hash seeds, or from a folder.
+"""Replaying many recordings: under scheduler seeds and hash seeds, from a folder, in processes.
 
 A hash seed decides the order of sets of strings, and is fixed when Python starts. So each hash seed
-has a process of its own, which runs `work`: it reads a `ReplayJob` from stdin, and writes an
-`Outcome` per line to stdout.
+has a process of its own, which runs `work`: it reads a `ReplayJob` from stdin, and writes a
+`ReplayOutcome` per line to stdout.
+
+A change of the code makes many recordings differ at the same place. `cause_of` gives such
+divergences the same text, so that a summary has one line for one root cause.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -54,7 +60,7 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     all_divergences: bool = False
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one replay.
 
     Attributes:
@@ -88,7 +94,7 @@ def remarks_of(report: ReplayReport) -> list[str]:
     ]
 
 
-def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[Outcome]:
+def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[ReplayOutcome]:
     """Replay in this process, and yield each outcome; the target is imported anew for each.
 
     Raises:
@@ -97,7 +103,7 @@ def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[Out
     seeds: Sequence[int | None] = range(job.repeat) if job.repeat else (None,)
     for file, seed in product(job.files, seeds):
         schedule = nullcontext() if seed is None else seeded_schedule(seed)
-        outcome = Outcome(file=file, status="same", seed=seed, hash_seed=hash_seed)
+        outcome = ReplayOutcome(file=file, status="same", seed=seed, hash_seed=hash_seed)
         with fresh_server(job.target) as server, schedule:
             try:
                 report = replay(
@@ -121,7 +127,7 @@ def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[Out
         yield outcome
 
 
-# In processes -------------------------------------------------------------------------------------
+# A process for each hash seed ---------------------------------------------------------------------
 
 
 # The process imports from the same folders as this one.
@@ -135,8 +141,8 @@ _TARGET_ERROR: Final = "target_error"
 
 
 def replay_repeatedly(
-    job: ReplayJob, *, on_outcome: Callable[[Outcome], object] = lambda _: None
-) -> list[Outcome]:
+    job: ReplayJob, *, on_outcome: Callable[[ReplayOutcome], object] = lambda _: None
+) -> list[ReplayOutcome]:
     """Replay in a process for each of `HASH_SEEDS`, at once; return the outcomes.
 
     `on_outcome` is called from other threads, one call at a time.
@@ -166,10 +172,10 @@ def _replay_in_process(
     job: ReplayJob,
     hash_seed: int,
     processes: list[subprocess.Popen[bytes]],
-    on_outcome: Callable[[Outcome], object],
-) -> list[Outcome]:
+    on_outcome: Callable[[ReplayOutcome], object],
+) -> list[ReplayOutcome]:
     """Start a process, add it to `processes`, send it the job, and read its outcomes."""
-    outcomes: list[Outcome] = []
+    outcomes: list[ReplayOutcome] = []
     with (
         tempfile.TemporaryFile() as stderr,
         subprocess.Popen(
@@ -189,7 +195,7 @@ def _replay_in_process(
             read = msgspec.json.decode(line, type=dict[str, object])
             if _TARGET_ERROR in read:
                 raise TargetError(str(read[_TARGET_ERROR]))
-            outcome = msgspec.json.decode(line, type=Outcome)
+            outcome = msgspec.json.decode(line, type=ReplayOutcome)
             outcomes.append(outcome)
             with _outcome_lock:
                 on_outcome(outcome)
@@ -212,3 +218,108 @@ def work() -> None:
                 output.write(msgspec.json.encode(outcome) + b"\n")
         except TargetError as error:
             output.write(msgspec.json.encode({_TARGET_ERROR: str(error)}) + b"\n")
+
+
+# Recordings in parallel
+# ----------------------------------------------------------------------------
+
+# The number of recordings that a process gets at a time, at most.
+_RECORDINGS_PER_TASK_MAX: Final = 8
+# The request, and the facts, in the text of a divergence.
+_REQUEST: Final = re.compile(r'^replay diverged at record [^,]*, (\S+(?: "[^"]*")?)', re.MULTILINE)
+_FACT: Final = re.compile(r"^  (line|changed|cause|meaning): +(.*)$", re.MULTILINE)
+# A cause that is possible for each recording, and differs between them by a number.
+_OTHER_SESSIONS: Final = re.compile(r"[0-9]+ other sessions? ")
+
+
+class ReplayedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of the replay of one recording.
+
+    Attributes:
+        file: The recording.
+        status: "same"; "diverged"; "nothing", if no request was compared; or "unusable".
+        seconds: How long the replay took.
+        requests: The number of requests that were handled.
+        text: The text of the error; empty if the replay is the same.
+        cause: The same text for all divergences with the same cause.
+    """
+
+    file: str
+    status: Status
+    seconds: float
+    requests: int = 0
+    text: str = ""
+    cause: str = ""
+
+
+def cause_of(error: Exception) -> str:
+    """Return what the texts of divergences with the same cause have in common.
+
+    That is the request, the line of the handler, and the paths of the values that changed.
+    """
+    text = str(error)
+    if not isinstance(error, ReplayDivergence):
+        return text
+    request = _REQUEST.search(text)
+    facts: dict[str, list[str]] = {}
+    for name, value in _FACT.findall(text):
+        facts.setdefault(name, []).append(value)
+    causes = [text for text in facts.get("cause", []) if not _OTHER_SESSIONS.match(text)]
+    changed = [value.partition(": ")[0] for value in facts.get("changed", [])]
+    parts = [
+        request[1] if request is not None else f"record of kind {error.kind}",
+        *facts.get("line", [])[:1],
+        *causes[:1],
+        f"changed: {', '.join(changed)}" if changed else "",
+    ]
+    if len([part for part in parts if part]) == 1:
+        parts += facts.get("meaning", [])[:1]
+    return "; ".join(part for part in parts if part)
+
+
+def replay_in_parallel(
+    files: Sequence[str], target: str, *, mode: Mode = "strict", processes: int | None = None
+) -> Iterator[ReplayedFile]:
+    """Replay recordings in processes, and yield each outcome, in the order of the files.
+
+    Args:
+        files: The recordings.
+        target: The server; see `import_server`.
+        mode: As of `replay`.
+        processes: The number of processes; by default one for each processor.
+
+    Raises:
+        TargetError: The target names no server, or cannot be imported.
+    """
+    with fresh_server(target):  # an error is reported here rather than in each process
+        pass
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    replay_one = partial(_replay_file, target, mode)
+    number = max(min(processes or os.cpu_count() or 1, len(files)), 1)
+    # A process that is forked from one with threads may hang.
+    context: Any = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(number, mp_context=context) as pool:
+        yield from pool.map(
+            replay_one, files, chunksize=min(_RECORDINGS_PER_TASK_MAX, len(files) // number or 1)
+        )
+
+
+def _replay_file(target: str, mode: Mode, file: str) -> ReplayedFile:
+    begin = time.perf_counter()
+
+    def ended(status: Status, **facts: Any) -> ReplayedFile:
+        seconds = time.perf_counter() - begin
+        return ReplayedFile(file=file, status=status, seconds=seconds, **facts)
+
+    try:
+        with fresh_server(target) as server:
+            report = replay(file, server, mode=mode)
+    except ReplayDivergence as error:
+        return ended("diverged", text=str(error), cause=cause_of(error))
+    except NothingCompared as error:
+        return ended("nothing", text=str(error), cause=str(error))
+    except (RecordingError, TargetError) as error:
+        return ended("unusable", text=str(error), cause=str(error).replace(file, "FILE"))
+    return ended("same", requests=report.requests)

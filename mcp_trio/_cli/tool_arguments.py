@@ -1,0 +1,182 @@
+"""The arguments of tools and prompts: words of a command line, in the types of a JSON Schema."""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+import click
+import msgspec
+
+from mcp_trio._journal.conversation import members_of
+
+# The types of a tool's arguments, from its JSON Schema.
+#
+# Schemas come from servers: a part of one that is not understood is ignored, and the server then
+# validates the arguments.
+
+SCHEMA_DEPTH_MAX: Final = 6
+
+# The types of JSON Schema for the types of decoded values.
+TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer", "number"}),
+    float: frozenset({"number"}),
+    str: frozenset({"string"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
+    type(None): frozenset({"null"}),
+}
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schemas of the arguments, by name."""
+    return members_of(schema.get("properties"))
+
+
+def typed_names(schema: Mapping[str, Any]) -> str:
+    """Return the arguments with their types, such as `city=string [days=integer]`."""
+    required = array_items(schema.get("required"))
+    texts: list[str] = []
+    for name, argument in properties_of(schema).items():
+        types = "|".join(sorted(schema_types(argument, schema)))
+        text = f"{name}={types or 'any'}"
+        texts.append(text if name in required else f"[{text}]")
+    return " ".join(texts)
+
+
+def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """Return the types that a schema inside of `root` allows; none if it does not restrict them."""
+    if depth > SCHEMA_DEPTH_MAX:  # the schema contains itself
+        return frozenset()
+    members = resolved(schema, root)
+    declared = members.get("type")
+    names = [declared] if isinstance(declared, str) else array_items(declared)
+    values = array_items(members.get("enum")) + ([members["const"]] if "const" in members else [])
+    types = frozenset(map(str, names)).union(*(TYPE_NAMES[type(value)] for value in values))
+    for keyword in ("anyOf", "oneOf"):
+        for alternative in array_items(members.get(keyword)):
+            types |= schema_types(alternative, root, depth + 1)
+    return types
+
+
+def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema inside of `root`, or in place of a reference the schema that it refers to.
+
+    A reference that leads nowhere, or to itself, becomes an empty schema.
+    """
+    members = members_of(schema)
+    for _ in range(SCHEMA_DEPTH_MAX):
+        if "$ref" not in members:
+            return members
+        # A pointer such as `#/$defs/Day`; any other reference leads to no schema.
+        target: object = root
+        for step in str(members["$ref"]).removeprefix("#/").split("/"):
+            target = members_of(target).get(step)
+        members = members_of(target)
+    return {}
+
+
+def array_items(value: Any) -> list[Any]:
+    """Return the items of a JSON array; none for anything else."""
+    return list(cast("Iterable[Any]", value)) if isinstance(value, list) else []
+
+
+# ARGUMENT: the arguments of a tool or prompt.
+#
+# Each is `key=value` or `key:=json`; or there is one that stands for all of them: a JSON object,
+# `@file`, or `-` for stdin. In `key=value`, the value is a string if the tool's schema allows a
+# string, and JSON otherwise.
+
+Arguments: TypeAlias = dict[str, Any]
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """One ARGUMENT: a name, and the text of its value, which is JSON after `:=`."""
+
+    name: str
+    text: str
+    is_json: bool
+
+
+Given: TypeAlias = Arguments | list[Assignment]
+"""All arguments as an object, or an assignment for each."""
+
+
+def parse_arguments(texts: Sequence[str]) -> Given:
+    """Parse the command line's arguments for a tool or prompt.
+
+    Raises:
+        click.UsageError: They have another form, or one is given twice.
+    """
+    if len(texts) == 1 and texts[0].startswith(("{", "@", "-")):
+        (source,) = texts
+        try:
+            encoded = source.encode()
+            if source == "-":
+                encoded = sys.stdin.buffer.read()
+            elif source.startswith("@"):
+                encoded = Path(source[1:]).read_bytes()
+            return msgspec.json.decode(encoded, type=dict[str, Any])
+        except OSError as error:
+            raise click.UsageError(f"{source}: cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise click.UsageError(f"the arguments are not a JSON object: {error}") from error
+    assignments: list[Assignment] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.removesuffix(":"):
+            advice = "write key=value, key:=json, or one {...}, @file or -"
+            raise click.UsageError(f"{text!r} is not an argument: {advice}")
+        assignments.append(Assignment(name.removesuffix(":"), value, name.endswith(":")))
+    names = [assignment.name for assignment in assignments]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.UsageError(f"{name}: given twice; write a list as {name}:='[...]'")
+    return assignments
+
+
+def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any]) -> Arguments:
+    """Return the arguments of a tool, in the types of its input schema.
+
+    Raises:
+        click.UsageError: A value has a type that the schema does not allow.
+    """
+    properties = properties_of(schema)
+    arguments: Arguments = {}
+    for assignment in assignments:
+        name, text = assignment.name, assignment.text
+        types = schema_types(properties.get(name), schema)
+        value: Any = text
+        if assignment.is_json:
+            value = _json(assignment)
+        elif "string" not in types:
+            with contextlib.suppress(ValueError, RecursionError):  # text that is not JSON
+                value = msgspec.json.decode(text)
+            if types and not TYPE_NAMES[type(value)] & types:
+                expected = " or ".join(sorted(types))
+                raise click.UsageError(f"{name}: the tool expects {expected}, not {text!r}")
+        arguments[name] = value
+    return arguments
+
+
+def prompt_arguments(given: Given) -> dict[str, str]:
+    """Return the arguments of a prompt.
+
+    Raises:
+        click.UsageError: One is not a string.
+    """
+    if isinstance(given, list):
+        given = {each.name: _json(each) if each.is_json else each.text for each in given}
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise click.UsageError(f"{name}: the arguments of a prompt must be strings")
+    return given
+
+
+def _json(assignment: Assignment) -> Any:
+    try:
+        return msgspec.json.decode(assignment.text)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{assignment.name}: not JSON: {error}") from error
