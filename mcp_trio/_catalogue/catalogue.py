@@ -290,7 +290,7 @@ class Catalogue:
         *,
         arguments: bool = False,
         again: bool = False,
-        summaries: "Callable[[Iterable[Job]], Iterator[Indexed]] | None" = None,
+        summaries: "Callable[[Iterable[ReadJob]], Iterator[ReadRecording]] | None" = None,
         on_found: Callable[[int], object] = lambda _: None,
     ) -> IndexReport:
         """Read the recordings that are new or have changed, and forget those that are gone.
@@ -315,14 +315,14 @@ class Catalogue:
             known = {file: rest for file, *rest in self._database.execute(query)}
             gone = [file for file in known if file not in found]
             jobs = [
-                Job(str(self.folder), file, each.files, each.size, each.changed, arguments)
+                ReadJob(str(self.folder), file, each.files, each.size, each.changed, arguments)
                 for file, each in found.items()
                 if again or known.get(file) != [each.size, each.changed, 0]
             ]
             on_found(len(jobs))
             self.remove(gone)
             added, unreadable = 0, dict[str, str]()
-            batch: list[Indexed] = []
+            batch: list[ReadRecording] = []
             for indexed in (summaries or read_jobs)(jobs):
                 batch.append(indexed)
                 added += not indexed.problem
@@ -335,12 +335,12 @@ class Catalogue:
             number = self._database.execute("SELECT count(*) FROM recordings WHERE problem = ''")
             return IndexReport(number.fetchone()[0], added, len(gone), unreadable)
 
-    def add(self, jobs: "Iterable[Job]") -> None:
+    def add(self, jobs: "Iterable[ReadJob]") -> None:
         """Read these recordings, and put them into the catalogue."""
         with _reporting(self._path):
             self._add(list(read_jobs(jobs)))
 
-    def _add(self, batch: "Sequence[Indexed]") -> None:
+    def _add(self, batch: "Sequence[ReadRecording]") -> None:
         with self._transaction():
             self._delete([each.job.file for each in batch])
             for each in batch:
@@ -374,7 +374,7 @@ class Catalogue:
                 self._database.execute(delete, _text_ids(recording))
                 self._database.execute("DELETE FROM recordings WHERE id = ?", (recording,))
 
-    def _insert(self, indexed: "Indexed") -> None:
+    def _insert(self, indexed: "ReadRecording") -> None:
         job, summary, database = indexed.job, indexed.summary, self._database
         calls = [] if summary is None else summary.calls
         opening = None if summary is None else summary.opening
@@ -558,7 +558,7 @@ class Catalogue:
 # Reading the files -------------------------------------------------------------------------------
 
 
-class Job(NamedTuple):
+class ReadJob(NamedTuple):
     """A recording to read: its folder, its first file relative to that, and all its files."""
 
     folder: str
@@ -569,29 +569,29 @@ class Job(NamedTuple):
     arguments: bool
 
 
-class Indexed(NamedTuple):
+class ReadRecording(NamedTuple):
     """A recording that was read; `problem` says why it could not be."""
 
-    job: Job
+    job: ReadJob
     summary: Summary | None
     is_open: bool
     problem: str
 
 
-def read_jobs(jobs: Iterable[Job]) -> Iterator[Indexed]:
+def read_jobs(jobs: Iterable[ReadJob]) -> Iterator[ReadRecording]:
     """Read recordings, one after another."""
     return map(read_job, jobs)
 
 
-def read_job(job: Job) -> Indexed:
+def read_job(job: ReadJob) -> ReadRecording:
     """Read a recording; a file that is no recording is reported in the result."""
     first, *later = (os.path.join(job.folder, name) for name in job.files)  # noqa: PTH118  fast
     is_open = is_being_written(later[-1] if later else first)
     try:
         summary = summarize(open_recording(first, later=later), arguments=job.arguments)
     except RecordingError as error:
-        return Indexed(job, None, is_open, str(error))
-    return Indexed(job, summary, is_open, "")
+        return ReadRecording(job, None, is_open, str(error))
+    return ReadRecording(job, summary, is_open, "")
 
 
 def is_being_written(name: str) -> bool:
@@ -632,7 +632,7 @@ def recordings_in_folder(folder: Path) -> dict[str, FoundFile]:
     }
 
 
-def job_of(folder: Path, first: Path, *, arguments: bool = False) -> Job | None:
+def job_of(folder: Path, first: Path, *, arguments: bool = False) -> ReadJob | None:
     """Return the job for one recording that has just been written; None if it is gone."""
     names = (os.fspath(first), *later_names(os.fspath(first)))
     try:
@@ -641,7 +641,7 @@ def job_of(folder: Path, first: Path, *, arguments: bool = False) -> Job | None:
         return None
     files = tuple(os.path.relpath(name, folder) for name in names)
     size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
-    return Job(os.fspath(folder), files[0], files, size, changed, arguments)
+    return ReadJob(os.fspath(folder), files[0], files, size, changed, arguments)
 
 
 # A recording has up to so many texts, whose ids follow from its own.

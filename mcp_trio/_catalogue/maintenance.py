@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._catalogue.catalogue import Catalogue, Job, is_being_written, job_of
+from mcp_trio._catalogue.catalogue import Catalogue, ReadJob, is_being_written, job_of
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
 from mcp_trio._recorder.policy import PolicyRun
 from mcp_trio._system import try_lock
@@ -96,7 +96,7 @@ class FolderMaintenance:
 
     def index_finished(self) -> None:
         """Put the recordings that are complete into the catalogue."""
-        jobs: list[Job] = []
+        jobs: list[ReadJob] = []
         with suppress(Empty):
             while True:
                 job = job_of(

@@ -203,6 +203,14 @@ def page(statistics: Statistics, title: str) -> str:
     )
     if statistics.first is not None and statistics.last is not None:
         summary += f", {statistics.first:%Y-%m-%d %H:%M} to {statistics.last:%Y-%m-%d %H:%M} UTC"
+    percentiles = "".join(f"<th>{percent} %</th>" for percent in _PERCENTILES)
+    head = f"<tr><th>name</th><th>calls</th><th>errors</th>{percentiles}<th>slowest</th></tr>"
+    tool_rows = [
+        f"<tr><td>{escape(tool.name)}</td><td>{tool.calls}</td><td>{escape(errors_text(tool))}</td>"
+        + "".join(f"<td>{duration_text(tool.seconds[percent])}</td>" for percent in _PERCENTILES)
+        + f"<td>{duration_text(tool.slowest)}</td></tr>"
+        for tool in statistics.tools
+    ]
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{summary}</p>",
@@ -211,7 +219,7 @@ def page(statistics: Statistics, title: str) -> str:
         "<h2>Durations</h2>",
         _durations_plot(statistics.tools[:_TOOLS_MAX]),
         "<h2>Tools and methods</h2>",
-        _tools_table(statistics.tools),
+        f"<table>{head}{''.join(tool_rows)}</table>",
     ]
     for heading, counts in (
         ("Clients", statistics.clients),
@@ -295,18 +303,6 @@ def _svg(height: int, parts: Sequence[str], title: str) -> str:
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img"><title>{escape(title)}</title>'
         f"{''.join(parts)}</svg>"
     )
-
-
-def _tools_table(tools: Sequence[ToolStatistics]) -> str:
-    rows = [
-        f"<tr><td>{escape(tool.name)}</td><td>{tool.calls}</td><td>{escape(errors_text(tool))}</td>"
-        + "".join(f"<td>{duration_text(tool.seconds[percent])}</td>" for percent in _PERCENTILES)
-        + f"<td>{duration_text(tool.slowest)}</td></tr>"
-        for tool in tools
-    ]
-    names = "".join(f"<th>{percent} %</th>" for percent in _PERCENTILES)
-    head = f"<tr><th>name</th><th>calls</th><th>errors</th>{names}<th>slowest</th></tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
 
 
 def errors_text(tool: ToolStatistics) -> str:

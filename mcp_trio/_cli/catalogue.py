@@ -19,7 +19,7 @@ from mcp_trio._cli.output import (
 )
 
 if TYPE_CHECKING:
-    from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, Indexed, Job
+    from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, ReadJob, ReadRecording
 
 _PARALLEL_MIN: Final = 1000
 _CHUNK: Final = 50
@@ -50,13 +50,13 @@ def opened_catalogue(folder: str) -> Generator["Catalogue"]:
             raise click.UsageError(str(error)) from error
 
 
-def update(
+def update_catalogue(
     catalogue: "Catalogue", *, arguments: bool = False, again: bool = False, jobs: int | None = None
 ) -> int:
     """Bring a catalogue up to date, with a bar on a terminal; return the number of recordings."""
     from mcp_trio._catalogue.catalogue import read_jobs
 
-    def summaries(found: "Iterable[Job]") -> "Iterator[Indexed]":
+    def summaries(found: "Iterable[ReadJob]") -> "Iterator[ReadRecording]":
         to_read = list(found)
         processes = os.cpu_count() or 1 if jobs is None else jobs
         with counting_bar("reading recordings", len(to_read)) as advance:
@@ -74,7 +74,7 @@ def update(
     return report.recordings
 
 
-def _in_processes(jobs: "list[Job]", processes: int) -> "Iterator[Indexed]":
+def _in_processes(jobs: "list[ReadJob]", processes: int) -> "Iterator[ReadRecording]":
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
@@ -119,7 +119,7 @@ Examples:
 def index_command(folder: str, *, arguments: bool, again: bool, jobs: int | None) -> None:
     """Bring the catalogue of the recordings in DIR up to date."""
     with opened_catalogue(folder) as catalogue:
-        number = update(catalogue, arguments=arguments, again=again, jobs=jobs)
+        number = update_catalogue(catalogue, arguments=arguments, again=again, jobs=jobs)
     click.echo(f"{number} recordings")
 
 
@@ -163,7 +163,7 @@ def find_command(
         raise click.UsageError("--files and --json cannot be used together")
     with opened_catalogue(folder) as catalogue:
         if not no_update:
-            update(catalogue)
+            update_catalogue(catalogue)
         rows = catalogue.find(query, limit=limit, oldest_first=oldest_first)
     if as_files:
         echo_text("\n".join(row.file for row in rows)) if rows else None
@@ -243,7 +243,7 @@ def stats_command(
 
     with opened_catalogue(folder) as catalogue:
         if not no_update:
-            update(catalogue)
+            update_catalogue(catalogue)
         found = statistics(catalogue, query)
     if page_file is not None:
         title = f"Recordings in {folder}" + (f": {query}" if query else "")

@@ -93,7 +93,7 @@ def dev_command(
     """Serve TARGET, file.py[:object] or package.module[:object], and reload it when it changes."""
     import trio
 
-    from mcp_trio._cli.dev_server import Job
+    from mcp_trio._cli.dev_server import ServeJob
     from mcp_trio._cli.reloader import (
         MessageLog,
         Reloader,
@@ -120,7 +120,7 @@ def dev_command(
         sockets = stack.enter_context(bound_sockets(host, port))
         for each in sockets:
             each.set_inheritable(True)
-        job = Job(
+        job = ServeJob(
             target=target,
             sockets=[each.fileno() for each in sockets],
             host=host,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _write: Final = os.write
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class ServeJob(msgspec.Struct, frozen=True, kw_only=True):
     """The server that the process serves, and the sockets that it listens at.
 
     Attributes:
@@ -119,10 +119,10 @@ def main(job: str) -> None:
         except OSError:  # `mcp-trio dev` has ended, and so does this process
             pass
 
-    sys.exit(_serve(msgspec.json.decode(job, type=Job), report))
+    sys.exit(_serve(msgspec.json.decode(job, type=ServeJob), report))
 
 
-def _serve(job: Job, report: Callable[[Report], None]) -> int:
+def _serve(job: ServeJob, report: Callable[[Report], None]) -> int:
     try:
         server = import_server(job.target)
         sessions = sessions_of(server)
@@ -170,7 +170,7 @@ def _serve(job: Job, report: Callable[[Report], None]) -> int:
 # Errors.
 
 
-def _failure(error: Exception, job: Job) -> Failed:
+def _failure(error: Exception, job: ServeJob) -> Failed:
     """Return the report about an error, with the files to change: those of its frames, too."""
     shown: BaseException = error
     heading = ""

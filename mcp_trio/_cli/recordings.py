@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 _Path = str | os.PathLike[str]
 
 ARROWS: Final["Mapping[Direction | None, str]"] = {"to server": "->", "to client": "<-", None: ""}
-COLOURS: Final = {"error": "red", "cancelled": "yellow", None: None}
+OUTCOME_COLOURS: Final = {"error": "red", "cancelled": "yellow", None: None}
 # Before the record's number, for output without colours.
-SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
+OUTCOME_SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
 _SCREEN_WHAT_COLUMNS_MAX: Final = 48
 
 
@@ -185,7 +185,7 @@ def print_timeline(
     lines: list[Line] = []
     for row in shown:
         cells = (
-            SIGNS[row.outcome] + _number(row.record),
+            OUTCOME_SIGNS[row.outcome] + _number(row.record),
             _ms(row.ms),
             *([_number(row.channel)] if has_channels else ()),
             *([row.client or ""] if has_clients else ()),
@@ -198,7 +198,7 @@ def print_timeline(
             _ms(row.took_ms),
             row.note,
         )
-        lines.append(Line(cells, COLOURS[row.outcome], messages.get(row.record)))
+        lines.append(Line(cells, OUTCOME_COLOURS[row.outcome], messages.get(row.record)))
     print_table(columns, lines)
     click.echo()
     print_calls(multi_round_trip_calls(shown), ARROWS)

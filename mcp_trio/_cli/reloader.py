@@ -31,9 +31,9 @@ from mcp_trio._cli.dev_server import (
     PROGRAM,
     Failed,
     Imported,
-    Job,
     Logged,
     Report,
+    ServeJob,
     Serving,
 )
 from mcp_trio._cli.options import records_of
@@ -47,7 +47,7 @@ from mcp_trio._cli.output import (
     size_text,
     styled,
 )
-from mcp_trio._cli.recordings import ARROWS, COLOURS
+from mcp_trio._cli.recordings import ARROWS, OUTCOME_COLOURS
 from mcp_trio._journal.texts import shortened
 from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio.errors import ConnectionLost
@@ -164,7 +164,7 @@ class Reloader:
         has_tried: Set when the first version serves, or has failed.
     """
 
-    job: Job
+    job: ServeJob
     watcher: Watcher
     log: "MessageLog"
     limits: Limits = DEFAULT_LIMITS
@@ -320,7 +320,7 @@ class MessageLog:
         text = printable("  ".join(cells).rstrip())
         if columns_max is not None:
             text = shortened(text, columns_max)
-        return styled(text, colour=COLOURS[row.outcome])
+        return styled(text, colour=OUTCOME_COLOURS[row.outcome])
 
 
 # The recordings, and the keys.

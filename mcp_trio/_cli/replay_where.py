@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 import click
 
-from mcp_trio._cli.catalogue import opened_catalogue, update
+from mcp_trio._cli.catalogue import opened_catalogue, update_catalogue
 from mcp_trio._cli.output import Column, Line, counting_bar, echo_json, echo_text, print_table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def replay_where(
     from mcp_trio._replay.many_replays import replay_in_parallel
 
     with opened_catalogue(folder) as catalogue:
-        update(catalogue)
+        update_catalogue(catalogue)
         rows = catalogue.find(f"{query} role:server", oldest_first=True)
     files = [row.file for row in rows]
     if not files:

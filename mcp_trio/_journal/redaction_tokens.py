@@ -3,7 +3,7 @@
 Digits become digits, letters become letters of the same case, and all other characters stay, so the
 token of an e-mail address looks like one, and those of a number, a UUID or a date can be parsed. A
 prefix that all secrets of a kind have (`sk-`, `https://`) stays. The same value always gets the
-same token, different values get different tokens, and a token is its own token.
+same token, different values get different tokens, and a token stays as it is.
 """
 
 import hashlib
@@ -28,7 +28,10 @@ _OTHERS: Final = "!#$&*+-./:;=?@^_~"
 _SAME_LENGTH_TRIES: Final = 64
 # A value of at most this length may by chance be the token of another value.
 _CHANCE_CHARS_MAX: Final = 8
-_FREEDOM_MIN: Final = 1000
+# A shape with a kept prefix has to have so many tokens.
+_TOKENS_MIN: Final = 1000
+# A number of so many digits stays within 64 bits and within the precision of a float.
+_EXACT_DIGITS: Final = 15
 
 _PREFIX: Final = re.compile(
     r"(?:(?i:bearer|basic|token) +"
@@ -47,6 +50,13 @@ _DATE: Final = re.compile(
 _DATE_DIGITS: Final = ("1", "9", "789", _DIGITS, "0", _NONZERO, "01", _NONZERO, "01", _DIGITS)
 _MINUTE_DIGITS: Final = ("012345", _DIGITS)
 
+# Characters with the same number of bytes in UTF-8, by that number.
+_CHARACTERS_BY_BYTES: Final[Mapping[int, str]] = {
+    2: "".join(map(chr, range(0xE0, 0xF7))),
+    3: "".join(map(chr, range(0x4E00, 0x4E80))),
+    4: "".join(map(chr, range(0x1F600, 0x1F640))),
+}
+
 Shape = list[str]
 """The characters to choose from at each position; a single one stays."""
 
@@ -54,12 +64,12 @@ Shape = list[str]
 def shape_of(value: str) -> Shape:
     """Return the shape of the token of a value.
 
-    If no character in it is free, as in `----`, all are; of a zero, only the last digit is.
+    If every character would stay, as in `----`, every one is replaced; of a zero, the last digit.
     """
     kept = _PREFIX.match(value)
     if kept:
         rest = _shape_of_rest(value[kept.end() :])
-        if prod(map(len, rest)) >= _FREEDOM_MIN:
+        if prod(map(len, rest)) >= _TOKENS_MIN:
             return [*kept[0], *rest]
     shape = _shape_of_rest(value)
     if any(len(choice) > 1 for choice in shape):
@@ -86,20 +96,13 @@ def _shape_of_rest(value: str) -> Shape:
     choices: Shape = []
     for character in value:
         if not character.isascii():
-            choices.append(_WIDE[len(character.encode())])
+            choices.append(_CHARACTERS_BY_BYTES[len(character.encode())])
         elif character.isalpha():
             is_lower = character.islower()
             choices.append(string.ascii_lowercase if is_lower else string.ascii_uppercase)
         else:
             choices.append(_DIGITS if character.isdigit() else character)
     return choices
-
-
-_WIDE: Final[Mapping[int, str]] = {
-    2: "".join(map(chr, range(0xE0, 0xF7))),
-    3: "".join(map(chr, range(0x4E00, 0x4E80))),
-    4: "".join(map(chr, range(0x1F600, 0x1F640))),
-}
 
 
 def _number_shape(value: str, match: re.Match[str]) -> Shape:
@@ -114,12 +117,8 @@ def _number_shape(value: str, match: re.Match[str]) -> Shape:
     for at in (first, digits_end - 1):
         shape[at] = "0" if value[at] == "0" else _NONZERO
     if digits_end - first > _EXACT_DIGITS:
-        # Stays within 64 bits and within the precision of a float.
         shape[first], shape[first + 1] = "1", shape[first + 1].replace(_DIGITS, "0")
     return [*shape, *value[digits_end:]]
-
-
-_EXACT_DIGITS: Final = 15
 
 
 class TooManySecretsError(ValueError):
@@ -145,7 +144,10 @@ class Tokens:
         self._made_here: set[str] = set()
 
     def of(self, value: str) -> str:
-        """Return the token of a value; a token is its own if it is adopted or too long for chance.
+        """Return the token of a value.
+
+        A value that is a token itself stays as it is, if it was adopted, or is too long to be equal
+        to a token by chance.
 
         Raises:
             TooManySecretsError: A limit of redaction is reached.

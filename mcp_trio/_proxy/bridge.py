@@ -61,7 +61,7 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 logger = logging.getLogger("mcp_trio")
 
-Open: TypeAlias = Callable[[], Awaitable[Channel]]
+OpenConnection: TypeAlias = Callable[[], Awaitable[Channel]]
 """Opens a connection to the server, or raises `ConnectionLost`."""
 
 
@@ -152,7 +152,7 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
         cause: The reason to record for sessions that close now.
     """
 
-    open: Open
+    open: OpenConnection
     forwarder: type[ConnectionForwarder] = ConnectionForwarder
     start: Callable[[], MessageJournal]
     cause: Cause = attrs.field(default="closed", init=False)
@@ -416,8 +416,12 @@ def bridge_application(
                 limits.http, sessions_max=_PROCESSES_MAX, connections_max=connections_max
             ),
         )
-    opening = partial(upstream.open, limits)
-    return BridgeApplication(open=opening, forwarder=upstream.forwarder, start=start, limits=limits)
+    return BridgeApplication(
+        open=partial(upstream.open, limits),
+        forwarder=upstream.forwarder,
+        start=start,
+        limits=limits,
+    )
 
 
 async def serve_bridge(

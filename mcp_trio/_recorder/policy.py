@@ -368,18 +368,17 @@ class PolicyRun:
         """Return the recorder of a session that begins; `start` is a partial `open_recorder`."""
         reasons = Counter[str]([RATE_REASON] if choice is Choice.KEEP else ())
 
-        def make(path: Path, open_sink: OpenSink) -> MakeRecorder:
+        def make(path: Path, open_sink: OpenSink, *, is_lost: bool = False) -> MakeRecorder:
             return partial(PolicyRecorder, self, path, open_sink, reasons, is_lost=is_lost)
 
-        is_lost = False
         try:
             return start(self._options, make=make)
         except Exception as error:  # of a function that the redaction calls
             self.policy.status.report(
                 f"cannot record a session: redaction failed: {type(error).__name__}"
             )
-            is_lost = True
-            return start(attrs.evolve(self._options, redaction=None), make=make)
+            unredacted = attrs.evolve(self._options, redaction=None)  # nothing will be written
+            return start(unredacted, make=partial(make, is_lost=True))
 
     def sole_recording(self) -> SoleSessionRecording | None:
         """Return the recording of a session and of its lifespan; None if it is not recorded."""
@@ -462,7 +461,7 @@ class PolicyRecorder(Recorder):
         self._path = path
         self._open_sink = open_sink
         self._later_redactor = redactor
-        self._users_observe = observe
+        self._observer = observe
         self._calls = CallTracker("server")
         self._principals: set[str] = set()
         self._is_held = True
@@ -533,24 +532,19 @@ class PolicyRecorder(Recorder):
 
     def _watch(self, record: Record) -> None:
         """Look for reasons to keep the session in a record."""
-        if self._users_observe is not None:
-            self._users_observe(record)
+        if self._observer is not None:
+            self._observer(record)
+        policy = self._run.policy
         if record.kind == "in":
-            self._watch_sender(record)
+            if self._run.headers and (reason := self._run.reason_at_header()):
+                self.reasons[reason] += 1
+            principal = (record.envelope or {}).get("principal", "")
+            if principal in policy.principals and principal not in self._principals:
+                self._principals.add(principal)
+                if policy.chance() < policy.principals[principal]:
+                    self.reasons[f"principal {principal}"] += 1
         for call in self._calls.add(record):
             self.reasons.update(self._run.reasons_at_call(call))
-
-    def _watch_sender(self, record: Record) -> None:
-        policy = self._run.policy
-        if self._run.headers and (reason := self._run.reason_at_header()):
-            self.reasons[reason] += 1
-        if not policy.principals or record.envelope is None:
-            return
-        principal = record.envelope.get("principal", "")
-        if principal in policy.principals and principal not in self._principals:
-            self._principals.add(principal)
-            if policy.chance() < policy.principals[principal]:
-                self.reasons[f"principal {principal}"] += 1
 
     def _write_held(self, *, is_last: bool = True) -> None:
         """Redact the held records, create the file and write them.

@@ -207,14 +207,14 @@ class Recorder:
         value: dict[str, Any] = {"transport": transport}
         if lifespan is not None:
             value["lifespan"] = lifespan
-        return self._begin(SESSION_MARK, value, has_channel=not is_sole)
+        return self._begin_channel(SESSION_MARK, value, has_channel=not is_sole)
 
     def begin_lifespan(self) -> int:
         """Record by a mark that a lifespan begins; return its channel, 0 for the first."""
         self._lifespans += 1
-        return self._begin(LIFESPAN_MARK, None, has_channel=self._lifespans > 1)
+        return self._begin_channel(LIFESPAN_MARK, None, has_channel=self._lifespans > 1)
 
-    def _begin(self, name: str, value: Any, *, has_channel: bool) -> int:
+    def _begin_channel(self, name: str, value: Any, *, has_channel: bool) -> int:
         self._channels += has_channel
         channel = self._channels if has_channel else 0
         self._open += 1

@@ -332,7 +332,7 @@ def shorten(
 
 
 @attrs.define(eq=False, repr=False)
-class _Event:
+class _PossibleEvent:
     """Something that may happen: a lane goes on, an effect ends, a response arrives.
 
     Attributes:
@@ -380,8 +380,8 @@ class Scheduler:
     is_over: bool = attrs.field(default=False, init=False)
     problem: str = attrs.field(default="", init=False)
     _session: "Session" = attrs.field(init=False)
-    _ready: dict[str, _Event] = attrs.field(factory=dict[str, _Event], init=False)
-    _running: dict[str, _Event] = attrs.field(factory=dict[str, _Event], init=False)
+    _ready: dict[str, _PossibleEvent] = attrs.field(factory=dict[str, _PossibleEvent], init=False)
+    _running: dict[str, _PossibleEvent] = attrs.field(factory=dict[str, _PossibleEvent], init=False)
     _inputs: list[Input] = attrs.field(init=False)
     _input_batch: int = attrs.field(default=0, init=False)
     _answers: Counter[str] = attrs.field(factory=Counter[str], init=False)
@@ -450,7 +450,7 @@ class Scheduler:
 
     # Decisions.
 
-    def _options(self, end: float) -> list[_Event]:
+    def _options(self, end: float) -> list[_PossibleEvent]:
         """Return what can happen next."""
 
         def expire() -> None:
@@ -477,7 +477,7 @@ class Scheduler:
         latest = min((event.latest for event in self._running.values()), default=math.inf)
         arriving = self._inputs[-1] if self._inputs else None
         if arriving and not self._missing(self.trace.responses[: arriving.responses_before]):
-            arrives = _Event(
+            arrives = _PossibleEvent(
                 f"message {next(iter(arriving.messages))} arrives",
                 functools.partial(self._deliver, arriving),
                 self._input_batch,
@@ -493,7 +493,7 @@ class Scheduler:
         rank = self.trace.index_at((deadline - begin) * NS_PER_SECOND) - 0.5
         is_default = not self._has_begun and rank <= min((each.rank for each in options), default=0)
         if deadline <= min(latest, end) and (not self._ready or is_default):
-            options.append(_Event(TIME_PASSES, expire, self._batch, rank))
+            options.append(_PossibleEvent(TIME_PASSES, expire, self._batch, rank))
         return options
 
     def _deliver(self, arriving: Input) -> None:
@@ -541,7 +541,7 @@ class Scheduler:
     ) -> None:
         # The first step of a handler may be taken by the task that reads its request.
         is_new_handler = not self._turns[lane] and lane == request_lane_name(lane)
-        self._ready[lane] = _Event(
+        self._ready[lane] = _PossibleEvent(
             f"{lane} goes on",
             functools.partial(self.go_on, lane),
             self._batch if is_new_handler else self._wake_batch,
@@ -603,7 +603,7 @@ class Scheduler:
         if rank < _UNRECORDED_RANK and (is_cancelled or self.trace.opening.clock == "tick"):
             # The effect had ended when the turn of the event loop began.
             rank = self.trace.index_at(self.trace.times_ns[int(rank)]) - 0.5
-        event = _Event(
+        event = _PossibleEvent(
             f"{lane}: {effect} ends",
             end,
             self._wake_batch,
@@ -646,7 +646,7 @@ class Scheduler:
         happens = "reports progress" if others else "is answered"
         option = f"{lane}: {request.method} {happens}"
         latest = trio.current_time() + self._duration_seconds
-        self._running[option] = _Event(
+        self._running[option] = _PossibleEvent(
             option, deliver, self._wake_batch, first.index, latest=latest
         )
 
