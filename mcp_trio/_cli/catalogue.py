@@ -21,8 +21,9 @@ from mcp_trio._cli.output import (
 if TYPE_CHECKING:
     from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, ReadJob, ReadRecording
 
-_PARALLEL_MIN: Final = 1000
-_CHUNK: Final = 50
+# Fewer recordings are read faster by one process.
+_PARALLEL_RECORDINGS_MIN: Final = 1000
+_RECORDINGS_PER_TASK: Final = 50
 
 _QUERY_HELP: Final = """\b
 QUERY is a list of terms, all of which match; terms with the same key are alternatives.
@@ -60,7 +61,7 @@ def update_catalogue(
         to_read = list(found)
         processes = os.cpu_count() or 1 if jobs is None else jobs
         with counting_bar("reading recordings", len(to_read)) as advance:
-            if processes == 1 or len(to_read) < _PARALLEL_MIN:
+            if processes == 1 or len(to_read) < _PARALLEL_RECORDINGS_MIN:
                 indexed = read_jobs(to_read)
             else:
                 indexed = _in_processes(to_read, processes)
@@ -83,7 +84,7 @@ def _in_processes(jobs: "list[ReadJob]", processes: int) -> "Iterator[ReadRecord
     # A process that is forked from one with threads may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        yield from pool.map(read_job, jobs, chunksize=_CHUNK)
+        yield from pool.map(read_job, jobs, chunksize=_RECORDINGS_PER_TASK)
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""`mcp-trio completion` prints a shell's completion script; and what arguments complete to."""
+"""`mcp-trio completion` prints a shell's completion script; functions that complete arguments."""
 
 import os
 from collections.abc import Iterator

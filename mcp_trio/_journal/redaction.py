@@ -267,7 +267,7 @@ class Zones:
         """Return the last names of all paths; a record without them is not affected by a path."""
         return frozenset(steps[-1] for each in self._paths.values() for steps in each)
 
-    def of(self, kind: str, body: bytes) -> Zone:
+    def zone_of(self, kind: str, body: bytes) -> Zone:
         """Return the zone of a record's body."""
         zone_key = _ZoneKey()
         if kind in _KEYED_KINDS:
@@ -518,7 +518,7 @@ class _JsonRedactor:
             container.next_zone = zone
             container.has_value |= name in VALUE_MEMBERS
             if container.zone.has_free_names and not self._redactor.names.is_listed(name):
-                self._put(match, name, self._redactor.search_text(name))
+                self._replace_string(match, name, self._redactor.search_text(name))
         elif what == _VALUE:
             value = _decoded(match[_VALUE])
             rule = container.take_zone().rule
@@ -533,9 +533,11 @@ class _JsonRedactor:
                     self.found_late.add(container.start)
             container.is_pair = False
             if rule is Rule.HIDE:
-                self._put(match, value, self._redactor.hide_text(value, container.key or IN_ARRAY))
+                self._replace_string(
+                    match, value, self._redactor.hide_text(value, container.key or IN_ARRAY)
+                )
             elif rule is Rule.SEARCH:
-                self._put(match, value, self._redactor.search_text(value))
+                self._replace_string(match, value, self._redactor.search_text(value))
         else:
             rule = container.take_zone().rule
             if rule is Rule.HIDE:
@@ -549,7 +551,7 @@ class _JsonRedactor:
         """Return the redacted text, after all tokens."""
         return "".join((*self._pieces, self._text[self._copied :]))
 
-    def _put(self, match: re.Match[str], before: str, after: str) -> None:
+    def _replace_string(self, match: re.Match[str], before: str, after: str) -> None:
         if before != after:
             is_in_ascii = match[_VALUE].isascii() and not before.isascii()
             encoded = json.dumps(after) if is_in_ascii else msgspec.json.encode(after).decode()
@@ -784,7 +786,7 @@ class Redactor:
         self._found = self._known.found_in(body)
         if not self._found and not self._prefilter.finds_names(body):
             return body
-        zone = self._zones.of(kind, body)
+        zone = self._zones.zone_of(kind, body)
         if zone.rule is Rule.LEAVE:
             return body
         text = body.decode()
@@ -818,7 +820,7 @@ class Redactor:
         pattern = re.compile(rf"(?<![^\W_])(?:{values})(?![^\W_])")
         is_batch = kind in MESSAGE_KINDS and body.startswith(b"[")
         for message in messages_in(body) if is_batch else [body]:
-            zone = self._zones.of(kind, message)
+            zone = self._zones.zone_of(kind, message)
             for path, text in self._searched(msgspec.json.decode(message), zone, "$"):
                 yield from ((path, match[0]) for match in pattern.finditer(text))
 

@@ -63,8 +63,9 @@ DEFAULT_SECRET_NAMES: Final = frozenset(
 _NAMES_REMEMBERED_MAX: Final = 4096
 _NAME_CHARS_MAX: Final = 128
 
+# A word by its capitals, as in `apiKey`; and a run of letters, whatever their case.
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
-_PIECE: Final = re.compile(r"[^\W\d_]+")
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
 
 # Words and separators. A value often has other characters.
 _NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
@@ -73,7 +74,7 @@ _NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
 NAME_MEMBERS: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
 VALUE_MEMBERS: Final = frozenset({"value", "Value"})
 
-# Words after a secret name that do not change its meaning.
+# Words that may follow a secret name: a `password_hash` is as secret as a password.
 _NEUTRAL: Final = frozenset(
     {"base", "confirmation", "encoded", "hash", "header", "hex", "pem", "plain", "raw", "repeat"}
     | {"string", "text", "value"}
@@ -82,8 +83,8 @@ _NEUTRAL: Final = frozenset(
 # A name of this length is unlikely to end another word by chance.
 _ENDING_CHARS_MIN: Final = 6
 
-# A name in the protocol that is no secret.
-_NO_SECRET: Final = ("progress", "token")
+# `progressToken` of the protocol ends like a secret name, and is no secret.
+_PROGRESS_TOKEN: Final = ("progress", "token")
 
 
 class SecretNames:
@@ -117,9 +118,9 @@ class SecretNames:
 
     def _covers_uncached(self, name: str) -> bool:
         words = _words(name)
-        if words == _NO_SECRET:
+        if words == _PROGRESS_TOKEN:
             return False
-        last = "".join(_PIECE.findall(name)[-1:]).lower()
+        last = "".join(_LETTERS.findall(name)[-1:]).lower()
         if last in self._joined or last.endswith(self._long):
             return True
         while words[1:] and words[-1] in _NEUTRAL and words not in self._endings:

@@ -56,7 +56,7 @@ _SHAPE_MARKERS: Final = (
 _SHAPED_CHARS_MIN: Final = 15
 
 
-def shaped(text: str) -> Iterator[tuple[str, int, int]]:
+def secret_shapes(text: str) -> Iterator[tuple[str, int, int]]:
     """Yield the kind, begin and end of each value in a text that has the shape of a secret."""
     if len(text) < _SHAPED_CHARS_MIN or not any(marker in text for marker in _SHAPE_MARKERS):
         return
@@ -191,7 +191,7 @@ def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
     for marker, pattern in _OTHER_PATTERNS.items():
         if marker in text:
             yield from (match.span("secret") for match in pattern.finditer(text))
-    yield from ((begin, end) for _, begin, end in shaped(text))
+    yield from ((begin, end) for _, begin, end in secret_shapes(text))
 
 
 def _joined(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
@@ -270,7 +270,7 @@ def likely_secrets(body: bytes) -> list[LikelySecret]:
 
 def _found(path: str, name: str, text: str) -> dict[str, str]:
     """Return the values found in a text, each with the first reason."""
-    found = {text[begin:end]: kind for kind, begin, end in shaped(text)}
+    found = {text[begin:end]: kind for kind, begin, end in secret_shapes(text)}
 
     def note(value: str) -> str:
         found.setdefault(value, "secret name")

@@ -196,11 +196,11 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
         self.cause = cause
 
 
-Kind: TypeAlias = Literal["stdio", "http", "websocket", "unix", "tcp"]
+DownstreamKind: TypeAlias = Literal["stdio", "http", "websocket", "unix", "tcp"]
 
 # The maximum number of sessions if each has a process.
 _PROCESSES_MAX: Final = 100
-_INHERITING: Final = ProcessOptions(inherit_env=True, stderr="inherit")
+_WITH_ENVIRONMENT: Final = ProcessOptions(inherit_env=True, stderr="inherit")
 
 
 class Downstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +213,7 @@ class Downstream(msgspec.Struct, frozen=True, kw_only=True):
         is_open: Whether a TCP listener accepts clients from other machines.
     """
 
-    kind: Kind = "stdio"
+    kind: DownstreamKind = "stdio"
     listen: ListenOptions = msgspec.field(default_factory=ListenOptions)
     socket_file: str = ""
     is_open: bool = False
@@ -252,7 +252,7 @@ class Upstream:
         """
         process, web = ProcessOptions(), WebOptions(headers=self.headers or None)
         if not isinstance(self.target, str):
-            process = _INHERITING
+            process = _WITH_ENVIRONMENT
         return (await open_target(self.target, process=process, web=web, limits=limits)).channel
 
 
@@ -280,7 +280,7 @@ def check_server_url(url: str) -> None:
 
 
 # The kind and the default path for each scheme of an address to listen on.
-_DOWNSTREAM_SCHEMES: Final[Mapping[str, tuple[Kind, str]]] = {
+_DOWNSTREAM_SCHEMES: Final[Mapping[str, tuple[DownstreamKind, str]]] = {
     "http": ("http", "/mcp"),
     "ws": ("websocket", "/"),
     "tcp": ("tcp", ""),

@@ -135,7 +135,8 @@ def _forwarded(headers: Iterable[tuple[str, str]], *, replaced: frozenset[str]) 
 # Recordings ---------------------------------------------------------------------------------------
 
 
-_Name: TypeAlias = tuple[str, int | str]
+_IdOrToken: TypeAlias = tuple[str, int | str]
+"""The id of a request, or its progress token, after the word "id" or "token"."""
 
 # How often sessions are checked for expiry within `limits.http.session_idle_seconds`.
 _CHECKS_PER_EXPIRY = 10
@@ -160,22 +161,22 @@ class OpenRecording:
     is_over: bool = False
     exchanges: int = attrs.field(default=0, init=False)
     events: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
-    _open: set[_Name] = attrs.field(factory=set[_Name], init=False)
+    _open: set[_IdOrToken] = attrs.field(factory=set[_IdOrToken], init=False)
     _used_at: float = attrs.field(factory=trio.current_time, init=False)
 
-    def has_room_for(self, names: Collection[_Name]) -> bool:
+    def has_room_for(self, ids: Collection[_IdOrToken]) -> bool:
         """Return whether none of these ids and tokens is in flight in this recording."""
-        return self._open.isdisjoint(names)
+        return self._open.isdisjoint(ids)
 
     @contextmanager
-    def holding(self, names: Collection[_Name]) -> Generator[None]:
+    def holding(self, ids: Collection[_IdOrToken]) -> Generator[None]:
         """Hold these ids and tokens in flight, for the duration of an exchange."""
-        self._open.update(names)
+        self._open.update(ids)
         self.exchanges += 1
         try:
             yield
         finally:
-            self._open.difference_update(names)
+            self._open.difference_update(ids)
             self.exchanges -= 1
             self._used_at = trio.current_time()
 
@@ -208,11 +209,11 @@ class OpenRecordings:
         """
         requests = [each for each in messages if isinstance(each, Request)]
         tokens = (token_of(each.params) for each in requests)
-        ids: list[_Name] = [("id", each.id) for each in requests]
-        names = [*ids, *(("token", token) for token in tokens if token is not None)]
-        recording = self._recording_for(key, messages, names)
+        ids: list[_IdOrToken] = [("id", each.id) for each in requests]
+        ids += (("token", token) for token in tokens if token is not None)
+        recording = self._recording_for(key, messages, ids)
         try:
-            with recording.holding(names):
+            with recording.holding(ids):
                 yield recording
         finally:
             self._close_if_over(recording)
@@ -222,7 +223,7 @@ class OpenRecordings:
         return key in self._sessions
 
     def _recording_for(
-        self, key: str | None, messages: Sequence[Message], names: Collection[_Name]
+        self, key: str | None, messages: Sequence[Message], ids: Collection[_IdOrToken]
     ) -> OpenRecording:
         if key is not None and key in self._sessions:
             return self._sessions[key]
@@ -232,7 +233,7 @@ class OpenRecordings:
         has_room = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
         if is_opening and key is None and has_room and not self._gives_no_ids:
             return self._begin()
-        with_room = (each for each in self._common if each.has_room_for(names))
+        with_room = (each for each in self._common if each.has_room_for(ids))
         found = next(with_room, None)
         if found is None and len(self._common) < self.limits.http.streams_max:
             found = OpenRecording(self.start(), is_common=True)
@@ -244,7 +245,7 @@ class OpenRecordings:
         self._new.add(recording)
         return recording
 
-    def name(self, recording: OpenRecording, key: str) -> OpenRecording:
+    def set_key(self, recording: OpenRecording, key: str) -> OpenRecording:
         """Give a new session its key; return the recording of that session."""
         if recording not in self._new:  # the exchange went to a common recording, or has its own
             recording = self._begin()
@@ -256,7 +257,7 @@ class OpenRecordings:
             self.end(replaced)
         return recording
 
-    def share_if_nameless(self, recording: OpenRecording) -> None:
+    def make_common_if_without_id(self, recording: OpenRecording) -> None:
         """After a handshake without a session id, make the recording a common one.
 
         The requests that follow have no session id either.
@@ -418,7 +419,7 @@ class ProxiedExchange:
             and response.is_success
             and any(each.method == INITIALIZE for each in self._open.values())
         ):
-            self.recording = self.recordings.name(self.recording, session_id)
+            self.recording = self.recordings.set_key(self.recording, session_id)
 
         try:
             if is_event_stream(response):
@@ -522,7 +523,7 @@ class ProxiedExchange:
                 if url is None:
                     continue
                 key = url.raw_path
-                self._sse_session = self.recording = self.recordings.name(
+                self._sse_session = self.recording = self.recordings.set_key(
                     self.recording, key.decode()
                 )
                 if event.data.startswith(b"http"):
@@ -555,7 +556,7 @@ class ProxiedExchange:
         for message in self.recording.journal.record("out", encoded):
             if isinstance(message, Response | ErrorResponse) and message.id is not None:
                 self._open.pop(message.id, None)
-        self.recordings.share_if_nameless(self.recording)
+        self.recordings.make_common_if_without_id(self.recording)
         self.recording.journal.flush()
 
 

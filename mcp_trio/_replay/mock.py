@@ -1,4 +1,4 @@
-"""Mock servers: a recorded server, played for live clients.
+"""Mock servers, which respond to live clients as a recorded server did.
 
 A mock responds to a request as the recorded server responded to the same request. The messages that
 the recorded server sent because of that request (see `Conversation`) come with it, in their order:

@@ -6,8 +6,9 @@ Record one:
 
     python -m mcp_trio.examples.ticket_desk lucky.mcprec.jsonl
 
-Run the same requests under a hundred other schedules; then the shortest schedule that goes wrong
-again, at both desks. The second one serves one buyer at a time:
+A sweep runs the same requests under a hundred other schedules, and writes the shortest schedule
+that goes wrong to a file. A replay repeats that schedule at the same desk, and then at a desk that
+serves one buyer at a time, where nothing goes wrong:
 
     mcp-trio sweep lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:desk
     mcp-trio replay lucky.mcprec.jsonl mcp_trio.examples.ticket_desk:desk \
