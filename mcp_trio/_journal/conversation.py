@@ -364,7 +364,10 @@ def conversation(records: Iterable[Record], *, channel: int | None = None) -> Co
             f"the recording holds {len(channels)} sessions: choose one of the channels {numbers}"
         )
     if channel is not None and channel not in channels:
-        raise RecordingError(f"the recording has no messages on channel {channel}")
+        numbers = ", ".join(map(str, channels)) or "none"
+        raise RecordingError(
+            f"the recording has no messages on channel {channel}; channels with messages: {numbers}"
+        )
     builder = _ConversationBuilder(role=opening.role)
     for record in exchanged:
         if channel is None or record.channel == channel:

@@ -156,7 +156,9 @@ def decode_schedule(data: bytes) -> Schedule:
     try:
         return msgspec.json.decode(data, type=Schedule)
     except ValueError as error:
-        raise RecordingError(f"this is no schedule of a sweep: {error}") from None
+        raise RecordingError(
+            f"this is no schedule of a sweep: {error}; `mcp-trio sweep` writes one"
+        ) from None
 
 
 def deviations_of(decisions: Sequence[Decision]) -> tuple[Deviation, ...]:
@@ -503,7 +505,7 @@ class Scheduler:
             self._session.take(message)
 
     def _begin_to_read(self, index: int) -> None:
-        """Decide to which batch the lanes belong that a message wakes.
+        """Choose the batch of the lanes that a message wakes.
 
         A task reads the message, and is part of a batch itself. Messages that arrive one after the
         other are read at once. If none of the batch's lanes has gone on yet, the message may still

@@ -173,7 +173,7 @@ def test_a_session_is_chosen_by_its_channel(invoke, write, some):
     shown = invoke("replay", path, "--inputs", some, "--channel", "3")
     assert (shown.exit_code, shown.stderr.splitlines()[-1]) == (
         2,
-        f"{path}: the recording has no messages on channel 3",
+        f"{path}: the recording has no messages on channel 3; channels with messages: 0",
     )
 
 
