@@ -171,9 +171,12 @@ class FolderMaintenance:
             if not is_over and started >= oldest:
                 continue
             job = job_of(self.folder, self.folder / file)
-            for name in reversed(job.files if job is not None else ()):
-                with suppress(OSError):
-                    (self.folder / name).unlink()
+            try:
+                for name in reversed(job.files if job is not None else ()):
+                    (self.folder / name).unlink(missing_ok=True)
+            except OSError as error:  # the limit is kept by removing another recording
+                policy.status.report(f"cannot remove {self.folder / file}: {error.strerror}")
+                continue
             removed.append(file)
             number, size, free = number - 1, size - bytes_, free + bytes_
             policy.status.removed += 1

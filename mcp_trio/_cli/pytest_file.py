@@ -12,6 +12,7 @@ from mcp_trio._cli.completion import complete_recordings, complete_targets
 from mcp_trio._cli.options import (
     check_overwrites_nothing,
     errors_naming,
+    is_same_recording,
     overwrite_option,
     segments_of,
 )
@@ -54,7 +55,7 @@ Examples:
 )
 @overwrite_option
 def test_command(file: str, target: str, output: str | None, *, overwrite: bool) -> None:
-    """Write a pytest file that replays the recording FILE against TARGET, and copy FILE to it."""
+    """Write a pytest file that replays a copy of the recording FILE against TARGET."""
     from mcp_trio._catalogue.summary import summarize
     from mcp_trio._recorder.files import open_recording
 
@@ -69,7 +70,9 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
     title = re.sub(r"\W+", "_", Path(file).name.partition(".mcprec")[0]).strip("_").lower()
     test = Path(output or f"tests/test_{title}.py")
     recordings = test.parent / "recordings"
-    copies = {name: recordings / Path(name).name for name in segments_of(file)}
+    copies = {each: recordings / Path(each).name for each in segments_of(file)}
+    if is_same_recording(os.fspath(recordings / Path(file).name), file):  # it is there already
+        copies = {}
     for path in (test, *copies.values()):
         check_overwrites_nothing(os.fspath(path), overwrite=overwrite)
     tools = sorted({call.name or call.method for call in summary.calls})

@@ -1,7 +1,9 @@
 """The background task of a policy compresses, catalogues and removes recordings."""
 
+import errno
 import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import trio
@@ -80,6 +82,24 @@ def test_recordings_with_errors_are_removed_last(folder, options, left):
     assert [row.file for row in found(folder)] == [names[number] for number in left]
     assert maintenance.policy_run.policy.status.removed == 4 - len(left)
     assert rows == []
+
+
+def test_another_recording_is_removed_in_place_of_one_that_cannot_be(folder, monkeypatch):
+    unlink = Path.unlink
+
+    def fail(path, **options):
+        if path.name == first:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        unlink(path, **options)
+
+    first = files(folder)[0]
+    monkeypatch.setattr(Path, "unlink", fail)
+    maintenance = keeper_of(folder, keep_count_max=3, compress=False)
+    maintenance.tidy()
+    assert first in files(folder)
+    assert len(files(folder)) == 3
+    status = maintenance.policy_run.policy.status
+    assert (status.removed, status.problem.endswith(f"{first}: Permission denied")) == (1, True)
 
 
 def test_old_recordings_are_removed_with_and_without_errors(folder):

@@ -153,3 +153,15 @@ def test_a_test_never_replaces_a_file_unless_asked(invoke, shop):
     assert invoke("test", str(path), "shop:server", "--overwrite").exit_code == 0
     assert invoke("test", str(path), "my-shop.py").exit_code == 2
     assert invoke("test", "shop.py", "shop.py").exit_code == 2
+
+
+def test_a_recording_that_lies_beside_its_test_already_stays_there(invoke, shop):
+    path = sale(shop)
+    kept = shop / "tests" / "recordings" / path.name
+    kept.parent.mkdir(parents=True)
+    path.rename(kept)
+    before = kept.read_bytes()
+    for options in ((), ("--overwrite",)):
+        shown = invoke("test", str(kept), "shop.py", "-o", "tests/test_sale.py", *options)
+        assert shown.exit_code == 0, shown.output
+    assert kept.read_bytes() == before

@@ -170,7 +170,9 @@ def test_of_several_sessions_one_is_chosen():
         records.append(encoder.record("in", body, 1, channel=channel))
     with pytest.raises(RecordingError, match="2 sessions: choose one of the channels 1, 2"):
         conversation(records)
-    with pytest.raises(RecordingError, match="no messages on channel 3; channels with messages: 1, 2"):
+    with pytest.raises(
+        RecordingError, match="no messages on channel 3; channels with messages: 1, 2"
+    ):
         conversation(records, channel=3)
     assert len(conversation(records, channel=2).messages) == 2
 
