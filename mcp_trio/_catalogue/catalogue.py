@@ -112,7 +112,7 @@ _BATCH: Final = 500
 _TEXT_CHARS_MAX: Final = 10_000
 
 
-class FoundFile(NamedTuple):
+class RecordingFiles(NamedTuple):
     """A recording in a folder: its files in order, their bytes, and when they last changed."""
 
     files: tuple[str, ...]
@@ -221,7 +221,7 @@ class Catalogue:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder: Path = Path(folder)
         if not self.folder.is_dir():
-            raise RecordingError(f"{folder} is no folder of recordings")
+            raise RecordingError(f"{folder} is no folder: name the folder of the recordings")
         self._path = self.folder / CATALOGUE
         try:
             self._database = self._opened()
@@ -606,7 +606,7 @@ def is_being_written(name: str) -> bool:
         os.close(descriptor)
 
 
-def recordings_in_folder(folder: Path) -> dict[str, FoundFile]:
+def recordings_in_folder(folder: Path) -> dict[str, RecordingFiles]:
     """Return the recordings in a folder and its folders, by first file, relative to the folder."""
     files: dict[str, tuple[int, int]] = {}
     for root, _, names in os.walk(folder):
@@ -623,7 +623,7 @@ def recordings_in_folder(folder: Path) -> dict[str, FoundFile]:
         first, number = segment_of(file)
         segments[first if first in files else file].append((number, file))
     return {
-        first: FoundFile(
+        first: RecordingFiles(
             tuple(file for _, file in sorted(each)),
             sum(files[file][0] for _, file in each),
             max(files[file][1] for _, file in each),

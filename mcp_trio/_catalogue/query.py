@@ -155,7 +155,10 @@ def parse_query(query: str) -> Condition:
     while position < len(query.rstrip()):
         match = _TERM.match(query, position)
         if match is None:
-            raise ValueError(f"cannot read the query at {query[position:].strip()!r}")
+            raise ValueError(
+                f"cannot read the query at {query[position:].strip()!r}: write key:value, with"
+                " quotes around a value that has spaces"
+            )
         position = match.end()
         key, value = match[2] or "text", match[3]
         if value.startswith('"'):

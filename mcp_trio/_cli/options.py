@@ -580,5 +580,7 @@ def read_key(file: str) -> bytes:
     except OSError as error:
         raise click.BadParameter(f"cannot read the key {file}: {error.strerror}") from error
     if len(key) < _KEY_BYTES_MIN:
-        raise click.BadParameter(f"the key in {file} has less than {_KEY_BYTES_MIN} bytes")
+        raise click.BadParameter(
+            f"the key in {file} has less than {_KEY_BYTES_MIN} bytes: use a longer random text"
+        )
     return key

@@ -500,7 +500,7 @@ def export_command(
             echo_json(line)
     else:
         if is_same_recording(output, file):
-            raise click.BadParameter("OUT is the recording itself")
+            raise click.BadParameter("OUT is the recording itself: name another file")
         check_overwrites_nothing(output, overwrite=overwrite)
         first = list(islice(lines, 1))  # if FILE is not a recording, this raises before OUT exists
         try:

@@ -233,7 +233,10 @@ def _intact_records(file: str) -> "list[Record]":
         elif item.kind == "torn":
             echo_error(f"left out: line {item.line}: {item.text}")
         else:
-            raise RecordingError(f"line {item.line}: {item.kind}: {item.text}")
+            raise RecordingError(
+                f"line {item.line}: {item.kind}: {item.text}; a damaged recording cannot be"
+                " redacted"
+            )
     return records
 
 

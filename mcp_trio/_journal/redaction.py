@@ -260,7 +260,8 @@ class Zones:
                 reached = [functools.reduce(Zone.member, steps, zone) for zone in zones]
                 if all(zone.rule is Rule.LEAVE for zone in reached):
                     raise ValueError(
-                        f"cannot redact {'.'.join(steps)}: the protocol defines this member"
+                        f"cannot redact {'.'.join(steps)}: the protocol defines this member, so"
+                        " that its value is no secret; leave out this path"
                     )
 
     def last_names(self) -> frozenset[str]:
@@ -946,7 +947,9 @@ def redactor_for_replay(
     except ValueError as error:
         raise RecordingError(f"cannot read the redaction in the `open` record: {error}") from error
     if key is not None and redactor.manifest()["key"] != decoded.key:
-        raise RecordingError("the recording was redacted with another key")
+        raise RecordingError(
+            "the recording was redacted with another key: pass that key, or replay without one"
+        )
     redactor.adopt(decoded.tokens, records)
     return redactor
 

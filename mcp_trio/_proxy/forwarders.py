@@ -217,7 +217,7 @@ class ConnectionForwarder:
             await self._fail(item.id, str(item.error))
         elif isinstance(item, Oversized):
             self.journal.record_oversized("out", item)
-            await self._drop(item)
+            await self._fail_oversized(item)
         else:
             self.journal.counts["out_bytes"] += len(item)
             messages = self.journal.record("out", item)
@@ -226,9 +226,9 @@ class ConnectionForwarder:
                 if isinstance(message, Response | ErrorResponse):
                     self._forget_request(message.id)
 
-    async def _drop(self, item: Oversized) -> None:
+    async def _fail_oversized(self, item: Oversized) -> None:
         """Fail the request whose response is too large to be forwarded."""
-        text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
+        text = f"a response over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         request_id = oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), self._waiting)
         if request_id in self._open:
             await self._fail(request_id, text)
@@ -284,7 +284,7 @@ class HttpForwarder(ConnectionForwarder):
             text = f"an unfinished request has the same id: {request.id!r}"
             await self._answer(request.id, INVALID_REQUEST, text)
         elif len(self._open) >= self.limits.requests.queued_max:
-            text = "too many requests wait for answers (limits.requests.queued_max)"
+            text = "too many requests wait for responses (limits.requests.queued_max)"
             await self._answer(request.id, SERVER_BUSY, text)
         else:
             self._note(request)
@@ -295,7 +295,7 @@ class HttpForwarder(ConnectionForwarder):
                     while request.id in self._open:
                         await self._open_changed.park()
 
-    async def _drop(self, item: Oversized) -> None:
+    async def _fail_oversized(self, item: Oversized) -> None:
         """Do nothing: the HTTP channel itself reports the request as lost."""
 
 
@@ -433,15 +433,15 @@ class UpstreamConnection:
         while items := await self.server.receive():
             for item in items:
                 if isinstance(item, Oversized):
-                    self._drop(item)
+                    self._fail_oversized(item)
                 else:
                     assert isinstance(item, bytes)
                     await self._pass_response(item)
         raise ConnectionLost(_CONNECTION_CLOSED)
 
-    def _drop(self, item: Oversized) -> None:
+    def _fail_oversized(self, item: Oversized) -> None:
         self.journal.record_oversized("out", item)
-        text = f"an answer over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
+        text = f"a response over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
         self._fail(oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), waiting), text)
 
@@ -462,7 +462,7 @@ class UpstreamConnection:
                 self.journal.flush()
                 await self._send(answer)
             elif isinstance(message, Malformed):
-                self._fail(response_id_of(message), f"an answer that is {message.message}")
+                self._fail(response_id_of(message), f"a response that is {message.message}")
             elif isinstance(message, Response | ErrorResponse):
                 request = self._forget(message.id)
                 is_handshake = request is not None and request.method == INITIALIZE

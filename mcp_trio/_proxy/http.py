@@ -404,7 +404,7 @@ class ProxiedExchange:
             headers = self._response_headers(response)
         except ValueError as error:
             await self._reject(
-                f"{self.endpoint_client.name} sent an answer that is not valid HTTP: {error}"
+                f"{self.endpoint_client.name} sent a response that is not valid HTTP: {error}"
             )
             return
 

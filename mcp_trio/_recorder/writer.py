@@ -894,7 +894,10 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
 def _check_room(target: str, *, overwrite: bool) -> None:
     """Check that no later segment will replace a file, unless it is a segment and `overwrite`."""
     if Path(target).exists() and not Path(target).is_file():
-        raise RecordingError(f"cannot record to {target} in segments: it is not a regular file")
+        raise RecordingError(
+            f"cannot record to {target} in segments: it is not a regular file; leave out"
+            " segment_bytes_max and segment_seconds_max"
+        )
     for name in later_names(target):
         if not overwrite and Path(name).stat().st_size:
             raise RecordingError(

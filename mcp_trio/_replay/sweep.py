@@ -173,9 +173,9 @@ class SweepOptions:
 
     def __attrs_post_init__(self) -> None:
         if self.schedules < 1:
-            raise ValueError("schedules must be at least 1")
+            raise ValueError(f"schedules must be at least 1, not {self.schedules}")
         if self.bound < 1:
-            raise ValueError("the bound of pct must be at least 1")
+            raise ValueError(f"the bound of pct must be at least 1, not {self.bound}")
         if self.strategy not in get_args(Strategy):
             names = ", ".join(get_args(Strategy))
             raise ValueError(f"unknown strategy {self.strategy!r}: one of {names}")

@@ -376,7 +376,10 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
     """
     trace = load_trace(path, purpose="a sweep", runs_lifespans=False)
     if any(record.channel for record in trace.journal):
-        raise RecordingError("a sweep takes a recording of one session; this one holds several")
+        raise RecordingError(
+            "a sweep takes a recording of one session, and this one holds several: record to a"
+            " folder, in which each session gets a file of its own"
+        )
     redaction, journal = trace.opening.redaction, trace.journal
     swept = SweepTrace(
         opening=trace.opening,

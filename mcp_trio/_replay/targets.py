@@ -74,7 +74,10 @@ def import_server(target: str) -> Server:
     }
     distinct = [each for each in distinct if id(each) not in mounted]
     if not distinct:
-        raise TargetError(f"{target} defines no Server at its top level")
+        raise TargetError(
+            f"{target} defines no Server at its top level; name a function that makes one with"
+            f" {target}:function"
+        )
     if len(distinct) > 1:
         raise TargetError(
             f"{target} defines {len(distinct)} servers; choose one with {target}:object; {choices}"

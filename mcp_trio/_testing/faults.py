@@ -257,7 +257,7 @@ class FaultyChannel:
             if ready:
                 return ready
             if self._arrived:
-                await self._wait_for(self._arrived[0])
+                await self._wait_until_due(self._arrived[0])
             elif self._is_to_be_cut:
                 await self._cut()
             elif self._has_ended:
@@ -278,9 +278,9 @@ class FaultyChannel:
                     self._release_overtaken()
                 for message in received:
                     if not self._is_to_be_cut:
-                        self._arrive(message)
+                        self._add_arrived(message)
 
-    async def _wait_for(self, late: _Arrived) -> None:
+    async def _wait_until_due(self, late: _Arrived) -> None:
         # The delay begins at the first wait: a receive after a cancelled one waits no longer.
         late.due = late.due or trio.current_time() + late.seconds
         await self._pause_until(late.due)
@@ -296,7 +296,7 @@ class FaultyChannel:
         self._has_ended = not received
         return received
 
-    def _arrive(self, message: Received) -> None:
+    def _add_arrived(self, message: Received) -> None:
         fault = self._in.next_message_fault()
         kind = None if fault is None else fault.kind
         if kind == "cut":

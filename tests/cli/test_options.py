@@ -125,7 +125,10 @@ def test_a_mounted_server_need_not_be_left_out(folder):
 
 @pytest.mark.usefixtures("folder")
 def test_a_module_without_a_server_is_rejected():
-    assert rejection("first") == "first defines no Server at its top level"
+    assert rejection("first") == (
+        "first defines no Server at its top level; name a function that makes one with"
+        " first:function"
+    )
 
 
 FACTORIES = """

@@ -958,7 +958,7 @@ async def test_an_answer_that_is_no_message_is_an_error(scene_of, path, recorded
         await trio.testing.wait_all_tasks_blocked()
         await scene.say({"level": "error", "error": "rain"}, {"id": 1, "result": {}})
         (failed,) = await scene.said_to(stream)
-        assert "an answer that is not a message" in failed["error"]["message"]
+        assert "a response that is not a message" in failed["error"]["message"]
     session = recorded(path)
     assert session.counts["malformed"] == 2
     assert session.marks()["lost"]["id"] == 1

@@ -356,7 +356,7 @@ async def test_an_answer_that_no_host_could_give_is_a_502(between, tmp_path, sta
     async with between(answer, tmp_path) as proxy:
         answered = await proxy.ask(STATELESS_CALL)
     assert answered.status == 502
-    assert "sent an answer that is not valid HTTP" in answered.json["error"]["message"]
+    assert "sent a response that is not valid HTTP" in answered.json["error"]["message"]
 
 
 async def test_a_slow_server_is_waited_for(between, tmp_path, files, autojump_clock):
