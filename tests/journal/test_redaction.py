@@ -1294,7 +1294,7 @@ plain = st.text(
         and text == text.strip()
         and text[0] not in "{["
         and not text.isspace()
-        and not NAMES.lists(text)  # a member called so keeps its name, which is no secret
+        and not NAMES.is_listed(text)  # a member called so keeps its name, which is no secret
         and text not in json.dumps(json.loads(result("", structuredContent={})))  # `structure`
     )
 )
