@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 import requirements
 
+pytest_plugins = ["tests.token_search"]
+
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("few", derandomize=True, deadline=None, max_examples=25)

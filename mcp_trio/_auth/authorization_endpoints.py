@@ -201,7 +201,8 @@ KINDS: Final[Mapping[type[Any], str]] = {
 # Requests -----------------------------------------------------------------------------------------
 
 
-class Call(msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False, repr=False)
+class Call:
     """A request to an endpoint.
 
     Attributes:
@@ -934,7 +935,7 @@ class Endpoints:
         asked = msgspec.structs.replace(asked, subject=session.subject, login_id=session.login_id)
         await self._remember_consent(asked, call.now)
         response = await self._with_code(client, asked, call.now)
-        return msgspec.structs.replace(response, headers=[*response.headers, session_cookie])
+        return attrs.evolve(response, headers=[*response.headers, session_cookie])
 
     async def metadata(self, _call: Call) -> HttpResponse:
         """Return the metadata of the authorization server (RFC 8414)."""
@@ -1006,7 +1007,7 @@ def error_response(error: OAuthError, request: HttpRequest) -> HttpResponse:
     if error.code != "invalid_client" or "authorization" not in request.headers:
         return response
     challenge = ("WWW-Authenticate", 'Basic realm="token"')
-    return msgspec.structs.replace(response, headers=[*response.headers, challenge])
+    return attrs.evolve(response, headers=[*response.headers, challenge])
 
 
 def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:

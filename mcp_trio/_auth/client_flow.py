@@ -440,7 +440,8 @@ TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
 # The documents of token and registration endpoints ------------------------------------------------
 
 
-class _TokenResponse(msgspec.Struct, frozen=True):
+@attrs.frozen(repr=False)
+class _TokenResponse:
     """A response of a token endpoint (RFC 6749, section 5.1)."""
 
     access_token: str
@@ -458,7 +459,8 @@ class _ErrorResponse(msgspec.Struct, frozen=True):
     error_description: str | None = None
 
 
-class _RegistrationResponse(msgspec.Struct, frozen=True):
+@attrs.frozen(repr=False)
+class _RegistrationResponse:
     """A registered client (RFC 7591, section 3.2.1)."""
 
     client_id: str

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
+import attrs
 
 from mcp_trio._auth.oauth_clients import OAuthClient, is_loopback_redirect
 from mcp_trio._protocol.http_headers import Headers, HttpRequest
@@ -22,7 +22,8 @@ from mcp_trio._protocol.http_headers import Headers, HttpRequest
 _COOKIE_VALUE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-class HttpResponse(msgspec.Struct, frozen=True):
+@attrs.frozen
+class HttpResponse:
     """A response of the authorization server, or of a login page of its own.
 
     Attributes:
@@ -32,8 +33,8 @@ class HttpResponse(msgspec.Struct, frozen=True):
     """
 
     status: int = 200
-    headers: Headers = ()
-    body: bytes = b""
+    headers: Headers = attrs.field(default=(), repr=False)
+    body: bytes = attrs.field(default=b"", repr=False)
 
 
 _STYLE: Final = """

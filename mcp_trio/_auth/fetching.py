@@ -60,12 +60,13 @@ def check_url(url: str) -> None:
         raise ValueError(f"a user name, or a fragment, is not allowed in {url!r}")
 
 
-class Fetched(msgspec.Struct, frozen=True):
+@attrs.frozen
+class Fetched:
     """A complete response: its status, its headers by names in lower case, and its body."""
 
     status: int
-    headers: Mapping[str, str]
-    body: bytes
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    body: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen(kw_only=True, repr=False)

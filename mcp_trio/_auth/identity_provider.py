@@ -56,7 +56,8 @@ LOGIN_SECONDS: Final = 600.0
 _LEEWAY_SECONDS: Final = 60
 
 
-class PendingLogin(msgspec.Struct, frozen=True, kw_only=True):
+@attrs.frozen(kw_only=True, repr=False)
+class PendingLogin:
     """A login that the user has begun at the provider, by consent on a page of this server.
 
     Attributes:

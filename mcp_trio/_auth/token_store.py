@@ -101,7 +101,8 @@ class MemoryTokenStore:
         return release
 
 
-class _File(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+@attrs.frozen(repr=False)
+class _File:
     """The content of a file, whose own name is a digest of `name`, a server or an issuer."""
 
     name: str

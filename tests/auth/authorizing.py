@@ -12,12 +12,14 @@ import attrs
 
 from mcp_trio._auth.authorization_server import AuthorizationServer
 from mcp_trio._protocol.http_headers import HttpRequest
+from tests.token_search import plant
 
 ISSUER = "https://tools.example"
 RESOURCE = f"{ISSUER}/mcp"
 CALLBACK = "https://app.example/callback"
 VERIFIER = "v" * 43
 CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=")
+SECRETS = ("access_token", "refresh_token", "client_secret")
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -85,6 +87,9 @@ class Site:
         request = HttpRequest.of(method, target, pairs, client=self.address)
         response = await self.server.respond(request, body)
         fields = {name.lower(): value for name, value in response.headers}
+        if response.body[:1] == b"{":
+            issued = json.loads(response.body)
+            plant(*(issued[name] for name in SECRETS if name in issued))
         return Reply(response.status, fields, response.body)
 
     async def post(self, path, form, **headers):

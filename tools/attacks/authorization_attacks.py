@@ -223,8 +223,9 @@ ATTACKS: Final = (
 SEARCHED: Final = (
     "tests/auth",
     "tests/cli/test_auth.py",
-    "tests/server/http/test_authorization.py",
-    "tests/server/http/test_authorization_routes.py",
+    "tests/client",
+    "tests/server/http",
+    "tests/transports/http/test_tls.py",
 )
 
 # JSON Web Tokens, and the tokens and secrets of the servers in tests/auth.
