@@ -20,6 +20,7 @@ import msgspec
 from mcp_trio._catalogue.query import Condition, parse_query
 from mcp_trio._catalogue.summary import Summary, summarize
 from mcp_trio._journal.calls import NO_ERROR_KINDS
+from mcp_trio._recorder.encryption import KeyMissingError, is_encrypted
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
     SUFFIX,
@@ -588,7 +589,14 @@ def read_job(job: ReadJob) -> ReadRecording:
     first, *later = (os.path.join(job.folder, name) for name in job.files)  # noqa: PTH118  fast
     is_open = is_being_written(later[-1] if later else first)
     try:
-        summary = summarize(open_recording(first, later=later), arguments=job.arguments)
+        encrypted = is_encrypted(first)
+        arguments = job.arguments and not encrypted
+        summary = summarize(open_recording(first, later=later), arguments=arguments)
+        if encrypted:  # The catalogue is not encrypted, so texts of messages stay out of it.
+            for call in summary.calls:
+                call.text = ""
+    except KeyMissingError as error:  # It is tried again next time, perhaps with the key.
+        return ReadRecording(job._replace(changed=-1), None, is_open, str(error))
     except RecordingError as error:
         return ReadRecording(job, None, is_open, str(error))
     return ReadRecording(job, summary, is_open, "")

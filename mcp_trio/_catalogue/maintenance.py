@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from mcp_trio._catalogue.catalogue import Catalogue, ReadJob, is_being_written, job_of
+from mcp_trio._recorder.encryption import is_encrypted
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
 from mcp_trio._recorder.policy import PolicyRun
 from mcp_trio._system import try_lock
@@ -138,7 +139,7 @@ class FolderMaintenance:
             if file.endswith(COMPRESSED_SUFFIX) or job is None:
                 continue
             names = [self.folder / name for name in job.files]
-            if is_being_written(os.fspath(names[-1])):
+            if is_being_written(os.fspath(names[-1])) or is_encrypted(names[0]):
                 continue
             # The first file last: a reader looks for segments that are named like it.
             for name in reversed(names):

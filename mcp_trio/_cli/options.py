@@ -484,6 +484,11 @@ overwrite_option: Final = click.option(
 recording_options: Final = combined(
     click.option("--compress", is_flag=True, help="Compress the files in a folder."),
     click.option(
+        "--encrypt",
+        is_flag=True,
+        help="Encrypt the recording with the first key in $MCP_TRIO_RECORDING_KEYS.",
+    ),
+    click.option(
         "--segment-mib",
         type=_POSITIVE,
         metavar="N",
@@ -515,6 +520,7 @@ class RecordingChoices(TypedDict):
     """The values of `recording_options`."""
 
     compress: bool
+    encrypt: bool
     segment_mib: float | None
     segment_minutes: float | None
     sync_seconds: float | None
@@ -558,6 +564,7 @@ def make_record_options(
     options = RecordOptions(
         path,
         compress=choices["compress"],
+        encrypt=choices["encrypt"],
         redaction=redaction,
         segment_bytes_max=None if mib is None else math.ceil(mib * MIB),
         segment_seconds_max=None if minutes is None else minutes * 60,

@@ -18,6 +18,7 @@ from mcp_trio._cli.options import (
     lines_of,
     overwrite_option,
     records_of,
+    segments_of,
 )
 from mcp_trio._cli.output import (
     Column,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from mcp_trio._journal.diff import Difference
     from mcp_trio._journal.reader import CheckReport
     from mcp_trio._journal.records import Record
+    from mcp_trio._recorder.encryption import KeyMissingError
 
 
 # `mcp-trio show`.
@@ -388,6 +390,10 @@ DAMAGE_TEXTS: Final = {
 @click.command(
     short_help="Check that a recording is complete.",
     epilog="""\b
+An encrypted recording is checked without its key as far as that is possible: the order, the
+lengths and the digests of its encrypted parts, and whether its files were closed.
+
+\b
 Exit status: 0 complete and undamaged; 1 damaged, cut, or with lost records; 2 not a recording.
 
 \b
@@ -401,15 +407,33 @@ Examples:
 def check_command(context: click.Context, /, file: str) -> None:
     """Check the recording FILE: its records, numbers and digests, and whether it was closed."""
     from mcp_trio._journal.reader import check
+    from mcp_trio._recorder.encryption import KeyMissingError
 
-    with errors_naming(file):
-        report = check(lines_of(file))
+    try:
+        with errors_naming(file):
+            report = check(lines_of(file))
+    except KeyMissingError as error:
+        context.exit(0 if _check_encrypted(file, error) else 1)
     echo_text(f"{file}: {check_summary(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
     echo_text(f"{report.records} records: {kinds}")
     for damage in report.damage:
         echo_text(f"line {damage.line}: {damage.kind}: {damage.text}")
     context.exit(0 if is_intact(report) else 1)
+
+
+def _check_encrypted(file: str, missing: "KeyMissingError") -> bool:
+    """Check the files of a recording whose key is missing; return whether they are intact."""
+    from mcp_trio._recorder.encryption import check_frames
+
+    echo_text(f"its records were not checked: {missing}")
+    reports = {name: check_frames(name) for name in segments_of(file)}
+    for name, report in reports.items():
+        state = "closed" if report.is_closed else "cut, or still being written"
+        echo_text(
+            f"{name}: {report.frames} encrypted parts, key {report.key!r}: {report.damage or state}"
+        )
+    return all(each.is_closed and not each.damage for each in reports.values())
 
 
 def is_intact(report: "CheckReport") -> bool:

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from mcp_trio._recorder.encryption import DecryptedReader, EncryptedSink, begins_encrypted
 from mcp_trio._system import WRITE_FLAGS, make_private, sync_data, try_lock
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -258,7 +259,7 @@ class CompressedSink:
     frame at its last complete block and begins another.
     """
 
-    def __init__(self, file: FileSink) -> None:
+    def __init__(self, file: FileSink | EncryptedSink) -> None:
         self._file = file
         self._frame: ZstdCompressionObj | None = None
         self._is_in_frame = False
@@ -314,7 +315,7 @@ class Segments:
         self,
         path: str | os.PathLike[str],
         *,
-        open_file: Callable[[str], FileSink | CompressedSink],
+        open_file: Callable[[str], FileSink | EncryptedSink | CompressedSink],
         bytes_max: float | None = None,
         seconds_max: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -444,12 +445,14 @@ def open_recording(
 ) -> Iterator[bytes]:
     """Yield the lines of a recording, including LF; a file named `.zst` is decompressed.
 
+    An encrypted file is decrypted with the keys that `recording_keys` finds in the environment.
+
     The lines of its later segments follow, from the files in the same folder, or from the files
     `later`, if they are known. A compressed file that was cut, or is still being written, yields
-    the lines up to that point.
+    the lines up to that point, and so does an encrypted one.
 
     Raises:
-        RecordingError: The file cannot be read or decompressed, has a line longer than
+        RecordingError: The file cannot be read, decrypted or decompressed, has a line longer than
             `limits.recording.line_bytes_max`, or is a later segment itself.
     """
     name = os.fspath(path)
@@ -533,7 +536,7 @@ def _lines(name: str, limits: Limits) -> Iterator[bytes]:
     bytes_max = limits.recording.line_bytes_max
     read = _compressed if name.endswith(COMPRESSED_SUFFIX) else nullcontext[IO[bytes]]
     try:
-        with Path(name).open("rb") as file, read(file) as lines:
+        with Path(name).open("rb") as file, read(_decrypted(file)) as lines:
             while line := lines.readline(bytes_max + 1):
                 if len(line) > bytes_max:
                     raise RecordingError(
@@ -543,6 +546,13 @@ def _lines(name: str, limits: Limits) -> Iterator[bytes]:
                 yield line
     except OSError as error:
         raise RecordingError(f"cannot read {name}: {error.strerror}") from error
+
+
+def _decrypted(file: IO[bytes]) -> IO[bytes]:
+    """Return a file, or the content of one that is encrypted."""
+    if not begins_encrypted(file):
+        return file
+    return io.BufferedReader(DecryptedReader(file, file.name))
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._journal.redaction import Redaction, Redactor, redacted_body, redacted_record
 from mcp_trio._recorder.clock import NS_PER_SECOND
+from mcp_trio._recorder.encryption import recording_keys
 from mcp_trio._recorder.files import Segments, later_names
 from mcp_trio._recorder.writer import (
     MakeRecorder,
@@ -208,7 +209,8 @@ class RecordPolicy(RecordOptions):
             before it is written to a file.
         held_bytes_total_max: The bytes that all sessions may hold.
         redaction: The secrets to replace before anything is written; None records them.
-        compress: Whether a recording is compressed when it is complete, by the background task.
+        compress: Whether a recording is compressed when it is complete, by the background task; an
+            encrypted one while it is written.
         keep_days: The days after which a recording is removed.
         keep_bytes_max: The bytes that all recordings of the folder may have.
         keep_count_max: The number of recordings that the folder may have.
@@ -305,6 +307,9 @@ class PolicyRun:
         policy = self.policy
         self._options = RecordOptions(
             policy.path,
+            # The background task could not compress what is encrypted.
+            compress=policy.compress and policy.encrypt,
+            encrypt=policy.encrypt,
             redaction=policy.redaction,
             segment_bytes_max=policy.segment_bytes_max,
             segment_seconds_max=policy.segment_seconds_max,
@@ -321,7 +326,8 @@ class PolicyRun:
         """Create the folder of the recordings, if need be, and check the rules of the redaction.
 
         Raises:
-            RecordingError: It cannot be created, or no file can be created in it.
+            RecordingError: It cannot be created, no file can be created in it, or there is no key
+                for the encryption.
             ValueError: The rules are invalid.
         """
         path = os.fspath(self.policy.path)
@@ -335,6 +341,8 @@ class PolicyRun:
             raise RecordingError(f"cannot record to {path}: a file cannot be created there")
         if self.policy.redaction is not None:
             Redactor(self.policy.redaction, key=_ANY_KEY)
+        if self.policy.encrypt:
+            recording_keys()
 
     def choose(self) -> Choice:
         """Decide how a session that begins is recorded, and count it."""

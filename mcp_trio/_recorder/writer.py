@@ -61,6 +61,7 @@ from mcp_trio._journal.records import (
     encode_body,
 )
 from mcp_trio._recorder.clock import NS_PER_SECOND, TickClock
+from mcp_trio._recorder.encryption import EncryptedSink, recording_keys
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
     EXISTS,
@@ -510,6 +511,9 @@ class RecordOptions:
     Attributes:
         path: A new file, or a folder in which each session gets a file of its own. A file whose
             name ends in `.zst` is compressed.
+        encrypt: Whether files are encrypted, with the first key that is found in the environment:
+            in `MCP_TRIO_RECORDING_KEYS`, or by `MCP_TRIO_RECORDING_KEY_COMMAND`. Reading needs the
+            same variables.
         compress: Whether files in a folder are compressed. For a single file the name decides.
         redaction: The secrets to replace before anything is written.
         segment_bytes_max: The size, in bytes, from which on the recording goes on in another file:
@@ -538,6 +542,7 @@ class RecordOptions:
 
     path: str | os.PathLike[str]
     compress: bool = attrs.field(default=False, kw_only=True)
+    encrypt: bool = attrs.field(default=False, kw_only=True)
     redaction: "Redaction | None" = attrs.field(default=None, kw_only=True)
     segment_bytes_max: int | None = attrs.field(
         default=None, kw_only=True, validator=check_positive
@@ -667,7 +672,7 @@ def check_no_recording_exists(record: RecordTarget | None) -> None:
 
     Raises:
         RecordingError: The file is not empty, and `RecordOptions.overwrite` is not set; or the
-            path looks like a folder, and there is none.
+            path looks like a folder, and there is none; or there is no key for the encryption.
     """
     if record is None or isinstance(record, SharedRecording):
         return
@@ -680,6 +685,8 @@ def check_no_recording_exists(record: RecordTarget | None) -> None:
         )
     if not options.overwrite and path.is_file() and path.stat().st_size:
         raise RecordingError(f"cannot record to {path}: {EXISTS}")
+    if options.encrypt:
+        recording_keys()
 
 
 def holds_many_sessions(record: RecordTarget | None) -> bool:
@@ -863,8 +870,9 @@ def _redactor(
 def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
     path = os.fspath(target)
     is_named_by_user = target == Path(options.path)
+    keys = recording_keys() if options.encrypt else None
 
-    def open_file(name: str) -> FileSink | CompressedSink:
+    def open_file(name: str) -> FileSink | EncryptedSink | CompressedSink:
         flags = NO_FOLLOW
         if name == path:
             flags = 0 if is_named_by_user else os.O_EXCL
@@ -875,7 +883,8 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
             limits=limits,
             flags=flags,
         )
-        return CompressedSink(file) if name.endswith(COMPRESSED_SUFFIX) else file
+        sink = file if keys is None else EncryptedSink(file, keys)
+        return CompressedSink(sink) if name.endswith(COMPRESSED_SUFFIX) else sink
 
     try:
         if options.segment_bytes_max is None and options.segment_seconds_max is None:

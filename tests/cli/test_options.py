@@ -333,6 +333,7 @@ def test_an_error_of_a_lifespan_at_shutdown_is_raised_unchanged(
 
 NOTHING = {
     "compress": False,
+    "encrypt": False,
     "segment_mib": None,
     "segment_minutes": None,
     "sync_seconds": None,

@@ -1,0 +1,421 @@
+"""Encryption of recordings at rest: AES-256-GCM, in frames that can be checked without the key.
+
+An encrypted file has the name that it would have otherwise. It begins with a header, a line of
+JSON, which names the key. Each write follows as a frame: a byte `D`, four bytes with the length of
+the ciphertext, the ciphertext with its tag, and eight bytes of a running SHA-256 of the file so
+far. A last frame `E` without content says that the file was closed. So a file that was cut can be
+read up to its last complete frame.
+
+The key of a file is derived from the named key and a random salt in the header (HKDF, RFC 5869).
+Its nonces are the numbers of the frames, so that none is used twice; after a failed write, another
+header with another salt follows.
+
+https://csrc.nist.gov/pubs/sp/800/38/d/final
+"""
+
+import base64
+import binascii
+import functools
+import hashlib
+import io
+import os
+import re
+import secrets
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+import attrs
+import msgspec
+
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import KIB, MIB
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEYS_VARIABLE: Final = "MCP_TRIO_RECORDING_KEYS"
+COMMAND_VARIABLE: Final = "MCP_TRIO_RECORDING_KEY_COMMAND"
+
+_MAGIC: Final = b'{"mcprec_encrypted":'
+_HEADER_BYTES_MAX: Final = 4 * KIB
+_FRAME_BYTES_MAX: Final = MIB
+_KEY_BYTES: Final = 32
+_SALT_BYTES: Final = 16
+_TAG_BYTES: Final = 16
+_LENGTH_BYTES: Final = 4
+_DIGEST_BYTES: Final = 8
+_NONCE_BYTES: Final = 12
+_DATA: Final = b"D"
+_END: Final = b"E"
+_VERSION: Final = 1
+_COMMAND_SECONDS: Final = 30
+_URL_SAFE: Final = str.maketrans("+/", "-_")
+_KEY_TEXT: Final = re.compile(r"([\w.-]{1,64}):([A-Za-z0-9+/_-]{42,43}=?)", re.ASCII)
+
+
+class KeyMissingError(RecordingError):
+    """The key of an encrypted recording is not known; with it, the recording may be readable."""
+
+
+# Keys ---------------------------------------------------------------------------------------------
+
+
+def recording_keys() -> Mapping[str, bytes]:
+    """Return the keys by name, from the environment; the first one encrypts new recordings.
+
+    They are in the variable `MCP_TRIO_RECORDING_KEYS`, or are printed by the command in
+    `MCP_TRIO_RECORDING_KEY_COMMAND`, which runs once in a process. Each is a name, a colon, and 32
+    bytes in base64; commas or white space separate them.
+
+    Raises:
+        KeyMissingError: There is no key.
+        RecordingError: The command fails, or a key is invalid. The text has no key in it.
+    """
+    text, command = os.environ.get(KEYS_VARIABLE, ""), os.environ.get(COMMAND_VARIABLE, "")
+    source = f"${KEYS_VARIABLE}"
+    if not text.strip() and command.strip():
+        text, source = _output_of(command), f"the output of ${COMMAND_VARIABLE}"
+    return _parsed_keys(text, source)
+
+
+@functools.lru_cache(maxsize=4)
+def _output_of(command: str) -> str:
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMMAND_SECONDS,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        raise RecordingError(
+            f"${COMMAND_VARIABLE} failed with exit status {error.returncode}:"
+            " it has to print the keys of recordings"
+        ) from None
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise RecordingError(f"${COMMAND_VARIABLE} cannot be run: {reason}") from None
+    return done.stdout.decode(errors="replace")
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed_keys(text: str, source: str) -> Mapping[str, bytes]:
+    keys: dict[str, bytes] = {}
+    for number, part in enumerate(re.split(r"[\s,]+", text.strip(" \t\r\n,")), 1):
+        if not part:
+            raise KeyMissingError(
+                f"no key for recordings: set ${KEYS_VARIABLE} to NAME:KEY, where KEY is 32 random"
+                f" bytes in base64, or ${COMMAND_VARIABLE} to a command that prints that"
+            )
+        match = _KEY_TEXT.fullmatch(part)
+        key = b""
+        if match is not None:
+            with suppress(binascii.Error):
+                key = base64.urlsafe_b64decode(match[2].translate(_URL_SAFE).rstrip("=") + "=")
+        if match is None or len(key) != _KEY_BYTES or match[1] in keys:
+            raise RecordingError(
+                f"key {number} in {source} is not NAME:KEY with a name of its own, and 32 bytes in"
+                " base64"
+            )
+        keys[match[1]] = key
+    return keys
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The header; `frames` is the number of frames in the file before it."""
+
+    mcprec_encrypted: int
+    key: str
+    salt: str
+    frames: int
+
+
+@attrs.define(eq=False, repr=False)
+class _Cipher:
+    """The cipher of the frames that follow one header."""
+
+    aes: "AESGCM"
+    header: bytes
+    frames: int = 0
+
+    def sealed(self, kind: bytes, data: bytes) -> bytes:
+        """Return the ciphertext of the next frame."""
+        self.frames += 1
+        return self.aes.encrypt(_nonce(self.frames), data, kind + self.header)
+
+    def opened(self, kind: bytes, ciphertext: bytes) -> bytes:
+        """Return the content of the next frame.
+
+        Raises:
+            cryptography.exceptions.InvalidTag: The key is another one, or the frame was changed.
+        """
+        self.frames += 1
+        return self.aes.decrypt(_nonce(self.frames), ciphertext, kind + self.header)
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(_NONCE_BYTES, "big")
+
+
+def _cipher(key: bytes, salt: bytes, header: bytes) -> _Cipher:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    derived = HKDF(SHA256(), _KEY_BYTES, salt, b"mcp_trio recording").derive(key)
+    return _Cipher(AESGCM(derived), header)
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+class _File(Protocol):
+    """The file of a recording: a `FileSink`; this module may not import that of the files."""
+
+    @property
+    def written_bytes(self) -> int: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EncryptedSink:
+    """A sink that encrypts to `file`, with the first of the keys."""
+
+    def __init__(self, file: _File, keys: Mapping[str, bytes]) -> None:
+        self._file = file
+        self._name, self._key = next(iter(keys.items()))
+        self._cipher: _Cipher | None = None
+        self._digest = hashlib.sha256()
+        self._frames = 0
+
+    @property
+    def written_bytes(self) -> int:
+        """The size of the file in bytes."""
+        return self._file.written_bytes
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`, or raise and append nothing."""
+        if data:
+            self._write(_DATA, data)
+
+    def close(self) -> None:
+        """Write that the file is closed, and close it."""
+        with suppress(OSError):
+            self._write(_END, b"")
+        self._file.close()
+
+    def _write(self, kind: bytes, data: bytes) -> None:
+        encoded, digest, frames = b"", self._digest.copy(), self._frames
+        cipher, self._cipher = self._cipher, None
+        if cipher is None:
+            salt = secrets.token_bytes(_SALT_BYTES)
+            header = _Header(
+                mcprec_encrypted=_VERSION, key=self._name, salt=salt.hex(), frames=frames
+            )
+            encoded = msgspec.json.encode(header) + b"\n"
+            digest.update(encoded)
+            cipher = _cipher(self._key, salt, encoded)
+        view = memoryview(data)
+        for begin in range(0, max(len(data), 1), _FRAME_BYTES_MAX):
+            ciphertext = cipher.sealed(kind, bytes(view[begin : begin + _FRAME_BYTES_MAX]))
+            frame = kind + len(ciphertext).to_bytes(_LENGTH_BYTES, "big") + ciphertext
+            digest.update(frame)
+            encoded += frame + digest.digest()[:_DIGEST_BYTES]
+            frames += 1
+        self._file.write(encoded)
+        # After a failed write the next one has another header, so that no nonce is used again.
+        self._cipher, self._digest, self._frames = cipher, digest, frames
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    kind: bytes
+    ciphertext: bytes
+
+
+class FrameReport(msgspec.Struct, kw_only=True):
+    """What can be said about an encrypted file without its key.
+
+    Attributes:
+        key: The name of the key.
+        frames: The number of complete frames.
+        is_closed: Whether the file was closed; otherwise it was cut, or is still being written.
+        damage: What is damaged in the file; empty if nothing is.
+    """
+
+    key: str = ""
+    frames: int = 0
+    is_closed: bool = False
+    damage: str = ""
+
+
+def is_encrypted(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is an encrypted recording; False if it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def begins_encrypted(file: IO[bytes]) -> bool:
+    """Return whether an open file begins as an encrypted recording; it is read from its start."""
+    if not file.seekable():
+        return False
+    begin = file.read(len(_MAGIC))
+    file.seek(0)
+    return begin == _MAGIC
+
+
+def check_frames(path: str | os.PathLike[str]) -> FrameReport:
+    """Check the frames of an encrypted file without its key: their order, lengths and digests.
+
+    Raises:
+        RecordingError: The file cannot be read.
+    """
+    report = FrameReport()
+    try:
+        with Path(path).open("rb") as file:
+            for part in _parts(file):
+                if isinstance(part, _Frame):
+                    report.frames += 1
+                    report.is_closed = part.kind == _END
+                else:
+                    report.key = part[0].key
+    except _DamageError as error:
+        report.damage = str(error)
+    except OSError as error:
+        raise RecordingError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    return report
+
+
+class _DamageError(Exception):
+    """A part of an encrypted file is damaged; the text says which, and how."""
+
+
+def _parts(file: IO[bytes]) -> Iterator[_Frame | tuple[_Header, bytes]]:
+    """Yield the headers and frames of a file, up to the last complete one.
+
+    Raises:
+        _DamageError: A part is damaged.
+    """
+    digest, frames, is_closed = hashlib.sha256(), 0, False
+    while kind := file.read(1):
+        if is_closed:
+            raise _DamageError("something follows the end of the file")
+        if kind == _MAGIC[:1]:
+            line = kind + file.readline(_HEADER_BYTES_MAX)
+            if not line.endswith(b"\n"):
+                if len(line) > _HEADER_BYTES_MAX:
+                    raise _DamageError(f"the header after frame {frames} is damaged")
+                return
+            yield _header(line, frames), line
+            digest.update(line)
+            continue
+        frames += 1
+        if kind not in (_DATA, _END):
+            raise _DamageError(f"frame {frames} is damaged: it is of no known kind")
+        length = file.read(_LENGTH_BYTES)
+        size = int.from_bytes(length, "big")
+        if len(length) < _LENGTH_BYTES:
+            return
+        if not _TAG_BYTES <= size <= _FRAME_BYTES_MAX + _TAG_BYTES:
+            raise _DamageError(f"frame {frames} is damaged: it has an impossible length")
+        rest = file.read(size + _DIGEST_BYTES)
+        if len(rest) < size + _DIGEST_BYTES:
+            return
+        ciphertext = rest[:size]
+        digest.update(kind + length + ciphertext)
+        if digest.digest()[:_DIGEST_BYTES] != rest[size:]:
+            raise _DamageError(f"frame {frames} is damaged: it, or the file before it, was changed")
+        is_closed = kind == _END
+        yield _Frame(kind, ciphertext)
+
+
+def _header(line: bytes, frames: int) -> _Header:
+    try:
+        header = msgspec.json.decode(line, type=_Header)
+        bytes.fromhex(header.salt)
+    except ValueError:
+        raise _DamageError(f"the header after frame {frames} is damaged") from None
+    if header.mcprec_encrypted != _VERSION:
+        version = header.mcprec_encrypted
+        raise _DamageError(f"it has version {version} of the encryption, which is unknown here")
+    if header.frames != frames:
+        raise _DamageError(f"frames are missing after frame {frames}")
+    return header
+
+
+class DecryptedReader(io.RawIOBase):
+    """A reader of the content of an encrypted file, up to its last complete frame."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._parts = _parts(file)
+        self._key_name = ""
+        self._cipher: _Cipher | None = None
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read into `buffer`; return the number of bytes, 0 at the end of the file.
+
+        Raises:
+            KeyMissingError: The key is not known.
+            RecordingError: The key is another one, or the file is damaged.
+        """
+        while not self._rest:
+            try:
+                part = next(self._parts, None)
+            except _DamageError as error:
+                raise RecordingError(f"cannot decrypt {self.name}: {error}") from error
+            if part is None:
+                return 0
+            if isinstance(part, _Frame):
+                self._rest = memoryview(self._opened(part))
+            else:
+                self._cipher = self._cipher_of(*part)
+        room = memoryview(buffer)
+        taken = self._rest[: len(room)]
+        room[: len(taken)] = taken
+        self._rest = self._rest[len(taken) :]
+        return len(taken)
+
+    def _cipher_of(self, header: _Header, line: bytes) -> _Cipher:
+        try:
+            keys = recording_keys()
+        except KeyMissingError as error:
+            raise KeyMissingError(f"{self.name} is encrypted: {error}") from None
+        key = keys.get(header.key)
+        if key is None:
+            raise KeyMissingError(
+                f"{self.name} is encrypted with the key {header.key!r}, which is not among the keys"
+                f" {', '.join(keys)}: add it to ${KEYS_VARIABLE}"
+            )
+        self._key_name = header.key
+        return _cipher(key, bytes.fromhex(header.salt), line)
+
+    def _opened(self, frame: _Frame) -> bytes:
+        from cryptography.exceptions import InvalidTag
+
+        assert self._cipher is not None
+        try:
+            return self._cipher.opened(frame.kind, frame.ciphertext)
+        except InvalidTag:
+            raise RecordingError(
+                f"cannot decrypt {self.name}: the key {self._key_name!r} is not the one that has"
+                " encrypted it, or the file was changed without the key"
+            ) from None
