@@ -101,12 +101,15 @@ class MemoryTokenStore:
         return release
 
 
+_NO_DOCUMENT: Final = msgspec.Raw(b"null")
+
+
 @attrs.frozen(repr=False)
 class _File:
     """The content of a file, whose own name is a digest of `name`, a server or an issuer."""
 
     name: str
-    document: msgspec.Raw = msgspec.Raw(b"null")
+    document: msgspec.Raw = _NO_DOCUMENT
 
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
