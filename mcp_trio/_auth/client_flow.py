@@ -57,7 +57,7 @@ from mcp_trio.errors import AuthorizationError
 AuthMethod: TypeAlias = Literal[
     "none", "client_secret_basic", "client_secret_post", "private_key_jwt"
 ]
-"""How a client authenticates at a token endpoint."""
+"""A method of a client to authenticate at a token endpoint."""
 
 GrantKind: TypeAlias = Literal[
     "authorization_code", "client_credentials", "jwt_bearer", "id_jag", "token_exchange"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import httpx2
 
 AuthMethod: TypeAlias = Literal["none", "client_secret_basic", "client_secret_post"]
-"""How a client authenticates at the token endpoint, by the names of RFC 8414."""
+"""A method of a client to authenticate at the token endpoint, by its name in RFC 8414."""
 
 AUTH_METHODS: Final[Sequence[AuthMethod]] = ("none", "client_secret_basic", "client_secret_post")
 

@@ -243,7 +243,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class FrameReport(msgspec.Struct, kw_only=True):
-    """What can be said about an encrypted file without its key.
+    """A description of an encrypted file, made without its key.
 
     Attributes:
         key: The name of the key.

@@ -37,7 +37,7 @@ from mcp_trio.errors import RateLimited
 T = TypeVar("T")
 
 Per: TypeAlias = Literal["user", "client", "session", "tool"]
-"""What a limit counts separately.
+"""The callers that a limit counts separately.
 
 - "user": the principal; without authentication the network of the client, or else the session.
 - "client": the OAuth client of the token; without one as "user".

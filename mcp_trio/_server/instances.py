@@ -156,7 +156,7 @@ class Instance(Protocol):
 
 
 class Instances(Protocol):
-    """What the instances of a server share: their sessions, leases and messages."""
+    """A registry that the instances of a server share: their sessions, leases and messages."""
 
     def joined(self, handler: InstanceHandler) -> AbstractAsyncContextManager[Instance]:
         """Return a context manager that joins the instances; the lease ends with the context."""

@@ -60,7 +60,7 @@ async def a_bucket_fills_at_its_rate(store: LimitStore) -> None:
 
 
 async def keys_have_buckets_of_their_own(store: LimitStore) -> None:
-    """What one key takes is there for another key, whatever is in the keys."""
+    """Each key has a bucket of its own, whatever characters the keys have."""
     for key in ("a", "a\nb", "a b", "ä{b}*"):
         _expect(await store.take(key, _SLOW, 3), 0, 0, f"no wait for the first use of {key!r}")
 
@@ -75,7 +75,7 @@ async def a_charge_may_be_more_than_there_is(store: LimitStore) -> None:
 
 
 async def a_bucket_never_holds_more_than_its_burst(store: LimitStore) -> None:
-    """What is given back to a full bucket is lost."""
+    """A full bucket stays full when tokens are given back."""
     await store.charge("full", _SLOW, -5)
     _expect(await store.take("full", _SLOW, 3), 0, 0, "no wait for the burst")
     _expect(await store.take("full", _SLOW, 1), 50, 60, "the seconds to wait")
