@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
-# A missing or wrong token does not become right by dialing again.
-_FINAL: Final = frozenset({401, 403})
+# The HTTP statuses after which the server does not dial again: its token is missing or wrong.
+_FINAL_STATUSES: Final = frozenset({401, 403})
 
 
 class DialOptions(TypedDict, total=False):
@@ -156,7 +156,7 @@ class _Dialer:
         try:
             channel = await open_connection(self.url, self.options, self.limits)
         except ConnectionLost as loss:
-            if loss.http_status in _FINAL:
+            if loss.http_status in _FINAL_STATUSES:
                 raise
             self._report_retry(str(loss))
             return False
@@ -251,39 +251,39 @@ async def listen_websocket(
     if token is None and lock_path is not None:
         token = secrets.token_urlsafe()
     auth = options.pop("auth", None)
-    resource_server: ResourceServer | None = None
+    settings: ResourceServer | None = None
     if auth is not None:
-        from mcp_trio._auth.resource_server import ResourceServer as Settings
+        from mcp_trio._auth import resource_server
 
-        resource_server = Settings.of(auth)
+        settings = resource_server.ResourceServer.of(auth)
     chosen = cast("WebSocketOptions", {**options, "token": token})
-    put, take = trio.open_memory_channel[WebSocketChannel](0)
+    sender, receiver = trio.open_memory_channel[WebSocketChannel](0)
 
     async def handle(channel: Channel) -> None:
         connection = cast("WebSocketChannel", channel)
-        if await _is_taken(connection, put):
+        if await _pass_on(connection, sender):
             await connection.wait_ended()
 
-    async with bound_websocket(chosen, host=host, port=port, auth=resource_server) as bound:
+    async with bound_websocket(chosen, host=host, port=port, auth=settings) as bound:
         lock: AbstractContextManager[None] = nullcontext()
         if lock_path is not None:
             assert token is not None
             lock = lock_file(lock_path, port=bound.port, token=checked_token(token))
         try:
-            with lock, put:
+            with lock, sender:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(bound.serve, handle, limits)
-                    yield WebSocketHub(bound.url, take)
+                    yield WebSocketHub(bound.url, receiver)
                     nursery.cancel_scope.cancel()
         except ExceptionGroup as error:
             raise sole_exception(error) from None
 
 
-async def _is_taken(
-    connection: WebSocketChannel, put: trio.MemorySendChannel[WebSocketChannel]
+async def _pass_on(
+    connection: WebSocketChannel, sender: trio.MemorySendChannel[WebSocketChannel]
 ) -> bool:
-    """Pass the channel to the task that iterates; return False if the peer disconnects before."""
-    is_taken = False
+    """Pass a channel to a task that iterates over the hub; return False if its peer disconnects."""
+    is_received = False
     async with trio.open_nursery() as nursery:
 
         async def stop_when_unresponsive() -> None:
@@ -291,7 +291,7 @@ async def _is_taken(
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(stop_when_unresponsive)
-        await put.send(connection)
-        is_taken = True
+        await sender.send(connection)
+        is_received = True
         nursery.cancel_scope.cancel()
-    return is_taken
+    return is_received

@@ -223,9 +223,8 @@ class McpEndpoint:
                 await self._send_response(pending, session, stream) and session.is_negotiated
             )
         finally:
-            if (
-                not has_received_id
-            ):  # The client has not received the id, and cannot use the session.
+            # A client that has not received the id cannot use the session.
+            if not has_received_id:
                 session.close()
 
     def deliver(
@@ -241,7 +240,7 @@ class McpEndpoint:
             return pending.answer(202, _id_headers(session))
         is_json_only = not pending.request.accepts_event_streams
         try:
-            stream, jobs = self._delivered(
+            stream, jobs = self._deliver_and_collect(
                 pending,
                 lambda: channel.deliver(
                     body, routing_result.message, awaited, auth=auth, is_json_only=is_json_only
@@ -256,10 +255,10 @@ class McpEndpoint:
         assert stream is not None
         return self._send_response(pending, session, stream, awaited[0], jobs)
 
-    def _delivered(
+    def _deliver_and_collect(
         self, pending: PendingRequest, deliver: Callable[[], T]
     ) -> tuple[T, list[CollectedJob]]:
-        """Return what `deliver` returns, and the handlers that it started and the caller leads."""
+        """Call `deliver`; return its result, and the jobs that it started and the caller leads."""
         if pending.exchange.may_lead:
             return self.runtime.pool.collect(deliver)
         return deliver(), []
@@ -377,7 +376,7 @@ class McpEndpoint:
 
     # Stateless requests.
 
-    async def answer(
+    async def answer_stateless(
         self, pending: PendingRequest, routing_result: StatelessMessage, _body: bytes
     ) -> None:
         """Answer a stateless message; a request is cancelled when its client disconnects."""
@@ -394,7 +393,7 @@ class McpEndpoint:
         message, request = routing_result.message, pending.request
         is_incomplete = routing_result.is_incomplete
         is_open = self.protected is None  # Otherwise errors of a denied access have a status.
-        slot, jobs = self._delivered(
+        slot, jobs = self._deliver_and_collect(
             pending,
             lambda: channel.deliver(
                 message,
@@ -526,7 +525,7 @@ _ACTIONS: Final[Mapping[type[Any], Callable[..., Awaitable[object]]]] = {
     SessionMessage: McpEndpoint.deliver,
     OpenStream: McpEndpoint.listen,
     EndSession: McpEndpoint.end,
-    StatelessMessage: McpEndpoint.answer,
+    StatelessMessage: McpEndpoint.answer_stateless,
 }
 
 
@@ -650,7 +649,7 @@ class CustomRoutes:
     routes: Routes
     _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
-    def find(self, request: HttpRequest) -> "tuple[_Route, bool] | None":
+    def find(self, request: HttpRequest) -> "tuple[_Responder, bool] | None":
         """Return the function that answers a request, and whether the route is public.
 
         The result is None if there is no such path.
@@ -658,7 +657,7 @@ class CustomRoutes:
         Raises:
             RejectedError: The path does not support the method, or is not valid.
         """
-        found = self._found(request)
+        found = self._route_at(request)
         if found is None:
             return None
         route, path_params = found
@@ -670,10 +669,10 @@ class CustomRoutes:
 
     def methods_of(self, request: HttpRequest) -> str | None:
         """Return the methods at the path of a request, as for `Allow`; None without such a path."""
-        found = self._found(request)
+        found = self._route_at(request)
         return None if found is None else found[0].allow
 
-    def _found(self, request: HttpRequest) -> tuple[Route, Mapping[str, str]] | None:
+    def _route_at(self, request: HttpRequest) -> tuple[Route, Mapping[str, str]] | None:
         try:
             return self.routes.find(request.path)
         except UriError as error:
@@ -692,7 +691,7 @@ class CustomRoutes:
         outcomes: list[_Outcome] = []
 
         async def handle() -> None:
-            outcomes.append(await self._outcome(handler, path_params, pending))
+            outcomes.append(await self._call_handler(handler, path_params, pending))
 
         if await run_while_connected(pending.exchange, handle):
             (outcome,) = outcomes
@@ -700,10 +699,10 @@ class CustomRoutes:
                 raise outcome
             await pending.answer(*outcome)
 
-    async def _outcome(
+    async def _call_handler(
         self, handler: RouteHandler, path_params: Mapping[str, str], pending: PendingRequest
     ) -> _Outcome:
-        """Return the outcome of a handler.
+        """Call a handler, and return its outcome; an exception of the handler is logged.
 
         Raises:
             trio.BrokenResourceError: The client is gone.
@@ -739,10 +738,10 @@ class CustomRoutes:
 
     def _report(self, request: HttpRequest, failure: BaseException) -> None:
         chars_max = self.routes.limits.messages.error_text_chars_max
-        place = f"{request.method} {request.path}"[:chars_max]
+        route = f"{request.method} {request.path}"[:chars_max]
         self._log.report(
             f"{type(failure).__name__} in a route",
-            f"the handler of {place} failed: {one_line_about(failure)[:chars_max]}",
+            f"the handler of {route} failed: {one_line_about(failure)[:chars_max]}",
             error=from_users_code(failure) if logger.isEnabledFor(logging.DEBUG) else None,
         )
 
@@ -753,7 +752,7 @@ class CustomRoutes:
 _HEALTH: Final = "/health"
 _HEALTHY: Final = b'{"status":"ok"}'
 
-_Route: TypeAlias = Callable[[PendingRequest], Awaitable[None]]
+_Responder: TypeAlias = Callable[[PendingRequest], Awaitable[None]]
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -781,9 +780,9 @@ class HttpApp:
     streams_answers: bool = False
     has_sse: bool = True
     websocket: WebSocketEndpoint | None = None
-    _routes: Mapping[str, _Route] = attrs.field(init=False)
+    _routes: Mapping[str, _Responder] = attrs.field(init=False)
     _custom: CustomRoutes | None = attrs.field(default=None, init=False)
-    _public: frozenset[_Route] = attrs.field(init=False)
+    _public: frozenset[_Responder] = attrs.field(init=False)
     _answering: int = attrs.field(default=0, init=False)
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
@@ -793,7 +792,7 @@ class HttpApp:
         )
         # The owner of each path, for error texts.
         health, sse_owner = "the health check", "HTTP+SSE, which has_sse=False switches off"
-        routes: list[tuple[str, str, _Route]] = [
+        routes: list[tuple[str, str, _Responder]] = [
             (_HEALTH, health, _respond_health),
             (self.path, "the MCP endpoint, which path= changes", mcp.respond),
         ]
@@ -804,7 +803,7 @@ class HttpApp:
         if self.websocket is not None:
             owner = "WebSocket, which has_websocket=False switches off"
             routes.append((self.websocket.handshake_check.path, owner, self.websocket.respond))
-        metadata: _Route = self._respond_metadata
+        metadata: _Responder = self._respond_metadata
         self._public = frozenset({metadata})
         if self.protected is not None and self.protected.has_metadata:
             owner = "the metadata of Server(auth=…)"
@@ -894,7 +893,7 @@ class HttpApp:
             route, is_public = found
         if self.protected is None or is_public:
             return route(pending)
-        return _authenticated(pending, self.protected, route)
+        return _authenticate_and_respond(pending, self.protected, route)
 
     async def _respond_metadata(self, pending: PendingRequest) -> None:
         """Answer with the protected resource metadata (RFC 9728), which need no credentials."""
@@ -907,8 +906,8 @@ class HttpApp:
         )
 
 
-async def _authenticated(
-    pending: PendingRequest, protected: "ProtectedResource", route: _Route
+async def _authenticate_and_respond(
+    pending: PendingRequest, protected: "ProtectedResource", route: _Responder
 ) -> None:
     auth = await protected.authenticate(pending.request)
     if isinstance(auth, Rejection):
@@ -997,15 +996,15 @@ class MountedApp:
         await self._host(scope, receive, send)
 
     async def _respond(self, exchange: Exchange) -> None:
-        app = await self._running()
+        app = await self._running_app()
         await app.respond(exchange)
 
     async def _upgrade(self, upgrade: Upgrade) -> None:
-        app = await self._running()
+        app = await self._running_app()
         assert app.websocket is not None
         await app.websocket.upgrade(upgrade)
 
-    async def _running(self) -> HttpApp:
+    async def _running_app(self) -> HttpApp:
         """Return the application, after starting its runtime if none runs in this Trio run.
 
         If this is cancelled, the runtime goes on to start, for the next request.

@@ -49,7 +49,7 @@ class RecordedHttpRequest(msgspec.Struct, frozen=True):
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
-    """The recorded members of a response, and all that a handler sees of it."""
+    """The recorded members of a response; a handler gets no others."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -105,7 +105,7 @@ class EffectTransport(_Transport):
         """
         context = active_context()
         if context is None:
-            return await send(self._sender(), await _with_credentials(request))
+            return await send(self._inner_transport(), await _with_credentials(request))
         shared = context.served.shared
         bytes_max = shared.limits.requests.http_effect_bytes_max
         body = await request.aread()
@@ -118,7 +118,7 @@ class EffectTransport(_Transport):
         effect: Effect[HttpResponse] = Effect(
             name=HTTP,
             arguments=functools.partial(encode_body, recorded),
-            run=functools.partial(_send_and_read, self._sender, request, bytes_max),
+            run=functools.partial(_send_and_read, self._inner_transport, request, bytes_max),
             codec=shared.effect_codecs.of(_send_and_read),
         )
         library = library_of(request)
@@ -157,7 +157,7 @@ class EffectTransport(_Transport):
         if self._inner is not None:
             await self._inner.aclose()
 
-    def _sender(self) -> Any:
+    def _inner_transport(self) -> Any:
         if self._inner is None:
             self._inner = httpx2.AsyncHTTPTransport(verify=default_ssl_context())
         return self._inner

@@ -3,7 +3,8 @@
 With several workers the parent process forks, and waits: it runs no event loop, and no user code
 except the code that made the server. So each worker, also one that replaces another later, begins
 with the same server and the same keys. All workers accept from the same sockets, which the parent
-holds: an idle worker takes the next client, and no client is lost with a worker that dies.
+keeps open: an idle worker accepts the next client, and clients that wait to be accepted are not
+lost with a worker that dies.
 
 A worker that ends by itself is replaced, after a pause that grows. A worker that ends before all of
 them have served indicates an error of the configuration, and stops all of them.
@@ -34,7 +35,7 @@ from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordTarget, SharedRecording, holds_many_sessions
 from mcp_trio._server.authorization_routes import bind_authorization_server, is_in_memory
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
-from mcp_trio._server.http_sessions import HttpStores, Restarts, Runtime, Stores
+from mcp_trio._server.http_sessions import HttpStores, RestartBackoff, Runtime, Stores
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.signals import (
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
+# Worker processes --------------------------------------------------------------------------------
+
 _SERVING: Final = b"serving"
 _SIGNALS_MAX: Final = 64  # read at once
 _BACKLOG: Final = 0xFFFF  # The operating system caps the backlog at its own, lower maximum.
@@ -85,7 +88,7 @@ class _WorkerSlot:
         is_serving: True if the worker has reported that it serves.
     """
 
-    restarts: Restarts
+    restarts: RestartBackoff
     process: BaseProcess | None = None
     report_pipe: Connection | None = None
     changed_at: float = 0.0
@@ -117,7 +120,7 @@ class Workers:
     _have_served: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._slots = [_WorkerSlot(Restarts(self.limits)) for _ in range(self.number)]
+        self._slots = [_WorkerSlot(RestartBackoff(self.limits)) for _ in range(self.number)]
 
     def run(self) -> int:
         """Run the workers until SIGINT or SIGTERM arrives, stop them, and return its number.
@@ -128,7 +131,7 @@ class Workers:
         Raises:
             WorkerFailedError: A worker ended before all had served; the others are stopped.
         """
-        with _signals() as signals:
+        with _signal_socket() as signals:
             try:
                 return self._supervise(signals)
             finally:
@@ -142,7 +145,7 @@ class Workers:
                     if time.monotonic() >= slot.changed_at:
                         self._start(slot)
                 elif slot.process.exitcode is not None:
-                    self._replace(slot, slot.process)
+                    self._schedule_restart(slot, slot.process)
                 elif slot.report_pipe is not None and not slot.is_serving:
                     with suppress(EOFError):  # A worker that ends closes its pipe.
                         pipe = slot.report_pipe
@@ -188,7 +191,7 @@ class Workers:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self.work(partial(pipe.send_bytes, _SERVING))
 
-    def _replace(self, slot: _WorkerSlot, process: BaseProcess) -> None:
+    def _schedule_restart(self, slot: _WorkerSlot, process: BaseProcess) -> None:
         """Schedule the replacement of a worker that has ended by itself.
 
         Raises:
@@ -234,7 +237,7 @@ class Workers:
 
 
 @contextmanager
-def _signals() -> Generator[socket.socket]:
+def _signal_socket() -> Generator[socket.socket]:
     """Yield a socket that becomes readable when a signal arrives; signals have no other effect."""
     reader, writer = socket.socketpair()
     with reader, writer:
@@ -275,7 +278,7 @@ def bound_sockets(host: str, port: int) -> Generator[Sequence[socket.socket]]:
         yield sockets
 
 
-# In the caller's nursery ------------------------------------------------------------------------
+# Serving in the caller's nursery -----------------------------------------------------------------
 
 HostKind: TypeAlias = Literal["native", "hypercorn"]
 """The HTTP server: the native listener, for HTTP/1.1, or hypercorn, for HTTP/2 as well."""
@@ -513,6 +516,8 @@ async def _accept_connections(
         )
 
 
+# Serving in a process of its own, or in several workers ------------------------------------------
+
 _ADDRESS_OPTIONS: Final = ("host", "port", "certfile", "keyfile", "client_cafile")
 
 
@@ -540,9 +545,6 @@ def run_http(
     address = Address(http_server=options.pop("server", "native"), **bound)
     rest = cast("HttpOptions", options)
     raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, rest, on_serving, workers))
-
-
-# Several workers.
 
 
 def _run_workers(

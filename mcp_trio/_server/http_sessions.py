@@ -7,7 +7,8 @@ mounted where it receives no lifespan events, starts it as a system task with th
 Legacy sessions are found by their ids. Their number is bounded, and they expire. A session whose
 client has sent nothing after `initialize` is unused: it expires earlier, and is closed to make room
 for a new session when there are too many. So a client that only opens sessions cannot lock out the
-others. A session belongs to the principal that opened it: knowing its id does not suffice.
+others. A session belongs to the principal that opened it: another one that knows its id cannot use
+it.
 
 Instances that serve together, on one machine or many, share three things: the events that a
 reconnecting client asks for, the sessions with their owners, and the notices that a list or a
@@ -148,7 +149,7 @@ class Stores(Protocol):
 
 
 @attrs.define(eq=False, repr=False)
-class Restarts:
+class RestartBackoff:
     """An exponential backoff: each pause before a restart is twice as long as the last one.
 
     A pause lies between `limits.http.restart_seconds` and `limits.http.restart_seconds_max`. After
@@ -647,7 +648,7 @@ class Runtime:
         return self._closing.is_set()
 
     def note_headers(self, headers: Mapping[str, str]) -> None:
-        """Show the policy of the recordings the headers of the current request, if it asks."""
+        """Keep the headers of the current request for a `RecordPolicy` that depends on headers."""
         run = self._lifespan.run
         if run is not None and run.headers:
             run.current_headers.set(headers)
@@ -683,7 +684,7 @@ class Runtime:
 
     async def _keep_stateless(self, stateless: RunningSession) -> None:
         """Open a new session each time that an internal error has ended the current one."""
-        restarts = Restarts(self.server.limits)
+        restarts = RestartBackoff(self.server.limits)
         while True:
             began_at = trio.current_time()
             await stateless.closing.wait()

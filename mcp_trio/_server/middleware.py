@@ -202,8 +202,8 @@ class CacheResults:
         context = request.context
         if context is None or request.method != "tools/call" or request.name not in self.tools:
             return await call_next(request)
-        # Before 2026-07-28 a result wraps values that are not objects.
-        # What a client may do can depend on all facts about it, and not on its name alone.
+        # The rights of a client can depend on all facts about it. The result depends on the
+        # protocol version: before 2026-07-28 it wraps values that are not objects.
         auth = None if context.auth is None else context.auth.members()
         parts = [auth, context.protocol_version, request.name, request.arguments]
         key = msgspec.json.encode(parts, order="sorted")

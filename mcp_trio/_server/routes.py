@@ -119,7 +119,7 @@ class Response:
     def __attrs_post_init__(self) -> None:
         if self.status not in _STATUSES:
             raise ValueError(f"a response has a status from 200 to 599, not {self.status!r}")
-        encoded([*self.headers.items()])
+        encoded([*self.headers.items()])  # This raises an error for an invalid header.
         reserved = _HEADERS_OF_HOST.intersection(map(str.lower, self.headers))
         if reserved:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""Serving until a signal arrives, and the exit of a process that something holds.
+"""Serving until a signal arrives, and the forced exit of a process that does not end after it.
 
-A thread waits for the forced exit. So it comes even if a handler blocks the event loop, or is
-shielded from its cancellation.
+A thread forces the exit, so that it works even if a handler blocks the event loop, or is shielded
+from its cancellation. Before that it prints where handlers keep the process from ending.
 """
 
 import gc
@@ -182,12 +182,12 @@ def forced_exit(
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    # Handlers of signals in Python run when the main thread comes to its next step, which may take
-    # arbitrarily long. The numbers are written to this descriptor at once.
+    # Python runs its handlers of signals between two instructions of the main thread, which may
+    # block for any time. It writes the numbers of signals to this descriptor at once.
     trio_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     root = trio.lowlevel.current_root_task()
     parent = None if parent_pid is None else open_process_end(parent_pid)
-    watch = partial(_watch, reader, trio_fd, frozenset(numbers), seconds, parent, root)
+    watch = partial(_watch_signals, reader, trio_fd, frozenset(numbers), seconds, parent, root)
     thread = threading.Thread(target=watch, name="mcp_trio exit", daemon=True)
     thread.start()
     try:
@@ -201,7 +201,7 @@ def forced_exit(
             os.close(parent)
 
 
-def _watch(
+def _watch_signals(
     reader: int,
     trio_fd: int,
     numbers: frozenset[int],
@@ -249,7 +249,7 @@ def _exit(number: int, lines: Iterable[str] = ()) -> NoReturn:
         os.write(2, text.encode(errors="backslashreplace"))
 
     try:
-        # If stderr is a full pipe, and the parent does not read it, printing takes for ever.
+        # If stderr is a full pipe that the parent does not read, printing never returns.
         printing = threading.Thread(target=print_lines, daemon=True)
         printing.start()
         printing.join(_PRINT_SECONDS_MAX)
@@ -271,13 +271,13 @@ def _holders(root: trio.lowlevel.Task | None) -> Iterator[str]:
     frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  documented
     blocking = _innermost(frames.get(threading.main_thread().ident or 0))
     if blocking is not None:
-        yield f"the event loop, which is blocked {_place(blocking, blocking.f_lineno)}"
-    for task in _tasks(root):
+        yield f"the event loop, which is blocked {_location(blocking, blocking.f_lineno)}"
+    for task in _descendants(root):
         thread = task.context.get(CALLING_THREAD)
         if thread is not None and thread in frames:
             frame = _innermost(frames[thread])
-            place = "" if frame is None else f" {_place(frame, frame.f_lineno)}"
-            yield f"{_request(task)}in a thread{place}"
+            place = "" if frame is None else f" {_location(frame, frame.f_lineno)}"
+            yield f"{_request_label(task)}in a thread{place}"
             continue
         try:
             waiting = [
@@ -288,7 +288,7 @@ def _holders(root: trio.lowlevel.Task | None) -> Iterator[str]:
         except Exception:  # noqa: S112  the task goes on meanwhile
             continue
         if waiting:
-            yield f"{_request(task)}a task that waits {_place(*waiting[-1])}"
+            yield f"{_request_label(task)}a task that waits {_location(*waiting[-1])}"
 
 
 def _innermost(frame: FrameType | None) -> FrameType | None:
@@ -300,7 +300,7 @@ def _innermost(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def _tasks(root: trio.lowlevel.Task | None) -> Iterator[trio.lowlevel.Task]:
+def _descendants(root: trio.lowlevel.Task | None) -> Iterator[trio.lowlevel.Task]:
     pending = [] if root is None else [root]
     while pending:
         task = pending.pop()
@@ -308,7 +308,7 @@ def _tasks(root: trio.lowlevel.Task | None) -> Iterator[trio.lowlevel.Task]:
         pending += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
 
 
-def _request(task: trio.lowlevel.Task) -> str:
+def _request_label(task: trio.lowlevel.Task) -> str:
     """Return the method of the request that a task handles, and the name of its tool or prompt."""
     context = task.context.get(CURRENT_CONTEXT)
     if context is None:
@@ -320,5 +320,5 @@ def _request(task: trio.lowlevel.Task) -> str:
     return f"{request.method.name}{f' {name!r}' if isinstance(name, str) else ''}: "
 
 
-def _place(frame: FrameType, line: int) -> str:
+def _location(frame: FrameType, line: int) -> str:
     return f"at {frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}"

@@ -185,7 +185,7 @@ def protected_resource(
     has_certificates: bool = False,
     scopes: Callable[[], Iterable[str]] = tuple,
 ) -> "ProtectedResource | None":
-    """Return what authenticates the clients of a listener; None if all are accepted.
+    """Return the object that authenticates the clients of a listener; None if all are accepted.
 
     Args:
         auth: The settings of the server.
@@ -214,7 +214,7 @@ def protected_resource(
     resources = [auth.resource] if auth.resource is not None else []
     if not resources:
         scheme = "https" if is_tls else "http"
-        hosts = dict.fromkeys((name, port) for host, port in bound for name in names_of(host))
+        hosts = dict.fromkeys((name, port) for host, port in bound for name in url_hosts_of(host))
         resources = [f"{scheme}://{netloc(name, port)}{path}" for name, port in hosts]
     if auth.issuers and not resources:
         raise ValueError(
@@ -230,8 +230,8 @@ def protected_resource(
     )
 
 
-def names_of(host: str) -> Sequence[str]:
-    """Return the names in the URLs of a bound address; none for all addresses of a machine."""
+def url_hosts_of(host: str) -> Sequence[str]:
+    """Return the hosts in the URLs of a bound address; none for an address such as 0.0.0.0."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -410,7 +410,7 @@ async def serve_unix(
 ) -> None:
     """Serve at a socket file until cancelled; `Server.serve_unix` documents the arguments."""
     async with unix_listener(path) as bound:
-        listen = _listening([bound], "unix", f"unix:{path}", authorize, server.limits)
+        listen = _listen_on([bound], "unix", f"unix:{path}", authorize, server.limits)
         await serve_connections(
             server, listen, transport="unix", record=record, task_status=task_status
         )
@@ -435,19 +435,21 @@ async def serve_tcp(
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
         url = _url("tcp", host, bound, "")
-        listen = _listening(bound, "tcp", url, authorize, server.limits)
+        listen = _listen_on(bound, "tcp", url, authorize, server.limits)
         await serve_connections(
             server, listen, transport="tcp", record=record, task_status=task_status
         )
 
 
-def _listening(
+def _listen_on(
     bound: Sequence[trio.SocketListener],
     transport: str,
     url: str,
     authorize: Authorize | None,
     limits: Limits,
 ) -> Callable[..., Awaitable[None]]:
+    """Return the function `listen` for `serve_connections`, which accepts from bound sockets."""
+
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[str]) -> None:
         task_status.started(url)
         await serve_with_handshake_timeouts(serve, limits, accept)

@@ -23,7 +23,7 @@ import trio.testing
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._server.http_serve import Address
-from mcp_trio._server.http_sessions import Restarts
+from mcp_trio._server.http_sessions import RestartBackoff
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import RecordingError
@@ -729,7 +729,7 @@ async def test_a_lost_session_with_a_long_recording_is_replaced_once(
     [([0, 0, 0, 0], [1, 2, 4, 4]), ([0, 3.9, 4, 0], [1, 2, 1, 2]), ([9, 9], [1, 1])],
 )
 def test_pauses_grow_until_a_session_lasts_long_enough(lived, pauses):
-    restarts = Restarts(LIMITS)
+    restarts = RestartBackoff(LIMITS)
     assert [restarts.pause_seconds(seconds) for seconds in lived] == pauses
 
 
