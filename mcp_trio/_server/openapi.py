@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 
 # The report -------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def read_document(spec: Mapping[str, Any] | str | os.PathLike[str]) -> Document:
         OSError: The file cannot be read.
         ValueError: The document is not one of OpenAPI 3.0 or 3.1.
     """
-    contents: Any = spec if isinstance(spec, Mapping) else _parsed(*_text_of(spec))
+    contents: Any = spec if isinstance(spec, Mapping) else _read_contents(spec)
     document: Schema = contents if is_object(contents) else {}
     if "swagger" in document:
         raise ValueError(
@@ -241,17 +241,14 @@ def read_document(spec: Mapping[str, Any] | str | os.PathLike[str]) -> Document:
     return Document(document, is_3_0=found[1] == "0")
 
 
-def _text_of(spec: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return a document's text, and its name for errors."""
-    if isinstance(spec, str):
-        if spec.lstrip().startswith("{") or "\n" in spec:
-            return spec, "the text"
-        if re.match("https?://", spec):
-            raise ValueError(f"from_openapi() fetches nothing: download {spec}, and give its path")
-    return Path(spec).read_text(encoding="utf-8"), os.fspath(spec)
-
-
-def _parsed(text: str, name: str) -> Any:
+def _read_contents(spec: str | os.PathLike[str]) -> Any:
+    """Return the parsed contents of a text in JSON or YAML, or of the file at a path."""
+    if isinstance(spec, str) and (spec.lstrip().startswith("{") or "\n" in spec):
+        text, name = spec, "the text"
+    elif isinstance(spec, str) and re.match("https?://", spec):
+        raise ValueError(f"from_openapi() fetches nothing: download {spec}, and give its path")
+    else:
+        text, name = Path(spec).read_text(encoding="utf-8"), os.fspath(spec)
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)
@@ -299,6 +296,10 @@ _IGNORED_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})
 
 _NAME_CHARS_MAX: Final = 64  # as in the APIs of models
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_IN_ARGUMENTS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+# The styles whose items and members are parameters of their own unless the document says otherwise.
+_EXPLODED: Final = ("form", "deepObject")
 
 _HINTS: Final[Mapping[str, ToolAnnotations]] = {
     **dict.fromkeys(
@@ -315,7 +316,7 @@ _HINTS: Final[Mapping[str, ToolAnnotations]] = {
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class _OperationReader:
-    """The parts of an operation that were read so far.
+    """A reader of one operation, and the parts that it has read so far.
 
     Attributes:
         document: The document.
@@ -370,7 +371,7 @@ class _OperationReader:
             self._add_body(self._part(operation.request_body, _RequestBody, "the request body"))
         self._read_responses(operation.responses)
 
-    def _part(self, value: Any, kind: type[_T], name: str) -> _T:
+    def _part(self, value: Any, kind: type[T], name: str) -> T:
         """Return a part of the document, or what it refers to, as an object of a class."""
         try:
             return msgspec.convert(self.document.resolve(value), kind)
@@ -467,7 +468,8 @@ class _OperationReader:
                     raise Unsupported(f"the request uploads a file, in the field {name}")
                 self.notes.append(f"without the field {name}, which is a file")
                 continue
-            kind = self._type_of(schema)
+            resolved = self.document.resolve(schema)
+            kind = resolved.get("type") if is_object(resolved) else None
             style = encoding.style or "form"
             if style not in STYLES["member"]:
                 raise Unsupported(f"the field {name} has the unknown style {style}")
@@ -482,10 +484,6 @@ class _OperationReader:
                 # Without a style, a field that is an object is JSON text.
                 is_json=encoding.style is None and kind == "object",
             )
-
-    def _type_of(self, schema: Any) -> Any:
-        resolved = self.document.resolve(schema)
-        return resolved.get("type") if is_object(resolved) else None
 
     def _is_file(self, schema: Any, encoding: _Encoding) -> bool:
         given = self.document.resolve(schema)
@@ -544,14 +542,9 @@ class _OperationReader:
         return self.document.with_definitions(schema, "request", objects_max=self.objects_max)
 
 
-# The least number of steps that reading an object of a schema takes. In five large public documents
-# it was 34 to 56.
+# The minimum number of steps that reading an object of a schema takes; in five large public
+# documents it was 34 to 56.
 _STEPS_PER_OBJECT: Final = 30
-
-# The styles whose items and members are parameters of their own unless the document says otherwise.
-_EXPLODED: Final = ("form", "deepObject")
-
-_NOT_IN_ARGUMENTS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def _chosen_media_type(content: Mapping[str, object]) -> tuple[str, str] | None:
@@ -698,7 +691,7 @@ def _error_result(text: str) -> CallToolResult:
 
 
 def _resource_uri(
-    reading: _OperationReader, method: str, path: str
+    reader: _OperationReader, method: str, path: str
 ) -> tuple[str, dict[str, RequestArgument]]:
     """Return the URI, or URI template, of an operation, and the arguments by variable.
 
@@ -709,14 +702,14 @@ def _resource_uri(
         raise Unsupported("a resource is read by GET")
     arguments: dict[str, RequestArgument] = {}
     in_query: list[str] = []
-    for argument in reading.arguments:
-        kind = reading.properties[argument.name].get("type")
+    for argument in reader.arguments:
+        kind = reader.properties[argument.name].get("type")
         is_text = kind not in ("array", "object") and not argument.is_json
         if argument.location not in ("path", "query") or not is_text:
             place = f"the argument {argument.name}, which a URI cannot contain"
-            if argument.name in reading.required:
+            if argument.name in reader.required:
                 raise Unsupported(f"a resource cannot have {place}")
-            reading.notes.append(f"without {place}")
+            reader.notes.append(f"without {place}")
             continue
         name = re.sub(r"\W", "_", argument.name, flags=re.ASCII)
         if keyword.iskeyword(name) or not name.isidentifier() or name == "ctx":
@@ -812,12 +805,12 @@ class OperationRegistration:
             if not is_included or (self.exclude is not None and self.exclude(operation)):
                 entries.append(OpenApiEntry(operation=operation, outcome="excluded"))
                 continue
-            reading = _OperationReader(document=self.document, objects_max=objects_max)
+            reader = _OperationReader(document=self.document, objects_max=objects_max)
             try:
                 if isinstance(parsed, Unsupported):
                     raise parsed
-                outcome, name = self._register(operation, parsed, path_item, reading)
-                reason = "; ".join(reading.notes)
+                outcome, name = self._register(operation, parsed, path_item, reader)
+                reason = "; ".join(reader.notes)
             except (Unsupported, SchemaError, TemplateError) as error:
                 outcome, name, reason = "rejected", "", str(error)
             entries.append(
@@ -878,29 +871,29 @@ class OperationRegistration:
         operation: OpenApiOperation,
         parsed: _Operation,
         path_item: Schema,
-        reading: _OperationReader,
+        reader: _OperationReader,
     ) -> tuple[Outcome, str]:
         """Register an operation; return its outcome and its name.
 
         Raises:
             Unsupported, SchemaError, TemplateError: The operation cannot be called.
         """
-        url, own = _server_url(self.document.contents), _server_url(path_item)
-        own = parsed.servers[0].filled() if parsed.servers else own
-        if own is not None and url is not None and own.rstrip("/") != url.rstrip("/"):
-            raise Unsupported(f"its server is {own}, and not {url}")
+        url, own_url = _server_url(self.document.contents), _server_url(path_item)
+        own_url = parsed.servers[0].filled() if parsed.servers else own_url
+        if own_url is not None and url is not None and own_url.rstrip("/") != url.rstrip("/"):
+            raise Unsupported(f"its server is {own_url}, and not {url}")
         shared = path_item.get("parameters", [])
         if not is_array(shared):
             raise Unsupported("the parameters of the path item are malformed")
-        reading.read(operation.path, parsed, shared)
+        reader.read(operation.path, parsed, shared)
         template = RequestTemplate(
             method=operation.method,
             path=operation.path,
-            arguments=reading.arguments,
-            media_type=reading.media_type,
-            needs_body=reading.needs_body,
+            arguments=reader.arguments,
+            media_type=reader.media_type,
+            needs_body=reader.needs_body,
         )
-        wants_json = is_json_type(reading.result_media_type)
+        wants_json = is_json_type(reader.result_media_type)
         description = operation.description or operation.summary or operation.id
         if operation.is_deprecated:
             description = f"Deprecated. {description}"
@@ -915,17 +908,17 @@ class OperationRegistration:
             name = unique(name, self._names, _NAME_CHARS_MAX)
         self._names[name] = operation
         if self.resources is not None and self.resources(operation):
-            text, arguments = _resource_uri(reading, operation.method, operation.path)
+            text, arguments = _resource_uri(reader, operation.method, operation.path)
             uri = UriTemplate.parse(text)
             handler = _resource_handler(
-                self.sender, template, uri, arguments, reading.required, wants_json=wants_json
+                self.sender, template, uri, arguments, reader.required, wants_json=wants_json
             )
-            media_type = reading.result_media_type
+            media_type = reader.result_media_type
             self.server.resource(text, name=name, mime_type=media_type, **listed)(handler)
             return ("resource template" if arguments else "resource"), text
         tool = _Tool(sender=self.sender, template=template, wants_json=wants_json)
-        output = reading.output if self.output_schemas else None
-        hints, schema = _HINTS[operation.method], reading.input_schema()
+        output = reader.output if self.output_schemas else None
+        hints, schema = _HINTS[operation.method], reader.input_schema()
         register = partial(
             self.server.tool, name=name, input_schema=schema, annotations=hints, **listed
         )
@@ -935,7 +928,7 @@ class OperationRegistration:
             if output is None:
                 raise
             register(structured=False)(tool)
-            reading.notes.append(f"without an output schema: {error}")
+            reader.notes.append(f"without an output schema: {error}")
         tool.output = sessions_of(self.server).registry.tools[name].given_output
         return "tool", name
 

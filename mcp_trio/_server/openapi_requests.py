@@ -117,23 +117,27 @@ class RequestTemplate:
         """
         # Only JSON has a null; elsewhere the parameter is left out.
         with_null = ("member", "body") if self.media_type not in (FORM, MULTIPART) else ()
-        at: dict[Location, list[tuple[RequestArgument, Any]]] = {}
+        by_location: dict[Location, list[tuple[RequestArgument, Any]]] = {}
         for argument in self.arguments:
             value: Any = values.get(argument.name)
             if value is not None or (argument.name in values and argument.location in with_null):
-                at.setdefault(argument.location, []).append((argument, value))
+                by_location.setdefault(argument.location, []).append((argument, value))
         query = "&".join(
-            field for argument, value in at.get("query", ()) for field in _fields(argument, value)
+            field
+            for argument, value in by_location.get("query", ())
+            for field in _fields(argument, value)
         )
-        path = self._path(at.get("path", ()))
-        headers = {each.wire_name: _header(each, value) for each, value in at.get("header", ())}
+        path = self._path(by_location.get("path", ()))
+        headers = {
+            each.wire_name: _header(each, value) for each, value in by_location.get("header", ())
+        }
         cookies = "; ".join(
             field
-            for argument, value in at.get("cookie", ())
+            for argument, value in by_location.get("cookie", ())
             for field in _fields(attrs.evolve(argument, is_exploded=False), value)
         )
         call = Call(url=f"{path}?{query}" if query else path, headers=headers, cookies=cookies)
-        whole, members = at.get("body", ()), at.get("member", ())
+        whole, members = by_location.get("body", ()), by_location.get("member", ())
         if self.media_type is None or not (whole or members or self.needs_body):
             return call
         value = whole[0][1] if whole else {each.wire_name: it for each, it in members}

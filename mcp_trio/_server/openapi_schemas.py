@@ -35,7 +35,7 @@ def is_array(value: object) -> TypeGuard[list[Any]]:
 
 
 class Unsupported(Exception):  # noqa: N818 - it is caught, and its text becomes a reason
-    """An operation cannot be taken; the text is the reason."""
+    """An operation cannot become a tool or resource; the text is the reason."""
 
 
 # The members of a schema that are schemas, lists of schemas, and schemas by name.
@@ -144,7 +144,7 @@ class Document:
     # Schemas.
 
     def schema(self, schema: Any, direction: Direction) -> Any:
-        """Return a JSON Schema whose references lead to `$defs`, which `definitions` returns.
+        """Return a JSON Schema whose references lead to `$defs`; see `with_definitions` for those.
 
         Raises:
             Unsupported: The schema refers to another document, or to nothing.

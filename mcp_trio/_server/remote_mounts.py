@@ -2,9 +2,9 @@
 
 Each session of the outer server has its own connection to a mounted server, which is opened when a
 request first needs it. So the client of that session answers the questions of the mounted server.
-The stateless requests over HTTP are one session of many clients. A mounted server with a handshake
-does not say to which request its question belongs, so each of these requests has a connection of
-its own if its client can be asked.
+The stateless requests over HTTP are one session of many clients. A question of a mounted server
+with a handshake does not name the request that it belongs to. Therefore each of these requests has
+a connection of its own if the server may ask its client.
 
 Everything that arrives from a mounted server is the result of an effect, so that a recording holds
 it, and a replay opens no connection. A request that is forwarded is a sequence of effects. The
@@ -91,7 +91,8 @@ _LOG: Final = "notifications/message"
 # The events that end a forwarded request.
 _ENDS: Final = frozenset({"result", "input required", "error", "lost"})
 
-# The events of a forwarded request that the handler has to wait for, for the slowest clients.
+# The maximum number of queued events of a forwarded request; the mounted server waits for a client
+# of the outer server that is slower.
 _EVENTS_QUEUED_MAX: Final = 64
 
 # For each list: the method of `Client` that reads it, the capability, and the type of its items.
@@ -183,11 +184,22 @@ class RemoteMount:
     def text(self) -> str:
         """A text for errors that names the mounted server, without secrets."""
         how = f"with the prefix {self.prefix.text!r}" if self.prefix.text else "without a prefix"
-        return f"the server {_target_name(self.template.target)}, mounted {how}"
+        target = self.template.target
+        url = url_of(target)
+        if url is not None:
+            parts = urlsplit(url)
+            name = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+        elif isinstance(target, ServerConfig):
+            name = repr(target.command)
+        elif is_command(target):
+            name = " ".join(os.fspath(part) for part in target[:2])
+        else:
+            name = "object" if can_open_again(target) else "behind a channel"
+        return f"the server {name}, mounted {how}"
 
-    def begin(self, top: "ServedSession", session: Session, number: int) -> "RemoteSession":
+    def begin(self, outer: "ServedSession", session: Session, number: int) -> "RemoteSession":
         """Return the mounted server as a part of a session; nothing is connected yet."""
-        return RemoteSession(self, top, session, number)
+        return RemoteSession(self, outer, session, number)
 
     def is_own(self, uri: str) -> bool:
         """Return whether a URI in a result is that of a resource which only this server can read.
@@ -215,18 +227,6 @@ def remote_mount(target: Any, prefix: Prefix, rule: AccessRule | None) -> Remote
     return RemoteMount(prefix, template, rule)
 
 
-def _target_name(target: object) -> str:
-    url = url_of(target)
-    if url is not None:
-        parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
-    if isinstance(target, ServerConfig):
-        return repr(target.command)
-    if is_command(target):
-        return " ".join(os.fspath(part) for part in target[:2])
-    return "object" if can_open_again(target) else "behind a channel"
-
-
 class ConnectionKey(NamedTuple):
     """The facts about the client of a request on which the options of a connection depend.
 
@@ -240,27 +240,28 @@ class ConnectionKey(NamedTuple):
     has_roots: bool
     has_log: bool
 
+    @classmethod
+    def of(cls, peer: Peer) -> "ConnectionKey":
+        """Return the key for requests of a client."""
+        is_stateless = peer.protocol_version.is_stateless
+        modes: list[types.ElicitMode] = []
+        if not Elicitation("").needs(peer):
+            modes.append("form")
+        if not UrlElicitation("", "").needs(peer):
+            modes.append("url")
+        return cls(
+            is_stateless=is_stateless,
+            modes=tuple(modes),
+            has_sampling=peer.can("sampling"),
+            has_sampling_tools=peer.can("sampling.tools"),
+            has_roots=not Roots().needs(peer),
+            has_log=not is_stateless or peer.log_level is not None,
+        )
+
     @property
     def can_ask(self) -> bool:
         """Return whether a mounted server may ask the client."""
         return bool(self.modes or self.has_sampling or self.has_roots)
-
-
-def _connection_key(peer: Peer) -> ConnectionKey:
-    is_stateless = peer.protocol_version.is_stateless
-    modes: list[types.ElicitMode] = []
-    if not Elicitation("").needs(peer):
-        modes.append("form")
-    if not UrlElicitation("", "").needs(peer):
-        modes.append("url")
-    return ConnectionKey(
-        is_stateless=is_stateless,
-        modes=tuple(modes),
-        has_sampling=peer.can("sampling"),
-        has_sampling_tools=peer.can("sampling.tools"),
-        has_roots=not Roots().needs(peer),
-        has_log=not is_stateless or peer.log_level is not None,
-    )
 
 
 # The part that a replay repeats -----------------------------------------------------------------
@@ -293,13 +294,13 @@ class RemoteSession:
 
     Attributes:
         mount: The mount.
-        top: The `ServedSession` of the server whose session this is.
+        outer: The `ServedSession` of the server whose session this is.
         session: The session.
         number: The number of this among those of the session, for the name of its lane.
     """
 
     mount: RemoteMount
-    top: "ServedSession"
+    outer: "ServedSession"
     session: Session
     number: int
     live: "LiveConnections" = attrs.field(init=False)
@@ -417,7 +418,7 @@ class RemoteSession:
     ) -> Event:
         """Send a request, forward the events that arrive meanwhile, and return the last one."""
         call = RemoteCall(send)
-        begin = partial(self.live.begin, _connection_key(handling.request.peer), call)
+        begin = partial(self.live.begin, ConnectionKey.of(handling.request.peer), call)
         asked: dict[int, trio.CancelScope] = {}
         try:
             async with trio.open_nursery() as nursery:
@@ -448,9 +449,20 @@ class RemoteSession:
         scope: trio.CancelScope,
     ) -> None:
         """Ask the client of the session, in a task of the handler, and send its answer."""
+        number = question.number
         with scope:
-            answer = await _asked(handling, served, question, call)
-            number = question.number
+            try:
+                params = msgspec.json.decode(question.params)
+                params.pop("_meta", None)  # It belongs to the connection to the mounted server.
+                (ask,) = prepared(handling, served, [ask_of(question.method, params)])
+                report = partial(call.report_to_server, number)
+                to_client = msgspec.structs.replace(ask.question(), on_progress=report)
+                (result,) = await ask_all(handling, [to_client])
+                answer = ClientAnswer(result=msgspec.Raw(msgspec.json.encode(result)))
+            except RequestError as error:
+                answer = ClientAnswer(failure=Failure(error.code, error.message, error.data))
+            except MCPError as error:
+                answer = ClientAnswer(failure=Failure(INTERNAL_ERROR, str(error)))
             reply = partial(call.answer, number, answer)
             arguments = {"question": number, "answer": answer}
             await perform(handling, self._effect("answer", arguments, reply))
@@ -484,7 +496,7 @@ class RemoteSession:
         return result
 
     async def _listen(self, lane: Lane | None) -> None:
-        """Pass the notifications of the mounted server on that belong to no request."""
+        """Pass on the notifications of the mounted server that belong to no request."""
         listening = _NotificationListener(self.session)
         while True:
             event = await perform(
@@ -493,18 +505,18 @@ class RemoteSession:
             if event.kind == RESOURCE_UPDATED:
                 with suppress(ValueError):  # The URI has no place for the prefix.
                     uri = self.mount.prefix.uri(event.read(types.ResourceUpdatedParams).uri)
-                    self.top.notify_session((event.kind, uri))
+                    self.outer.notify_session((event.kind, uri))
             elif event.kind == _LOG:
                 params = event.read(types.LoggingMessageParams)
-                least = self.top.log_level
-                if least is not None and SEVERITY[params.level] >= SEVERITY[least]:
+                minimum = self.outer.log_level
+                if minimum is not None and SEVERITY[params.level] >= SEVERITY[minimum]:
                     await self._send(_LOG, params, lane)
             elif event.kind == _ELICITATION_COMPLETE:
                 completed = event.read(types.ElicitationCompleteParams)
-                if self.top.elicitations.end(completed.elicitation_id):
+                if self.outer.elicitations.end(completed.elicitation_id):
                     await self._send(_ELICITATION_COMPLETE, completed, lane)
             else:
-                self.top.notify_session((event.kind, None))
+                self.outer.notify_session((event.kind, None))
 
     async def _send(self, method: str, params: Any, lane: Lane | None) -> None:
         """Send a notification to a legacy client."""
@@ -521,24 +533,6 @@ async def _report(handling: Handling, served: "ServedSession", event: Event) -> 
     else:
         log = event.read(types.LoggingMessageParams)
         await Context(handling, served).log(log.level, log.data, logger=log.logger)
-
-
-async def _asked(
-    handling: Handling, served: "ServedSession", question: Question, call: "RemoteCall"
-) -> ClientAnswer:
-    """Return the answer of the session's client to a question of the mounted server."""
-    try:
-        params = msgspec.json.decode(question.params)
-        params.pop("_meta", None)  # It belongs to the connection to the mounted server.
-        (ask,) = prepared(handling, served, [ask_of(question.method, params)])
-        report = partial(call.report_to_server, question.number)
-        asked = msgspec.structs.replace(ask.question(), on_progress=report)
-        (result,) = await ask_all(handling, [asked])
-    except RequestError as error:
-        return ClientAnswer(failure=Failure(error.code, error.message, error.data))
-    except MCPError as error:
-        return ClientAnswer(failure=Failure(INTERNAL_ERROR, str(error)))
-    return ClientAnswer(result=msgspec.Raw(msgspec.json.encode(result)))
 
 
 # The part that only effects use -----------------------------------------------------------------
@@ -784,7 +778,7 @@ class RemoteConnection:
 
     @property
     def has_room(self) -> bool:
-        """Return whether another request may run; see the text of this module."""
+        """Return whether another request may run; the module's docstring gives the reason."""
         if not (self.key.is_stateless and self.key.can_ask):
             return True
         version = self._clients[-1].protocol_version if self._is_open else None
@@ -842,33 +836,31 @@ class RemoteConnection:
 
     async def keep(self) -> None:
         """Connect, and connect again whenever the connection is lost, after growing pauses."""
-        with self._keeping:
-            await self._keep()
-
-    async def _keep(self) -> None:
         failures, has_been_open = 0, False
-        while True:
-            try:
-                await self._connect()
-            except Exception as error:  # Such as an invalid option, or a command that is missing.
-                self._lose(str(error) or type(error).__name__)
-            else:
-                self._is_open, self._loss, failures = True, "", 0
+        limits, random_source = self.mount.template.limits, self.mount.random_source
+        with self._keeping:
+            while True:
+                try:
+                    await self._connect()
+                except Exception as error:  # Such as an invalid option, or a missing command.
+                    self._lose(str(error) or type(error).__name__)
+                else:
+                    self._is_open, self._loss, failures = True, "", 0
+                    self._news.wake()
+                    if has_been_open:  # Anything may have changed meanwhile.
+                        for kind in ("tools", "resources", "prompts"):
+                            self._list_changed(kind)
+                        for uri in +self.subscribed:
+                            self._resource_updated(types.ResourceUpdatedParams(uri=uri))
+                    has_been_open = True
+                    while not self._loss:
+                        await self._news.wait()
+                seconds = pause_seconds(failures, limits, random_source)
+                failures += 1
+                self._retry_at = trio.current_time() + seconds
+                self._is_open = False
                 self._news.wake()
-                if has_been_open:  # Anything may have changed meanwhile.
-                    for kind in ("tools", "resources", "prompts"):
-                        self._list_changed(kind)
-                    for uri in +self.subscribed:
-                        self._resource_updated(types.ResourceUpdatedParams(uri=uri))
-                has_been_open = True
-                while not self._loss:
-                    await self._news.wait()
-            seconds = pause_seconds(failures, self.mount.template.limits, self.mount.random_source)
-            failures += 1
-            self._retry_at = trio.current_time() + seconds
-            self._is_open = False
-            self._news.wake()
-            await trio.sleep(seconds)
+                await trio.sleep(seconds)
 
     async def aclose(self) -> None:
         """Close the connection, shielded, in bounded time."""
@@ -968,7 +960,7 @@ class RemoteConnection:
     async def _ask(self, method: str, params: Any, report: ReportProgress | None = None) -> Any:
         """Ask the client of the newest request that runs."""
         if not self.calls:
-            text = f"{method}: no request is running whose client could be asked"
+            text = f"{method}: no request is running, so there is no client to ask"
             raise RequestError(INTERNAL_ERROR, text)
         return await next(reversed(self.calls)).ask(method, params, report)
 

@@ -565,7 +565,7 @@ async def test_a_question_without_a_running_request_is_rejected():
     options = ANSWERS | {"protocol_versions": [LEGACY]}
     async with Client(hub((remote(Kept(), LEGACY), "w")), **options) as client:
         await client.call_tool("w_begin")
-        with pytest.raises(RequestError, match="no request is running whose client could"):
+        with pytest.raises(RequestError, match="no request is running, so there is no client"):
             await sessions[0].request("roots/list")
 
 
