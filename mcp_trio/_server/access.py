@@ -61,7 +61,7 @@ class AccessRule:
 
 
 def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRule | None:
-    """Return the rule that allows what both rules allow: of a mount, and of an entry in it."""
+    """Return the rule that holds if both rules hold: that of a mount, and that of an entry."""
     if first is None or second is None:
         return first or second
     conditions = [each.access for each in (first, second) if each.access is not None]
@@ -146,9 +146,10 @@ def selection_of(
 
 @attrs.frozen
 class Unregistered:
-    """The entries of a kind that are not registered: those of servers behind a client.
+    """All entries of a kind that are not registered: those of servers behind a client.
 
-    Only a decision about the kind applies to them, since their names and tags are not known.
+    Only a decision about the kind applies to them, since their names and tags are not known. It has
+    those attributes of a `RegisteredEntry` that `Visibility.decision` reads.
     """
 
     kind: str
@@ -159,10 +160,10 @@ class Unregistered:
 
 @attrs.define(eq=False, repr=False)
 class Visibility:
-    """The decisions of `enable` and `disable`, of which the latest about an entry counts.
+    """The decisions of `enable` and `disable`; the latest one about an entry counts.
 
-    A decision replaces an earlier one about the same name, tag or kind, so their number is bounded
-    by those.
+    A decision replaces an earlier one about the same name, tag or kind, so there is at most one for
+    each of them.
     """
 
     decisions: dict[Selector, tuple[int, bool]] = attrs.field(

@@ -649,7 +649,7 @@ class Context(BaseContext):
         """Log at level `error`."""
         await self.log("error", data, logger=logger)
 
-    # What the client sees.
+    # Visibility of entries.
 
     async def disable(
         self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()
@@ -916,13 +916,13 @@ class ThreadContext(BaseContext):
 
 
 def get_context() -> Context:
-    """Return the context of the handler that runs, for functions that do not get it passed.
+    """Return the context of the handler that runs, for functions that do not get it as an argument.
 
-    Below a `def` handler it is the handler's `ThreadContext`, whose methods block.
+    In a function that a `def` handler calls, it is a `ThreadContext`, whose methods block.
 
     Raises:
-        RuntimeError: No handler runs here, or an effect runs: a replay does not run that, so it
-            cannot use a context.
+        RuntimeError: No handler runs here, or an effect does. A replay does not run effects, so
+            they cannot use a context.
     """
     current = active_context()
     if current is None or not isinstance(current.caller, Handling):

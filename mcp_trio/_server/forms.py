@@ -115,7 +115,8 @@ def form_of(kind: Any) -> Form:
 def _form_of_hint(kind: Any) -> Form:
     if kind is None or kind is types.NoneType:
         return Form(_object_schema({}, ()), lambda _: None)
-    is_model = _is_model(kind)
+    # True for a pydantic model with fields; a model without them, a root model, is a single value.
+    is_model = getattr(kind, "__pydantic_root_model__", True) is False
     if not (is_model or has_fields(kind)):
         field = _FormField(owner="a form", name=VALUE, hint=kind)
         return Form(
@@ -166,11 +167,6 @@ def _read_fields(
 
 
 # Models of pydantic. A model checks the complete content, because a validator may need all fields.
-
-
-def _is_model(kind: Any) -> bool:
-    """Return whether a type is a pydantic model with fields."""
-    return getattr(kind, "__pydantic_root_model__", True) is False
 
 
 def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:

@@ -127,7 +127,7 @@ def _resource_server(setting: "AuthSetting | None") -> "ResourceServer | None":
 
 
 def _handler_and_name(kind: str, handler: Any, name: str | None) -> tuple[Any, str | None]:
-    """Return the function and the name, of which the first argument of a decorator is either."""
+    """Return the handler and the name for a decorator, whose first argument is one of the two."""
     if not isinstance(handler, str):
         return handler, name
     if name is not None:
@@ -176,9 +176,9 @@ class Server:
         description: A description to display.
         icons: Icons to display.
         website_url: The URL of a page about the server.
-        errors: What a client receives about an unexpected exception of a handler: "generic", that
-            NAME has failed; or "message", the text of the exception as well, which may be private.
-            `ToolError` always sends its text.
+        errors: The text that a client receives about an unexpected exception of a handler:
+            "generic" only names the handler; "message" adds the text of the exception, which may be
+            private. The text of a `ToolError` is always sent.
         lifespan: A function that makes an async context manager from the server. Its value is
             `ctx.lifespan` in every handler. It is entered once for each served channel, before the
             handshake, and once for all sessions of an HTTP application or a listener. A replay runs
@@ -308,8 +308,8 @@ class Server:
             include: Returns whether an operation is wanted; without it, all are.
             exclude: Returns whether an operation is not wanted.
             rename: The names of tools, by `operationId`, or by method and path, as in `GET /pets`.
-            output_schemas: Whether tools have the output schemas of the document. An answer that
-                does not fit its schema is a result with `is_error`, which has the whole answer.
+            output_schemas: Whether tools have the output schemas of the document. A response that
+                does not fit its schema becomes a result with `is_error`, which has its whole body.
             options: Options of `Server`, such as `limits`; `name` and `version` are by default
                 those of the document.
 
@@ -329,8 +329,8 @@ class Server:
         )
 
         document = read_document(spec)
-        made_of: dict[str, Any] = {**info_of(document), **options}
-        server = cls(**made_of)
+        settings: dict[str, Any] = {**info_of(document), **options}
+        server = cls(**settings)
         registration = OperationRegistration(
             server=server,
             document=document,
@@ -539,7 +539,7 @@ class Server:
                 the arguments, and may return something else than the tool. Its return annotation,
                 if there is one, gives the output schema. A `ToolError` of the tool reaches it as an
                 exception.
-            keep: True leaves the tool registered as well; `name` is another one then.
+            keep: True leaves the tool registered as well; `name` has to differ from its name.
 
         Raises:
             LookupError: There is no such tool, or the function is registered more than once.
@@ -787,10 +787,10 @@ class Server:
         """Hide tools, resources and prompts from all clients, which are notified of changed lists.
 
         A hidden entry is in no list, and a request for it is answered as one for an unknown name.
-        Calls that are running continue. The latest `enable` or `disable` about an entry counts; of
-        an entry that is registered later, too, if it has the tag or the kind. `Context.enable`
-        shows it to one client. Entries of servers that are mounted behind a client are hidden with
-        their kind only, since their names and tags are not registered here.
+        Calls that are running continue. The latest `enable` or `disable` about an entry counts,
+        also for an entry that is registered later and has the tag or the kind. `Context.enable`
+        shows an entry to one client. Entries of servers behind a client can be hidden by their kind
+        only, since their names and tags are not registered here.
 
         Args:
             names: Names of tools and prompts; URIs and templates of resources.
@@ -937,8 +937,8 @@ class Server:
         ```
 
         The function gets a `mcp_trio.http.Request`, and returns a string, bytes, a dict, which is
-        sent as JSON, or a `mcp_trio.http.Response`. It runs over `serve_http`, `run("http")` and
-        `asgi`; the checks of `Host` and `Origin` apply. An exception is logged in one line, and
+        sent as JSON, or a `mcp_trio.http.Response`. `serve_http`, `run("http")` and `asgi` serve
+        the route; the checks of `Host` and `Origin` apply. An exception is logged in one line, and
         answered with status 500 without its text. The function is cancelled when its client
         disconnects. Its requests are in no recording, and pass no middleware.
 
@@ -1014,9 +1014,9 @@ class Server:
             ValueError: The prefix has a character that a name must not have; a name or URI is
                 registered already, or would be too long; a URI has no place for the prefix; this
                 server is mounted into the other one; a tool of the other server needs `states`; or
-                the other server has `auth`, and this one has not.
-                Nothing is mounted then. A later registration at either server that would give two
-                handlers one name raises it as well.
+                the other server has `auth`, and this one has not. Nothing is mounted then. A later
+                registration at either server raises it as well, if two handlers would have one
+                name.
         """
         rule = access_rule(scopes, access)
         if isinstance(other, Server):
@@ -1090,9 +1090,9 @@ class Server:
         """Serve until the client disconnects or a signal arrives.
 
         Starts a Trio run, and handles SIGINT and SIGTERM. Over stdio, it also ends when the parent
-        process ends. The process exits `limits.shutdown.exit_seconds` after a signal, and prints
-        what held it; it exits at once after a second signal. Neither waits for handlers, or
-        completes recordings.
+        process ends. If the process still runs `limits.shutdown.exit_seconds` after a signal, it
+        prints where handlers keep it from ending, and exits; after a second signal it exits at
+        once. Such an exit does not wait for handlers, and leaves recordings incomplete.
 
         Args:
             transport: "stdio", "http" (also called "streamable-http"), "websocket", "unix" or
