@@ -66,7 +66,7 @@ class SendQueue:
     _has_watcher: bool = attrs.field(default=False, init=False)
     _written: Wakeup = attrs.field(factory=Wakeup, init=False)
     _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
-    # The optional members that the channel has; see `mcp_trio.transports`.
+    # The optional members that the channel has; see `_transports/channel.py`.
     _is_addressed: bool = attrs.field(init=False)
     _has_deliver_to: bool = attrs.field(init=False)
 

@@ -101,7 +101,7 @@ class LineChannel:
     def send_nowait(self, messages: Sequence[bytes], sent: int = 0) -> int:
         """Send from `messages[sent]` on while there is room; return the new value of `sent`.
 
-        See `mcp_trio.transports`.
+        `channel.py` describes this optional member of a channel.
         """
         if self._is_closed:
             raise trio.ClosedResourceError(_CLOSED_TEXT)

@@ -334,12 +334,12 @@ class ProcessChannel:
 
     @property
     def bytes_sent(self) -> int:
-        """The number of bytes sent; see `mcp_trio.transports`."""
+        """The number of bytes sent, an optional member of a channel (see `channel.py`)."""
         return self._lines.bytes_sent
 
     @property
     def is_unfinished(self) -> bool:
-        """True while a part of a message is left to be sent; see `mcp_trio.transports`."""
+        """True while a part of a message is left to be sent; optional as well."""
         return self._lines.is_unfinished
 
     async def send(self, messages: Sequence[bytes]) -> None:
