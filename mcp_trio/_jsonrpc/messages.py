@@ -398,14 +398,15 @@ def recover(text: bytes) -> Recovered:
 # The nesting depth of a JSON text, found without recursion.
 
 _BRACKETS: Final = b"{[}]"
-_STEPS: Final = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")
+# Each bracket as the change of the depth that it makes, +1 or -1, in a signed byte.
+_DEPTH_CHANGES: Final = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")
 _NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS + b'"')
 
-# Each round of removing innermost pairs removes one level or two; few messages have more levels.
-_ROUNDS: Final = 8
+# Each removal of all innermost pairs removes one level or two; few messages have more levels.
+_REMOVALS_MAX: Final = 8
 
-# The next round is not worth its time if a round removes less than 1/8 (`_SHARE`) of the brackets.
-_SHARE: Final = 8
+# The next removal is not worth its time if one has removed less than this part of the brackets.
+_USEFUL_PART: Final = 1 / 8
 
 
 def is_deeper_than(depth_max: int, text: bytes) -> bool:
@@ -424,15 +425,15 @@ def is_deeper_than(depth_max: int, text: bytes) -> bool:
         brackets = b"".join(marks.split(b'"')[::2])
     # In most messages, removing innermost pairs a few times removes all brackets.
     remaining = brackets
-    for _ in range(min(_ROUNDS, depth_max // 2)):
+    for _ in range(min(_REMOVALS_MAX, depth_max // 2)):
         before = len(remaining)
         remaining = remaining.replace(b"{}", b"").replace(b"[]", b"")
-        if before - len(remaining) < before // _SHARE:
+        if before - len(remaining) < before * _USEFUL_PART:
             break
     if not remaining:
         return False
-    steps = memoryview(brackets.translate(_STEPS)).cast("b")
-    return any(map(depth_max.__lt__, accumulate(steps)))
+    changes = memoryview(brackets.translate(_DEPTH_CHANGES)).cast("b")
+    return any(map(depth_max.__lt__, accumulate(changes)))
 
 
 def _has_at_most(number: int, byte: bytes, text: bytes) -> bool:

@@ -33,6 +33,7 @@ from mcp_trio._protocol.http_headers import (
     HeaderMismatchError,
     Headers,
     HttpRequest,
+    Paths,
     check_headers_match,
 )
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION as META_VERSION
@@ -155,8 +156,8 @@ class KnownSession(msgspec.Struct, frozen=True):
     principal: str | None = None
 
 
-Find: TypeAlias = Callable[[str], KnownSession | None]
-ParameterPaths: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
+FindSession: TypeAlias = Callable[[str], KnownSession | None]
+FindPaths: TypeAlias = Callable[[str], Paths | None]
 
 
 @attrs.frozen(kw_only=True, slots=False)  # as for `HttpRequest`
@@ -172,8 +173,8 @@ class Endpoint:
 
     protocol_versions: Collection[str]
     decoder: Decoder
-    find: Find
-    parameter_paths: ParameterPaths
+    find: FindSession
+    parameter_paths: FindPaths
 
     @functools.cached_property
     def has_sessions(self) -> bool:

@@ -163,7 +163,7 @@ class CloseCode(IntEnum):
     TRY_AGAIN_LATER = 1013  # never sent: clients over a limit are rejected before the upgrade
 
 
-_IS_EOF: Final = frozenset(
+_NORMAL_ENDS: Final = frozenset(
     {CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RECEIVED}
 )
 
@@ -206,7 +206,7 @@ def error_of_peer_close(name: str, code: int, reason: str = "") -> ConnectionLos
         None if the peer has closed it normally. After any other end, requests in flight may have
         been carried out or not.
     """
-    if code in _IS_EOF:
+    if code in _NORMAL_ENDS:
         return None
     quoted = f": {reason[:_SHOWN_CHARS_MAX]!r}" if reason else ""
     return OutcomeUnknown(f"{name} {_MEANINGS.get(code, _UNKNOWN)} (close code {code}){quoted}")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
 import httpx2
@@ -40,6 +40,7 @@ from mcp_trio._protocol.http_headers import (
     AnnotationError,
     HeaderMismatchError,
     Headers,
+    Paths,
     headers_from_body,
     media_type_of,
     parameter_paths,
@@ -171,9 +172,6 @@ def agreed_version(result: Raw) -> str | None:
 
 
 # Parameter headers --------------------------------------------------------------------------------
-
-
-Paths: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 class _Tool(msgspec.Struct, rename="camel", gc=False):
