@@ -1,4 +1,4 @@
-"""Test tools: mock servers, scripted peers, faulty connections, simulations, checks, logins."""
+"""Test tools: mock servers, scripted peers, faulty connections, simulations, contracts, logins."""
 
 from mcp_trio._replay.live_replay import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server
@@ -11,6 +11,12 @@ from mcp_trio._testing.simulation import (
     SimulatedSession,
     SimulationReport,
     simulate,
+)
+from mcp_trio._testing.store_contracts import (
+    check_changes,
+    check_events,
+    check_instances,
+    check_states,
 )
 from mcp_trio.errors import MockMismatch
 
@@ -28,9 +34,13 @@ __all__ = [
     "WirePeer",
     "allow_access",
     "channel_pair",
+    "check_changes",
     "check_channel",
     "check_channel_for",
+    "check_events",
+    "check_instances",
     "check_limit_store",
+    "check_states",
     "mock_client",
     "mock_server",
     "simulate",

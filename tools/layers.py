@@ -39,6 +39,7 @@ REEXPORTING: Final = (
     "hosts",
     "middleware",
     "tools",
+    "redis",
     "testing",
 )
 TEMPLATES: Final = "_cli/templates"  # projects that `mcp-trio new` copies, no modules

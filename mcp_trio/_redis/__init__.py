@@ -1,0 +1,1 @@
+"""Stores on Redis, for a server with several instances; `mcp_trio.redis` is the public face."""

@@ -1,0 +1,227 @@
+"""The connection of one application to Redis or Valkey, by coredis.
+
+Commands whose result nobody waits for are *posted*: one task writes them in pipelines, in order. It
+keeps them while Redis is away, and writes them again when an error leaves it unknown whether Redis
+has executed them. So posted commands have to be harmless when they are executed twice.
+"""
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
+
+import anyio
+import attrs
+import trio
+from coredis import Redis
+from coredis.exceptions import ConnectionError as RedisConnectionError
+from coredis.exceptions import RedisError
+from coredis.retry import NoRetryPolicy
+
+from mcp_trio._server.instances import StoreUnavailableError
+from mcp_trio._transports.concurrency import Wakeup
+
+if TYPE_CHECKING:
+    from coredis.patterns.pipeline import Pipeline
+
+logger = logging.getLogger("mcp_trio")
+
+T = TypeVar("T")
+
+Command: TypeAlias = "Callable[[Pipeline[bytes]], object]"
+"""Adds a command to a pipeline."""
+
+# Errors that say that Redis is away; other errors of Redis are answers to a command.
+AWAY: Final = (
+    RedisConnectionError,
+    OSError,
+    TimeoutError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+)
+
+_BATCH_MAX: Final = 256
+_POSTED_MAX: Final = 100_000
+_RETRY_SECONDS: Final = 0.1
+_RETRY_SECONDS_MAX: Final = 1.0
+_SETTLE_SECONDS: Final = 1.0
+_CALL_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 10.0
+_BLOCK_MS: Final = 2000
+
+
+@attrs.define(eq=False, repr=False)
+class RedisConnection:
+    """A connection to Redis, with the commands that are posted.
+
+    Attributes:
+        client: The client of coredis.
+        place: The address of Redis, for error messages.
+        prefix: The beginning of all keys.
+        is_away: Whether Redis does not answer.
+    """
+
+    client: "Redis[bytes]"
+    place: str
+    prefix: str
+    is_away: bool = attrs.field(default=False, init=False)
+    _when_back: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]], init=False)
+    _posted: deque[Command] = attrs.field(factory=deque[Command], init=False)
+    _posted_count: int = attrs.field(default=0, init=False)
+    _written_count: int = attrs.field(default=0, init=False)
+    _has_posted: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _has_written: Wakeup = attrs.field(factory=Wakeup, init=False)
+
+    def key(self, *parts: str) -> str:
+        """Return a key of this server."""
+        return ":".join([self.prefix, *parts])
+
+    def when_back(self, function: Callable[[], None]) -> None:
+        """Call a function each time that Redis answers again after it was away."""
+        self._when_back.append(function)
+
+    # Commands without a result.
+
+    def post(self, *commands: Command) -> None:
+        """Write commands later, in order. While Redis is away, the oldest are dropped for room."""
+        self._posted.extend(commands)
+        self._posted_count += len(commands)
+        while len(self._posted) > _POSTED_MAX:
+            self._posted.popleft()
+            self._written_count += 1
+        self._has_posted.wake()
+
+    async def settle(self) -> None:
+        """Wait until all posted commands are written, or Redis has not answered for a moment."""
+        await trio.lowlevel.checkpoint()
+        target = self._posted_count
+        with trio.move_on_after(_SETTLE_SECONDS) as waiting:
+            while self._written_count < target and not self.is_away:
+                await self._has_written.wait()
+        if waiting.cancelled_caught:
+            self._note_away(f"no answer for {_SETTLE_SECONDS:g} s")
+
+    async def write_posted(self) -> NoReturn:
+        """Write the posted commands until cancelled."""
+        retry_seconds = _RETRY_SECONDS
+        while True:
+            while not self._posted:
+                await self._has_posted.wait()
+            batch = list(itertools.islice(self._posted, _BATCH_MAX))
+            end = self._written_count + len(batch)
+            try:
+                await self._write(batch)
+            except AWAY as error:
+                self._note_away(str(error))
+                await trio.sleep(retry_seconds)
+                retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
+                continue
+            retry_seconds = _RETRY_SECONDS
+            while self._written_count < end:  # Some may have been dropped meanwhile.
+                self._posted.popleft()
+                self._written_count += 1
+            self._has_written.wake()
+            self._note_back()
+
+    async def _write(self, batch: Sequence[Command]) -> None:
+        async with self.client.pipeline(transaction=False, raise_on_error=False) as pipeline:
+            for command in batch:
+                command(pipeline)
+        for result in pipeline.results or ():
+            if isinstance(result, AWAY):
+                raise result
+            if isinstance(result, RedisError):
+                logger.error("Redis at %s has rejected a command: %s", self.place, result)
+
+    def _note_away(self, reason: str) -> None:
+        if not self.is_away:
+            self.is_away = True
+            self._has_written.wake()
+            logger.error("Redis at %s is away: %s", self.place, reason)
+
+    def _note_back(self) -> None:
+        if self.is_away:
+            self.is_away = False
+            logger.warning("Redis at %s is back", self.place)
+            for function in self._when_back:
+                function()
+
+    # Commands with a result.
+
+    async def call(self, run: "Callable[[Redis[bytes]], Awaitable[T]]") -> T:
+        """Return the result of a command, which may be executed twice if Redis was away.
+
+        Raises:
+            StoreUnavailableError: Redis has not answered for some seconds, or has sent an error.
+        """
+        retry_seconds, result = _RETRY_SECONDS, None
+        with trio.move_on_after(_CALL_SECONDS):
+            while True:
+                try:
+                    return await run(self.client)
+                except AWAY as error:
+                    result = error
+                except RedisError as error:
+                    raise StoreUnavailableError(f"Redis at {self.place}: {error}") from error
+                await trio.sleep(retry_seconds)
+                retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
+        raise StoreUnavailableError(f"Redis at {self.place} does not answer") from result
+
+    async def evaluate(self, script: str, keys: Sequence[str], *args: str | bytes | int) -> Any:
+        """Return the result of a Lua script, which may be executed twice if Redis was away.
+
+        Raises:
+            StoreUnavailableError: Redis has not answered for some seconds, or has sent an error.
+        """
+        return await self.call(lambda redis: redis.eval(script, keys=keys, args=args))
+
+    # Streams, whose entries have one field, `m`.
+
+    async def entries(self, key: str) -> Sequence[tuple[str, bytes]]:
+        """Return the ids and values of all entries of a stream.
+
+        Raises:
+            StoreUnavailableError: Redis has not answered for some seconds, or has sent an error.
+        """
+        return _decoded(await self.call(lambda redis: redis.xrange(key)))
+
+    async def next_entries(self, key: str, after: str) -> Sequence[tuple[str, bytes]]:
+        """Wait for entries of a stream after the id `after`; return their ids and values."""
+        retry_seconds = _RETRY_SECONDS
+        while True:
+            try:
+                with trio.fail_after(_READ_SECONDS):
+                    found = await self.client.xread({key: after}, count=_BATCH_MAX, block=_BLOCK_MS)
+            except (*AWAY, trio.TooSlowError, RedisError):
+                await trio.sleep(retry_seconds)
+                retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
+                continue
+            if found:
+                return _decoded(next(iter(found.values())))
+
+
+def _decoded(entries: Iterable[Any]) -> list[tuple[str, bytes]]:
+    return [(entry.identifier.decode(), entry.field_values[b"m"]) for entry in entries]
+
+
+@asynccontextmanager
+async def open_connection(url: str, prefix: str) -> AsyncGenerator[RedisConnection]:
+    """Open a connection to Redis, whether or not it answers now."""
+    place = url.rpartition("@")[2].rpartition("://")[2]
+    async with (
+        Redis[bytes].from_url(
+            url,
+            retry_policy=NoRetryPolicy(),
+            connect_timeout=_CONNECT_SECONDS,
+            verify_version=False,
+        ) as client,
+        trio.open_nursery() as nursery,
+    ):
+        connection = RedisConnection(client, place, prefix)
+        nursery.start_soon(connection.write_posted)
+        yield connection
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,344 @@
+"""The stores of a server with several instances: events, change notices and used states in Redis.
+
+Keys, each after the prefix:
+
+- `events:ID`: a stream of the events of a session.
+- `streams:ID`: a hash of its open streams, with the ids of their requests.
+- `changes`: a stream of change notices.
+- `state:KEY` and `reply:KEY`: a used state, and its result.
+"""
+
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, TypeVar
+
+import attrs
+import msgspec
+import trio
+from coredis import PureToken, Redis
+
+from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._redis.connection import RedisConnection, open_connection
+from mcp_trio._redis.instances import RedisInstances
+from mcp_trio._server.http_sessions import HttpStores
+from mcp_trio._server.instances import StoreUnavailableError
+from mcp_trio._server.subscriptions import Change, NotifyChange
+from mcp_trio.errors import SERVER_BUSY, RequestError
+from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
+
+T = TypeVar("T")
+
+_CHANGES_MAX: Final = 1000
+_NAME_BYTES: Final = 8
+_MILLISECONDS: Final = 1000
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
+_decode_ids: Final = msgspec.msgpack.Decoder(list[RequestId]).decode
+
+
+# Events -----------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class RedisEvents:
+    """An `EventStore` in memory, with a copy in Redis for the instance that takes the session.
+
+    The copy has at least the newest `limits.http.events_kept_max` events, and is forgotten
+    `limits.http.session_idle_seconds` after the last one.
+    """
+
+    _connection: RedisConnection
+    _limits: Limits
+    _session_id: str
+    _buffer: ReplayBuffer = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        http = self._limits.http
+        self._buffer = ReplayBuffer(
+            events_max=http.events_kept_max, bytes_max=http.events_kept_bytes_max
+        )
+
+    def open_stream(self, request_ids: Sequence[RequestId] = ()) -> int:
+        """Return the number of a new stream, which will have the responses to these requests."""
+        stream = self._buffer.open_stream()
+        key, ids = self._connection.key("streams", self._session_id), _encode(list(request_ids))
+        self._connection.post(lambda pipeline: pipeline.hset(key, {str(stream): ids}))
+        self._post_expiry(key)
+        return stream
+
+    def keep(self, stream: int, data: bytes) -> str:
+        """Store the next event of a stream; return its id.
+
+        Raises:
+            KeyError: The stream is not open.
+        """
+        event_id = self._buffer.keep(stream, data)
+        self._post_events([(event_id, bytes(data))])
+        return event_id
+
+    def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
+        """Store a new stream that has ended; return the id of its mark and those of its events."""
+        ids = self._buffer.append_ended_stream(events)
+        self._post_events(list(zip(ids, [b"", *map(bytes, events)], strict=True)))
+        return ids
+
+    def _post_events(self, events: Sequence[tuple[str, bytes]]) -> None:
+        key, encoded = self._connection.key("events", self._session_id), _encode(events)
+        self._connection.post(
+            lambda pipeline: pipeline.xadd(
+                key,
+                {"m": encoded},
+                trim_strategy=PureToken.MAXLEN,
+                trim_operator=PureToken.APPROXIMATELY,
+                threshold=self._limits.http.events_kept_max,
+            )
+        )
+        self._post_expiry(key)
+
+    def _post_expiry(self, key: str) -> None:
+        seconds = int(self._limits.http.session_idle_seconds)
+        self._connection.post(lambda pipeline: pipeline.expire(key, seconds))
+
+    def after(self, event_id: str) -> tuple[int, Sequence[tuple[str, bytes]]]:
+        """Return the number of an event's stream, and the ids and data of all events after it.
+
+        Raises:
+            LookupError: The id was not given, or not all events after it are still stored.
+        """
+        return self._buffer.after(event_id)
+
+    def close_stream(self, stream: int) -> None:
+        """End a stream.
+
+        Raises:
+            KeyError: The stream is not open.
+        """
+        self._buffer.close_stream(stream)
+        key = self._connection.key("streams", self._session_id)
+        self._connection.post(lambda pipeline: pipeline.hdel(key, [str(stream)]))
+
+    async def settle(self) -> None:
+        """Wait until the events are in Redis, or it does not answer."""
+        await self._connection.settle()
+
+    async def load(self) -> Mapping[int, Sequence[RequestId]]:
+        """Load the events that another instance has stored; return the open streams.
+
+        Raises:
+            StoreUnavailableError: Redis does not answer.
+        """
+        keys = [self._connection.key(kind, self._session_id) for kind in ("streams", "events")]
+        opened = await self._connection.call(lambda redis: redis.hgetall(keys[0]))
+        entries = await self._connection.entries(keys[1])
+        streams: dict[int, dict[int, bytes]] = {}
+        for _, encoded in entries:
+            for event_id, data in _decode(encoded):
+                stream, _, number = event_id.partition("-")
+                streams.setdefault(int(stream), {})[int(number)] = data
+        unanswered = {int(stream): _decode_ids(ids) for stream, ids in opened.items()}
+        for stream, events in streams.items():
+            # An event whose predecessor is missing is the first one that can be resumed from.
+            first = last = max(events)
+            while first - 1 in events:
+                first -= 1
+            data = [events[number] for number in range(first, last + 1)]
+            self._buffer.restore(stream, first, data, is_open=stream in unanswered)
+        answered = {
+            each.id
+            for events in streams.values()
+            for each in map(_response_in, events.values())
+            if each is not None
+        }
+        return {
+            stream: [each for each in ids if each not in answered]
+            for stream, ids in unanswered.items()
+            if stream in streams
+        }
+
+
+class _Response(msgspec.Struct):
+    id: RequestId | None = None
+    method: str | None = None
+
+
+def _response_in(data: bytes) -> _Response | None:
+    if not data:
+        return None
+    message = msgspec.json.decode(data, type=_Response)
+    return message if message.method is None else None
+
+
+# Change notices ---------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class RedisChanges:
+    """`Changes` between the instances of a server, over a stream in Redis.
+
+    Notices that are sent while Redis is away arrive when it is back.
+    """
+
+    _connection: RedisConnection
+
+    @asynccontextmanager
+    async def joined(self, on_change: NotifyChange) -> AsyncGenerator[NotifyChange]:
+        """Join the broadcast, and give a function that sends a change to the other members."""
+        key, member = self._connection.key("changes"), secrets.token_hex(_NAME_BYTES)
+        token, position = trio.lowlevel.current_trio_token(), await self._last(key)
+
+        async def receive() -> None:
+            nonlocal position
+            while True:
+                for entry_id, data in await self._connection.next_entries(key, position):
+                    position = entry_id
+                    sender, method, uri = _decode(data)
+                    if sender != member:
+                        on_change((method, uri))
+
+        def post(change: Change) -> None:
+            encoded = _encode([member, *change])
+            self._connection.post(
+                lambda pipeline: pipeline.xadd(
+                    key,
+                    {"m": encoded},
+                    trim_strategy=PureToken.MAXLEN,
+                    trim_operator=PureToken.APPROXIMATELY,
+                    threshold=_CHANGES_MAX,
+                )
+            )
+
+        def send(change: Change) -> None:
+            try:
+                is_in_own_thread = trio.lowlevel.current_trio_token() is token
+            except RuntimeError:  # The calling thread runs no Trio.
+                is_in_own_thread = False
+            if is_in_own_thread:
+                post(change)
+            else:
+                token.run_sync_soon(post, change)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            yield send
+            nursery.cancel_scope.cancel()
+
+    async def _last(self, key: str) -> str:
+        """Return the id of the newest notice, which was sent before this member joined."""
+        try:
+            entries = await self._connection.entries(key)
+        except StoreUnavailableError:
+            return "0-0"
+        return entries[-1][0] if entries else "0-0"
+
+
+# Used states ------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class RedisStates:
+    """A `StateStore` in Redis: each sealed state is used once, on whichever instance.
+
+    A retry with a state is rejected (server busy) while Redis is away.
+    """
+
+    _stores: "RedisStores"
+
+    async def take(self, key: str, *, seconds: float, client: str | int) -> bool:  # noqa: ARG002
+        """Mark a state as used; return False if it was used before.
+
+        Raises:
+            RequestError: Redis does not answer (server busy).
+        """
+        place, mark = self._stores.connection.key("state", key), secrets.token_bytes(_NAME_BYTES)
+        expiry = int(seconds * _MILLISECONDS)
+
+        async def take(redis: Redis[bytes]) -> bool:
+            # If this is executed twice, the mark shows that the state is ours.
+            is_new = await redis.set(place, mark, condition=PureToken.NX, px=expiry)
+            return bool(is_new) or await redis.get(place) == mark
+
+        return await self._call(take)
+
+    async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
+        """Keep the result of the retry that used a state; while Redis is away it is not kept."""
+        place, expiry = self._stores.connection.key("reply", key), int(seconds * _MILLISECONDS)
+        self._stores.connection.post(lambda pipeline: pipeline.set(place, reply, px=expiry))
+        await self._stores.connection.settle()
+
+    async def kept(self, key: str) -> bytes | None:
+        """Return the kept result; None if there is none.
+
+        Raises:
+            RequestError: Redis does not answer (server busy).
+        """
+        place = self._stores.connection.key("reply", key)
+        return await self._call(lambda redis: redis.get(place))
+
+    async def _call(self, run: Callable[[Redis[bytes]], Awaitable[T]]) -> T:
+        try:
+            return await self._stores.connection.call(run)
+        except StoreUnavailableError as error:
+            raise RequestError(SERVER_BUSY, "the store of used states does not answer") from error
+
+
+# All stores -------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class RedisStores:
+    """The stores of a server with several instances, in Redis 7 or newer, or Valkey.
+
+        server.run("http", stores=RedisStores("redis://localhost:6379/0", prefix="weather"))
+
+    All instances of a server have the same URL and prefix, and no other server has them. Whoever
+    can write to this Redis can act as any client: protect it with a password and, over a network,
+    with TLS (`rediss://`).
+
+    Args:
+        url: The URL of Redis, with user, password and number of the database if need be.
+        prefix: The beginning of all keys.
+        lease_seconds: The seconds after which other instances take the sessions of an instance that
+            has died. A pause of Redis, or of an instance, should be shorter.
+    """
+
+    url: str = attrs.field(repr=False)
+    prefix: str = attrs.field(default="mcp_trio", kw_only=True)
+    lease_seconds: float = attrs.field(
+        default=9.0, kw_only=True, validator=attrs.validators.ge(0.3)
+    )
+    _connection: RedisConnection | None = attrs.field(default=None, init=False, repr=False)
+
+    @property
+    def connection(self) -> RedisConnection:
+        """The connection that is open.
+
+        Raises:
+            RuntimeError: The stores are not open.
+        """
+        if self._connection is None:
+            raise RuntimeError("RedisStores is not open: pass it as stores= of the HTTP server")
+        return self._connection
+
+    @property
+    def states(self) -> RedisStates:
+        """A store of used states, for `Server(states=…)`."""
+        return RedisStates(self)
+
+    @asynccontextmanager
+    async def opened(self, limits: Limits) -> AsyncGenerator[HttpStores]:
+        """Open the stores for one application, whether or not Redis answers now."""
+        async with open_connection(self.url, self.prefix) as connection:
+            self._connection = connection
+            try:
+                yield HttpStores(
+                    events=partial(RedisEvents, connection, limits),
+                    changes=RedisChanges(connection),
+                    instances=RedisInstances(
+                        connection, self.lease_seconds, limits.http.session_idle_seconds
+                    ),
+                )
+            finally:
+                self._connection = None

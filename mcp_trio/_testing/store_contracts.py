@@ -1,0 +1,230 @@
+"""Contracts of the stores that instances of a server share, as functions for the tests of a store.
+
+Each function uses a store as a server does, and raises `AssertionError` where the store breaks a
+promise of its interface. The stores in memory and those in Redis are tested with them.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Final
+
+import attrs
+import trio
+
+from mcp_trio._protocol.event_store import EventStore
+from mcp_trio._server.http_sessions import Changes
+from mcp_trio._server.instances import Instance, InstanceHandler, SessionFacts
+from mcp_trio._server.sealed_state import StateStore
+from mcp_trio._server.subscriptions import Change
+
+_PATIENCE_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.01
+_MESSAGES: Final = 500
+
+
+async def _until(holds: Callable[[], bool], promise: str) -> None:
+    with trio.move_on_after(_PATIENCE_SECONDS):
+        while not holds():  # noqa: ASYNC110  a store has no event for the test
+            await trio.sleep(_POLL_SECONDS)
+        return
+    raise AssertionError(f"within {_PATIENCE_SECONDS:g} s: {promise}")
+
+
+@attrs.define(eq=False)
+class ScriptedHandler:
+    """An `InstanceHandler` that keeps what it is called with.
+
+    Attributes:
+        received: The messages, with their senders.
+        lost: The instances that were reported as lost.
+        lost_sessions: The sessions that other instances have taken.
+        watched: The instances of which the end is reported.
+    """
+
+    received: list[tuple[str, bytes]] = attrs.field(factory=list[tuple[str, bytes]], init=False)
+    lost: list[str] = attrs.field(factory=list[str], init=False)
+    lost_sessions: list[str] = attrs.field(factory=list[str], init=False)
+    watched: set[str] = attrs.field(factory=set[str], init=False)
+
+    def receive(self, sender: str, message: bytes) -> None:
+        """Keep a message."""
+        self.received.append((sender, message))
+
+    def lose(self, name: str) -> None:
+        """Keep the name of a lost instance."""
+        self.lost.append(name)
+
+    def lose_session(self, session_id: str) -> None:
+        """Keep the id of a session that was taken."""
+        self.lost_sessions.append(session_id)
+
+    def peers(self) -> Collection[str]:
+        """Return the instances of which the end is reported."""
+        return self.watched
+
+
+async def check_instances(
+    join: Callable[[InstanceHandler], AbstractAsyncContextManager[Instance]],
+) -> None:
+    """Check the sessions, leases and messages of instances.
+
+    Args:
+        join: Joins the instances as another machine would; see `Instances.joined`. There are no
+            other instances, and no sessions.
+
+    Raises:
+        AssertionError: A promise is broken.
+    """
+    facts = SessionFacts(principal="ada", opening=(b"{}", b"[]"))
+    handlers = [ScriptedHandler() for _ in range(3)]
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(join(handlers[0]))
+        two = await stack.enter_async_context(join(handlers[1]))
+        assert one.name != two.name, "names differ"
+
+        # Sessions.
+        assert await one.find("a") is None, "there is no session before one is kept"
+        one.keep("a", facts)
+        await one.settle()
+        found = await two.find("a")
+        assert found is not None, "after settle, a session is found"
+        assert (found.facts, found.owner) == (facts, one.name), "it has its facts and its owner"
+        two.keep("a", SessionFacts(principal=None, opening=()))
+        two.forget("a")
+        await two.settle()
+        assert await one.find("a") == found, "only the owner changes or removes a session"
+        assert not await two.take("a", None), "a session with another owner is not taken"
+        one.hand_over("a", facts)
+        await one.settle()
+        found = await two.find("a")
+        assert found is not None, "a session that was handed over is found"
+        assert found.owner is None, "it has no owner"
+        assert await two.take("a", None), "it can be taken"
+        assert not await one.take("a", None), "it is taken once"
+        assert not await two.take("b", None), "a session that does not exist cannot be taken"
+        two.forget("a")
+        await two.settle()
+        assert await one.find("a") is None, "its owner removes it"
+
+        # Messages.
+        sent = [b"%d" % number for number in range(_MESSAGES)]
+        for message in sent:
+            one.send(two.name, message)
+            two.send(one.name, message)
+        promise = "messages arrive in their order, each once"
+        await _until(lambda: len(handlers[0].received) >= _MESSAGES, promise)
+        await _until(lambda: len(handlers[1].received) >= _MESSAGES, promise)
+        assert handlers[0].received == [(two.name, message) for message in sent], promise
+        assert handlers[1].received == [(one.name, message) for message in sent], promise
+
+        # Leases.
+        assert not await one.is_lost(two.name), "an instance that runs is not lost"
+        assert list(await one.others()) == [two.name], "the others are named"
+        await two.leave()
+        assert not await one.others(), "an instance that leaves is not named"
+        async with join(handlers[2]) as three:
+            name = three.name
+            three.keep("c", facts)
+            await three.settle()
+            handlers[0].watched.add(name)
+        assert await one.is_lost(name), "an instance that has ended is lost"
+        await _until(lambda: name in handlers[0].lost, "its end is reported to those that watch it")
+        one.send(name, b"late")
+        await one.settle()
+        assert list(await one.unread(name)) == [b"late"], "it takes no more messages"
+        assert await one.take("c", name), "its sessions can be taken"
+        one.forget("c")
+        await one.settle()
+
+
+async def check_events(make: Callable[[], EventStore], *, is_shared: bool) -> None:
+    """Check an event store.
+
+    Args:
+        make: Returns the store of one session, each time as another machine would.
+        is_shared: Whether another machine can load the events.
+
+    Raises:
+        AssertionError: A promise is broken.
+    """
+    store = make()
+    assert not await store.load(), "a new session has no stream"
+    one, two = store.open_stream([1, "b"]), store.open_stream()
+    ids = [store.keep(one, b""), store.keep(one, b'{"id":1}'), store.keep(two, b'{"method":"x"}')]
+    assert len({*ids}) == len(ids), "an id is given once"
+    expected = (one, [(ids[1], b'{"id":1}')])
+    assert _after(store, ids[0]) == expected, "the events after an id are those of its stream"
+    mark, ended = store.append_ended_stream([b"{}"])
+    assert _after(store, mark)[1] == [(ended, b"{}")], "an ended stream can be read"
+    store.close_stream(two)
+    try:
+        store.keep(two, b"{}")
+    except KeyError:
+        pass
+    else:
+        raise AssertionError("a closed stream takes no event")
+    for unknown in ("", "x", "9-9"):
+        try:
+            store.after(unknown)
+        except LookupError:
+            continue
+        raise AssertionError(f"the id {unknown!r} was never given")
+    await store.settle()
+    if not is_shared:
+        return
+    other = make()
+    opened = {stream: list(request_ids) for stream, request_ids in (await other.load()).items()}
+    assert opened == {one: ["b"]}, "another machine knows the open streams and unanswered requests"
+    assert _after(other, ids[0]) == expected, "another machine has the events, with their ids"
+    assert _after(other, mark)[1] == [(ended, b"{}")], "also those of ended streams"
+    new = other.keep(one, b'{"id":"b"}')
+    assert new not in ids, "ids are not given again"
+    assert other.open_stream() not in {one, two}, "nor are the numbers of streams"
+
+
+def _after(store: EventStore, event_id: str) -> tuple[int, list[tuple[str, bytes]]]:
+    stream, events = store.after(event_id)
+    return stream, list(events)
+
+
+async def check_changes(join: Callable[[], AbstractAsyncContextManager[Changes]]) -> None:
+    """Check a broadcast of change notices.
+
+    Args:
+        join: Opens the broadcast as another machine would.
+
+    Raises:
+        AssertionError: A promise is broken.
+    """
+    heard: list[list[Change]] = [[], [], []]
+    changes = [("notifications/tools/list_changed", None), ("notifications/resources/updated", "a")]
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(join()) for _ in heard]
+        sends = [
+            await stack.enter_async_context(each.joined(list_.append))
+            for each, list_ in zip(opened, heard, strict=True)
+        ]
+        for change in changes:
+            sends[0](change)
+        await trio.to_thread.run_sync(sends[1], changes[0])
+        await _until(
+            lambda: heard[2] == [*changes, changes[0]] or len(heard[2]) > len(changes),
+            "a change reaches all others, also from a thread",
+        )
+        promise = "changes arrive in their order, and never at their sender"
+        await _until(lambda: heard[0] == [changes[0]], promise)
+        assert heard[1] == changes, promise
+
+
+async def check_states(store: StateStore) -> None:
+    """Check a store of used states, in which no key of this contract is used.
+
+    Raises:
+        AssertionError: A promise is broken.
+    """
+    assert await store.take("a.0", seconds=60, client="ada"), "a new state may be used"
+    assert not await store.take("a.0", seconds=60, client="ada"), "it is used once"
+    assert await store.take("a.1", seconds=60, client=1), "the next round is another state"
+    assert await store.kept("a.0") is None, "no result was kept"
+    await store.keep("a.0", b'{"x":1}', seconds=60)
+    assert await store.kept("a.0") == b'{"x":1}', "the result of the retry is kept"

@@ -1,0 +1,5 @@
+"""Stores on Redis 7 or newer, or Valkey, for an HTTP server with several instances."""
+
+from mcp_trio._redis.stores import RedisStates, RedisStores
+
+__all__ = ["RedisStates", "RedisStores"]

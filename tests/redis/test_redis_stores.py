@@ -1,0 +1,214 @@
+"""The stores in Redis: their contracts, and what happens while Redis is away."""
+
+import contextlib
+
+import pytest
+import trio
+
+from mcp_trio import Limits
+from mcp_trio._server.instances import SessionFacts, StoreUnavailableError
+from mcp_trio._testing.store_contracts import ScriptedHandler
+from mcp_trio.errors import RequestError
+from mcp_trio.testing import check_changes, check_events, check_instances, check_states
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_time]
+
+FACTS = SessionFacts(principal=None, opening=(b"{}",))
+TOOLS = ("notifications/tools/list_changed", None)
+PATIENCE_SECONDS = 20
+
+
+async def until(holds):
+    with trio.fail_after(PATIENCE_SECONDS):
+        while not await holds():
+            await trio.sleep(0.05)
+
+
+@pytest.fixture
+def join(stores_of):
+    @contextlib.asynccontextmanager
+    async def join(handler):
+        async with (
+            stores_of().opened(Limits()) as stores,
+            stores.instances.joined(handler) as instance,
+        ):
+            yield instance
+
+    return join
+
+
+async def test_the_contract_of_instances_holds(join):
+    await check_instances(join)
+
+
+async def test_the_contract_of_events_holds(stores_of):
+    async with stores_of().opened(Limits()) as stores:
+        await check_events(lambda: stores.events("session"), is_shared=True)
+
+
+async def test_the_contract_of_changes_holds(stores_of):
+    @contextlib.asynccontextmanager
+    async def opened():
+        async with stores_of().opened(Limits()) as stores:
+            yield stores.changes
+
+    await check_changes(opened)
+
+
+async def test_the_contract_of_states_holds(stores_of):
+    stores = stores_of()
+    async with stores.opened(Limits()):
+        await check_states(stores.states)
+
+
+async def test_states_need_open_stores(stores_of):
+    with pytest.raises(RuntimeError, match="stores="):
+        await stores_of().states.kept("a")
+
+
+# Redis is away, and comes back.
+
+
+async def test_sessions_leases_and_messages_survive_a_restart_that_loses_all_data(redis, join):
+    handlers = [ScriptedHandler(), ScriptedHandler()]
+    async with join(handlers[0]) as one, join(handlers[1]) as two:
+        one.keep("a", FACTS)
+        one.send(two.name, b"first")
+        await one.settle()
+        redis.kill()
+        one.keep("b", FACTS)
+        one.send(two.name, b"second")
+        one.send(two.name, b"third")
+        await one.settle()
+        await redis.start()
+
+        async def has_both():
+            return await two.find("a") and await two.find("b") and len(handlers[1].received) == 3
+
+        await until(has_both)
+        assert [message for _, message in handlers[1].received] == [b"first", b"second", b"third"]
+        assert not await two.is_lost(one.name)
+        assert list(await one.others()) == [two.name]
+        assert not handlers[0].lost_sessions
+
+
+async def test_an_instance_whose_lease_was_over_loses_the_sessions_that_were_taken(redis, join):
+    handlers = [ScriptedHandler(), ScriptedHandler()]
+    async with join(handlers[0]) as one, join(handlers[1]) as two:
+        for name in "ab":
+            one.keep(name, FACTS)
+        await one.settle()
+        async with redis.client() as client:
+            await client.delete([f"harbour:instance:{one.name}"])
+        assert await two.take("a", one.name)
+
+        async def has_lost():
+            return handlers[0].lost_sessions
+
+        await until(has_lost)
+        assert handlers[0].lost_sessions == ["a"]
+        found = await two.find("b")
+        assert found.owner == one.name
+
+
+async def test_a_pause_that_is_shorter_than_a_lease_loses_nothing(redis, join):
+    handlers = [ScriptedHandler(), ScriptedHandler()]
+    async with join(handlers[0]) as one, join(handlers[1]) as two:
+        handlers[0].watched.add(two.name)
+        handlers[1].watched.add(one.name)
+        one.keep("a", FACTS)
+        await one.settle()
+        redis.pause()
+        one.send(two.name, b"late")
+        await one.settle()  # returns after a moment
+        await trio.sleep(2)
+        redis.go_on()
+
+        async def has_arrived():
+            return handlers[1].received
+
+        await until(has_arrived)
+        await trio.sleep(2)
+        assert [each.lost for each in handlers] == [[], []]
+        assert (await two.find("a")).owner == one.name
+
+
+async def test_changes_arrive_when_redis_is_back(redis, stores_of):
+    heard = []
+    async with (
+        stores_of().opened(Limits()) as here,
+        stores_of().opened(Limits()) as there,
+        here.changes.joined(heard.append),
+        there.changes.joined([].append) as send,
+    ):
+        redis.kill()
+        send(TOOLS)
+        await redis.start()
+
+        async def has_heard():
+            return heard
+
+        await until(has_heard)
+    assert heard == [TOOLS]
+
+
+async def test_states_are_rejected_while_redis_is_away(redis, stores_of, monkeypatch):
+    monkeypatch.setattr("mcp_trio._redis.connection._CALL_SECONDS", 0.3)
+    stores = stores_of()
+    async with stores.opened(Limits()):
+        assert await stores.states.take("a", seconds=60, client=1)
+        redis.kill()
+        with pytest.raises(RequestError, match="used states does not answer"):
+            await stores.states.take("b", seconds=60, client=1)
+        await stores.states.keep("a", b"{}", seconds=60)
+        await redis.start()
+        assert await stores.states.take("b", seconds=60, client=1)
+
+        async def is_kept():
+            return await stores.states.kept("a") == b"{}"
+
+        await until(is_kept)
+
+
+async def test_stores_open_while_redis_is_away(redis, join):
+    redis.kill()
+    handler = ScriptedHandler()
+    async with join(handler) as one:
+        one.keep("a", FACTS)
+        await redis.start()
+
+        async def is_known():
+            with contextlib.suppress(StoreUnavailableError):
+                return await one.find("a")
+
+        await until(is_known)
+
+
+async def test_the_newest_events_can_be_loaded_when_redis_has_lost_the_oldest(redis, stores_of):
+    async with stores_of().opened(Limits()) as stores:
+        kept = stores.events("session")
+        stream = kept.open_stream()
+        ids = [kept.keep(stream, b'{"method":"%d"}' % number) for number in range(4)]
+        await kept.settle()
+        async with redis.client() as client:
+            oldest = await client.xrange("harbour:events:session", count=2)
+            await client.xdel("harbour:events:session", [each.identifier for each in oldest])
+        other = stores.events("session")
+        assert await other.load() == {stream: []}
+        assert [data for _, data in other.after(ids[2])[1]] == [b'{"method":"3"}']
+        with pytest.raises(LookupError, match="no longer stored"):
+            other.after(ids[0])
+
+
+async def test_a_message_that_was_taken_is_not_unread(
+    join,
+):
+    handlers = [ScriptedHandler(), ScriptedHandler()]
+    async with join(handlers[0]) as one, join(handlers[1]) as two:
+        one.send(two.name, b"taken")
+
+        async def is_taken():
+            return handlers[1].received
+
+        await until(is_taken)
+        assert list(await one.unread(two.name)) == []
