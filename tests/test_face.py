@@ -38,7 +38,10 @@ HEAVY = {
     "zstandard",
 }
 
-FACES = ["auth", "http", "hosts", "middleware", "recording", "testing", "tools", "transports"]
+FACES = [
+    *("auth", "http", "hosts", "middleware", "recording", "redis", "testing", "tools"),
+    "transports",
+]
 DEFINING = ["errors", "limits", "types"]
 
 

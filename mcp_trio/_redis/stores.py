@@ -19,7 +19,7 @@ import msgspec
 import trio
 from coredis import PureToken, Redis
 
-from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._redis.connection import RedisConnection, open_connection
 from mcp_trio._redis.instances import RedisInstances
 from mcp_trio._server.http_sessions import HttpStores
@@ -53,11 +53,11 @@ class RedisEvents:
     _connection: RedisConnection
     _limits: Limits
     _session_id: str
-    _buffer: ReplayBuffer = attrs.field(init=False)
+    _buffer: MemoryEventStore = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         http = self._limits.http
-        self._buffer = ReplayBuffer(
+        self._buffer = MemoryEventStore(
             events_max=http.events_kept_max, bytes_max=http.events_kept_bytes_max
         )
 

@@ -845,7 +845,7 @@ class HttpApp:
         route = self._routes.get(path) or self._routes[path.rstrip("/")]
         await self._answer(PendingRequest(exchange, exchange.request, (), bytes_max), route)
 
-    async def _answer(self, pending: PendingRequest, respond: _Route) -> None:
+    async def _answer(self, pending: PendingRequest, respond: _Responder) -> None:
         self._answering += 1
         self.runtime.note_headers(pending.request.headers)
         try:

@@ -5,7 +5,7 @@ import contextlib
 import attrs
 import pytest
 
-from mcp_trio._protocol.event_store import ReplayBuffer
+from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._server.http_sessions import MemoryChanges
 from mcp_trio._server.instances import MemoryInstance
 from mcp_trio.http import MemoryInstances, MemoryStore
@@ -13,7 +13,7 @@ from mcp_trio.testing import check_changes, check_events, check_instances, check
 
 
 def buffer():
-    return ReplayBuffer(events_max=100, bytes_max=1000)
+    return MemoryEventStore(events_max=100, bytes_max=1000)
 
 
 async def test_the_contracts_hold_in_memory(autojump_clock):
