@@ -253,7 +253,7 @@ _TLS_OPTIONS: Final = ("certfile", "keyfile", "client_cafile")
 # The options of each transport, by their parameter names.
 TRANSPORTS: Final[Mapping[str, Collection[str]]] = {
     "stdio": (),
-    "http": (*_WEB_OPTIONS, *_TLS_OPTIONS, "allows_cors", "server", "workers"),
+    "http": (*_WEB_OPTIONS, *_TLS_OPTIONS, "allows_cors", "server", "workers", "redis"),
     "websocket": (*_WEB_OPTIONS, *_TLS_OPTIONS),
     "unix": ("path",),
     "tcp": ("host", "port", "is_open"),

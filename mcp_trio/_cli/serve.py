@@ -1,5 +1,6 @@
 """`mcp-trio run` serves a server; `mcp-trio demo` records, replays and shows a session."""
 
+import os
 import shlex
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from mcp_trio._cli.record_policy import policy_choices, policy_options, recordin
 
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client
+    from mcp_trio._server.http_sessions import Stores
     from mcp_trio._server.server import Server
     from mcp_trio.types import ProgressParams
 
@@ -73,6 +75,7 @@ Examples:
   mcp-trio run server.py --transport http --port 8000
   mcp-trio run server.py --transport http --host 0.0.0.0 --certfile cert.pem --keyfile key.pem
   mcp-trio run server.py --transport http --allow-origin https://app.example --allow-cors
+  mcp-trio run server.py --transport http --workers 4 --redis redis://localhost:6379/0
   mcp-trio run server.py --transport websocket --token '${TOKEN}'
   mcp-trio run server.py --transport unix --socket ~/.server.sock
   mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
@@ -117,7 +120,14 @@ Examples:
     metavar="N",
     type=click.IntRange(1),
     help="For http: the number of worker processes; more than 1 serves stateless protocol "
-    "versions only; 1 by default.",
+    "versions only, unless --redis is given; 1 by default.",
+)
+@click.option(
+    "--redis",
+    metavar="URL",
+    help="For http: share sessions with the other instances and workers of the server through "
+    "this Redis, such as redis://localhost:6379/0; '${NAME}' stands for a variable of the "
+    "environment.",
 )
 @click.option(
     "--protocol-versions",
@@ -157,7 +167,8 @@ def run_command(
     if chosen["client_cafile"] is not None and chosen["certfile"] is None:
         raise click.UsageError("--client-cafile needs --certfile")
     recording = None if record is None else recording_of(record, choices, policy, strict=strict)
-    options = given_serving_options(transport, chosen)
+    options = dict(given_serving_options(transport, chosen))
+    redis_url = options.pop("redis", None)
     if transport == "stdio":
         from mcp_trio._transports.stdio import divert_stdio
 
@@ -175,7 +186,7 @@ def run_command(
         return
 
     from mcp_trio._recorder.writer import holds_many_sessions
-    from mcp_trio._server.http_serve import check_for_workers
+    from mcp_trio._server.http_serve import HttpOptions, check_for_workers
     from mcp_trio._server.server import RUNNERS
 
     if not holds_many_sessions(recording):
@@ -183,9 +194,12 @@ def run_command(
             f"--transport {transport} serves many sessions: --record needs an existing folder"
         )
     loaded = _load(target, protocol_versions)
+    if redis_url is not None:
+        options["stores"] = _redis_stores(redis_url, loaded)
     if options.get("workers", 1) > 1:
+        stores: HttpOptions = {"stores": options["stores"]} if "stores" in options else {}
         try:
-            check_for_workers(loaded, {}, options["workers"])
+            check_for_workers(loaded, stores, options["workers"])
         except ValueError as error:
             raise click.UsageError(str(error)) from error
     with listening(listen_address(**options), "serving") as attempt:
@@ -200,6 +214,24 @@ def run_command(
 
             loaded.lifespan = start_lifespan
         RUNNERS[transport](loaded, on_serving=attempt.report_url, record=recording, **options)
+
+
+def _redis_stores(url: str, server: "Server") -> "Stores":
+    """Return the stores of all servers with this name that use the same Redis.
+
+    Raises:
+        click.UsageError: coredis is not installed, or the URL is invalid.
+    """
+    from mcp_trio._client.config import expanded
+
+    try:
+        from mcp_trio.redis import RedisStores
+    except ImportError as error:
+        raise click.UsageError("--redis needs coredis: pip install 'mcp_trio[redis]'") from error
+    try:
+        return RedisStores(expanded(url, "the URL", os.environ), prefix=server.name)
+    except (ValueError, LookupError) as error:
+        raise click.UsageError(f"--redis: {error}") from error
 
 
 def _load(target: str, protocol_versions: Sequence[str]) -> "Server":

@@ -123,9 +123,16 @@ class RedisInstances:
         async with trio.open_nursery() as nursery:
             self.connection.when_back(instance.mark_stale)
             nursery.start_soon(instance.renew_lease)
-            nursery.start_soon(instance.take_messages)
+            reading = trio.CancelScope()
+
+            async def take_messages() -> None:
+                with reading:
+                    await instance.take_messages()
+
+            nursery.start_soon(take_messages)
             await self.connection.settle()
             yield instance
+            reading.cancel()  # Later messages stay unread, for another instance to act upon.
             instance.end_lease()
             await self.connection.settle()
             nursery.cancel_scope.cancel()
@@ -203,9 +210,9 @@ class RedisInstance:
 
     def end_lease(self) -> None:
         """End the lease at once."""
-        keys = [self._connection.key(kind, self.name) for kind in ("instance", "inbox")]
+        key = self._lease_key(self.name)
         self._connection.post(
-            lambda pipeline: pipeline.delete(keys),
+            lambda pipeline: pipeline.delete([key]),
             lambda pipeline: pipeline.srem(self._connection.key("instances"), [self.name]),
         )
 

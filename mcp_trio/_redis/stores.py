@@ -31,6 +31,9 @@ from mcp_trio.types import RequestId
 
 T = TypeVar("T")
 
+_LEASE_SECONDS_MIN: Final = 0.3
+_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+
 _CHANGES_MAX: Final = 1000
 _NAME_BYTES: Final = 8
 _MILLISECONDS: Final = 1000
@@ -302,14 +305,22 @@ class RedisStores:
         prefix: The beginning of all keys.
         lease_seconds: The seconds after which other instances take the sessions of an instance that
             has died. A pause of Redis, or of an instance, should be shorter.
+
+    Raises:
+        ValueError: The URL has another scheme, or a lease is shorter than 0.3 seconds.
     """
 
     url: str = attrs.field(repr=False)
     prefix: str = attrs.field(default="mcp_trio", kw_only=True)
     lease_seconds: float = attrs.field(
-        default=9.0, kw_only=True, validator=attrs.validators.ge(0.3)
+        default=9.0, kw_only=True, validator=attrs.validators.ge(_LEASE_SECONDS_MIN)
     )
     _connection: RedisConnection | None = attrs.field(default=None, init=False, repr=False)
+
+    @url.validator
+    def _check_url(self, _: object, url: str) -> None:
+        if not url.startswith(_SCHEMES):
+            raise ValueError(f"the URL of Redis begins with one of {', '.join(_SCHEMES)}")
 
     @property
     def connection(self) -> RedisConnection:

@@ -373,6 +373,8 @@ class Forwarder:
         for attempt in range(_OWNERS_MAX):
             if attempt:
                 await trio.sleep(_OWNER_CHANGES_SECONDS)  # The last owner is about to write.
+            if isinstance(exchange, ForwardedExchange):
+                self._owners.pop(session_id, None)  # The other instance knows a newer owner.
             try:
                 owner = await self._owner_of(session_id, principal)
                 if owner == _ENDED:

@@ -36,6 +36,7 @@ from mcp_trio._protocol.http_requests import (
 from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
+from mcp_trio._server.forwarding import ForwardedExchange
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.routes import (
     TEXT,
@@ -180,6 +181,9 @@ class McpEndpoint:
         """
         body = await pending.body() if pending.request.method == "POST" else b""
         if self.runtime.is_closing:
+            if isinstance(pending.exchange, ForwardedExchange):
+                pending.exchange.answer_unknown()  # another instance takes the session
+                return
             raise RejectedError(closing())
         routing_result = self.runtime.endpoint.route(pending.request, body)
         await _ACTIONS[type(routing_result)](self, pending, routing_result, body)

@@ -36,6 +36,7 @@ from mcp_trio._recorder.writer import RecordTarget, SharedRecording, holds_many_
 from mcp_trio._server.authorization_routes import bind_authorization_server, is_in_memory
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_sessions import HttpStores, RestartBackoff, Runtime, Stores
+from mcp_trio._server.instances import MemoryInstances
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.signals import (
@@ -500,6 +501,7 @@ async def _accept_connections(
             tls=tls,
             serve_upgrade=app.serve_upgrade,
             leaders_in=lambda nursery: TaskPool(nursery).start_leader,
+            refusing=app.runtime.leaving,
             task_status=task_status,
         )
     else:
@@ -559,11 +561,15 @@ def _run_workers(
         url = address.url(sockets[0].getsockname()[1], app.path)
 
         def work(serving: Callable[[], None]) -> None:
-            # A worker serves stateless requests only, and suspends no handler until its client's
-            # next request: that request may arrive at another worker.
-            server.protocol_versions = [
-                name for name in server.protocol_versions if PROTOCOL_VERSIONS[name].is_stateless
-            ]
+            # A worker suspends no handler until its stateless client's next request: that request
+            # may arrive at another worker. Requests in sessions do so too: without stores, through
+            # which they are forwarded, there are no sessions.
+            if not _has_shared_stores(options):
+                server.protocol_versions = [
+                    name
+                    for name in server.protocol_versions
+                    if PROTOCOL_VERSIONS[name].is_stateless
+                ]
             server.limits = attrs.evolve(
                 server.limits, requests=attrs.evolve(server.limits.requests, suspended_max=0)
             )
@@ -594,18 +600,30 @@ def _run_workers(
             raise SystemExit(str(error)) from None
 
 
+def _has_shared_stores(options: HttpOptions) -> bool:
+    """Return whether the instances of the server share their sessions."""
+    stores = options.get("stores")
+    return stores is not None and not (isinstance(stores, HttpStores) and stores.instances is None)
+
+
 def check_for_workers(server: "Server", options: HttpOptions, number: int) -> None:
     """Check that the options suit `number` worker processes.
 
     Raises:
         ValueError: An option does not; the text names it.
     """
+    stores = options.get("stores")
     rejections = {
         "workers= must be at least 1": number < 1,
         _NO_FORK: sys.platform == "win32",
-        "workers serve stateless protocol versions only; protocol_versions= names none": not any(
-            PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions
+        "workers serve stateless protocol versions only, unless they share stores="
+        " (--redis); protocol_versions= names none": not (
+            _has_shared_stores(options)
+            or any(PROTOCOL_VERSIONS[name].is_stateless for name in server.protocol_versions)
         ),
+        "stores=HttpStores(instances=MemoryInstances()) are in one process only: workers need"
+        " RedisStores": isinstance(stores, HttpStores)
+        and isinstance(stores.instances, MemoryInstances),
         "states=MemoryStore() is in one process only: workers need another store": isinstance(
             server.states, MemoryStore
         ),

@@ -502,6 +502,7 @@ class Sessions:
 
 
 _HAND_OVER_SECONDS: Final = 0.05
+_CLOSE_CONNECTIONS_SECONDS: Final = 0.5
 
 
 def _nothing() -> None:
@@ -534,6 +535,7 @@ class Runtime:
         sessions: The legacy sessions.
         endpoint: The rules by which requests are routed.
         stateless: The channel of stateless requests; a new one when its session is replaced.
+        leaving: Set when this instance hands its sessions over, and takes no more connections.
         ended: Set when the runtime has ended.
         pool: The tasks of the sessions.
     """
@@ -546,6 +548,7 @@ class Runtime:
     sessions: Sessions = attrs.field(init=False)
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
+    leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     pool: TaskPool = attrs.field(init=False)
     _variables: Context = attrs.field(init=False)  # the context variables set by the lifespan
@@ -611,7 +614,14 @@ class Runtime:
         forwarder = Forwarder(
             self.server.limits, self.respond, self._take_session, self._lose_session
         )
-        async with trio.open_nursery() as forwarder.nursery, instances.joined(forwarder) as joined:
+        async with trio.open_nursery() as forwarder.nursery:
+            await self._run_joined(forwarder, instances, task_status)
+            forwarder.nursery.cancel_scope.cancel()
+
+    async def _run_joined(
+        self, forwarder: Forwarder, instances: Instances, task_status: trio.TaskStatus["Runtime"]
+    ) -> None:
+        async with instances.joined(forwarder) as joined:
             self.forwarder, self.sessions.instance, forwarder.instance = forwarder, joined, joined
             forwarder.nursery.start_soon(self.sessions.publish_changes)
             try:
@@ -619,7 +629,6 @@ class Runtime:
             finally:
                 with trio.CancelScope(shield=True):
                     await joined.settle()
-            forwarder.nursery.cancel_scope.cancel()
 
     async def _run_sessions(self, task_status: trio.TaskStatus["Runtime"]) -> None:
         self._variables = copy_context()
@@ -799,10 +808,13 @@ class Runtime:
             logger.warning("the sessions cannot be handed over: %s", error)
             return
         forwarder.is_leaving = True
+        self.leaving.set()
         forwarder.end_streams()
         with trio.move_on_after(self.server.limits.shutdown.hand_over_seconds):
             while self._hand_over_sessions(_is_answered):  # noqa: ASYNC110  many events end it
                 await trio.sleep(_HAND_OVER_SECONDS)
+            # Clients with an idle connection send their next request, which closes the connection.
+            await trio.sleep(_CLOSE_CONNECTIONS_SECONDS)
         self._hand_over_sessions(lambda _session: True)
         await forwarder.instance.settle()
 

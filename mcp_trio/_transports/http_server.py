@@ -406,6 +406,7 @@ async def serve_native(
     tls: ssl.SSLContext | None = None,
     serve_upgrade: WebSocketApplication | None = None,
     leaders_in: Callable[[trio.Nursery], StartLeader] | None = None,
+    refusing: trio.Event | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serve an HTTP application on the listeners until cancelled.
@@ -419,6 +420,7 @@ async def serve_native(
         leaders_in: Returns the starter of a leader/followers engine, so that `respond` may lead
             (see `Exchange.may_lead`). Without it, each connection has one task of its own. It is
             not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
+        refusing: When this is set, the listeners are closed, and the open connections go on.
         task_status: Gets the listeners once they accept connections.
 
     Cancellation closes the listeners and the idle connections at once, cancels the calls of
@@ -442,10 +444,19 @@ async def serve_native(
                 else:
                     start_leader(partial(host.serve, socket, client=client, may_lead=True))
 
+            async def close_listeners(accepting: trio.CancelScope) -> None:
+                assert refusing is not None
+                await refusing.wait()
+                accepting.cancel()
+
             nursery.start_soon(host.close_idle)
-            await trio.serve_listeners(
-                take, list(listeners), handler_nursery=nursery, task_status=task_status
-            )
+            with trio.CancelScope() as accepting:
+                if refusing is not None:
+                    nursery.start_soon(close_listeners, accepting)
+                await trio.serve_listeners(
+                    take, list(listeners), handler_nursery=nursery, task_status=task_status
+                )
+            await trio.sleep_forever()
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)

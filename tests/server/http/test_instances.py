@@ -406,6 +406,7 @@ async def test_a_request_that_takes_too_long_fails_and_its_session_goes_on(
 async def test_a_leaving_instance_forwards_to_others(open_sites, nursery, autojump_clock):
     here, there = await open_sites()
     client, busy = await there.open(), await there.open()
+    await ask(here, client, call("tide", id=9))  # the owner is remembered
     busy.begin(call("wait", {"seconds": 3}))
     await trio.sleep(0.1)
     nursery.start_soon(stop, there)

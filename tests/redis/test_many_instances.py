@@ -1,0 +1,179 @@
+"""Instances in processes of their own that share a real Redis: calls, crashes, restarts, options."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from mcp_trio import Client
+from mcp_trio.errors import MCPError
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_time]
+
+SECONDS = 30
+LEGACY = ["2025-11-25"]
+PROGRAM = """
+import os
+import trio
+from mcp_trio import Context, Server
+
+server = Server("harbour")
+
+
+@server.tool
+async def pid() -> int:
+    return os.getpid()
+
+
+@server.tool
+async def wait(seconds: float, *, ctx: Context) -> str:
+    await ctx.info("waiting")
+    await trio.sleep(seconds)
+    return "waited"
+"""
+
+
+class Balancer:
+    """A TCP balancer: each connection goes to the next instance, or to the one after it."""
+
+    def __init__(self):
+        self.ports = []
+        self.next = 0
+
+    async def run(self, *, task_status):
+        async with trio.open_nursery() as nursery:
+            serve = lambda task_status: trio.serve_tcp(  # noqa: E731
+                self.carry, 0, host="127.0.0.1", task_status=task_status
+            )
+            (listener,) = await nursery.start(serve)
+            port = listener.socket.getsockname()[1]
+            task_status.started(f"http://127.0.0.1:{port}/mcp")
+
+    async def carry(self, client):
+        for _ in range(len(self.ports)):
+            self.next += 1
+            try:
+                port = self.ports[self.next % len(self.ports)]
+                server = await trio.open_tcp_stream("127.0.0.1", port)
+            except OSError:
+                continue
+            async with server, trio.open_nursery() as nursery:
+                nursery.start_soon(self.copy, client, server)
+                await self.copy(server, client)
+                nursery.cancel_scope.cancel()
+            break
+        with contextlib.suppress(trio.BrokenResourceError):
+            await client.aclose()
+
+    async def copy(self, source, target):
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for data in source:
+                await target.send_all(data)
+            await target.send_eof()
+
+
+@pytest.fixture
+async def start(tmp_path, redis):
+    """Start an instance; return its process and its port."""
+    (tmp_path / "there.py").write_text(PROGRAM)
+    with contextlib.ExitStack() as stack:
+
+        async def start(*options):
+            command = [sys.executable, "-m", "mcp_trio", "run", "there.py", "--transport", "http"]
+            command += ["--port", "0", "--redis", redis.url, *options]
+            process = stack.enter_context(
+                subprocess.Popen(
+                    command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+                )
+            )
+            stack.callback(kill_all, process)
+            line = await trio.to_thread.run_sync(process.stderr.readline)
+            found = re.search(r":(\d+)/mcp", line)
+            assert found, line + process.stderr.read()
+            return process, int(found[1])
+
+        yield start
+
+
+def kill_all(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def ended(process):
+    with trio.fail_after(SECONDS):
+        return await trio.to_thread.run_sync(process.wait)
+
+
+@pytest.fixture
+async def balanced(nursery, start):
+    """Two instances behind a balancer."""
+    balancer = Balancer()
+    url = await nursery.start(balancer.run)
+    instances = [await start("--allow-host", url.split("/")[2]) for _ in range(2)]
+    balancer.ports = [port for _, port in instances]
+    return balancer, url, [process for process, _ in instances]
+
+
+async def test_calls_of_a_session_reach_its_owner_from_any_instance(balanced):
+    balancer, url, _ = balanced
+    async with Client(url, protocol_versions=LEGACY) as client:
+        owner = (await client.call_tool("pid")).data
+        with trio.fail_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                for _ in range(8):  # at once, so that there are several connections
+                    nursery.start_soon(client.call_tool, "wait", {"seconds": 0.5})
+        for _ in range(5):
+            assert (await client.call_tool("pid")).data == owner
+    assert balancer.next > 4
+
+
+async def test_a_rolling_restart_shows_no_error_to_clients(balanced):
+    _, url, processes = balanced
+    async with Client(url, protocol_versions=LEGACY) as client:
+        owner = (await client.call_tool("pid")).data
+        process = next(each for each in processes if each.pid == owner)
+        with trio.fail_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.call_tool, "wait", {"seconds": 1})
+                await trio.sleep(0.3)
+                process.terminate()
+                for _ in range(20):
+                    await client.call_tool("pid")
+                    await trio.sleep(0.1)
+        assert await ended(process) == 128 + signal.SIGTERM
+        assert (await client.call_tool("pid")).data != owner
+
+
+async def test_a_session_goes_on_when_its_owner_is_killed(balanced):
+    _, url, processes = balanced
+    async with Client(url, protocol_versions=LEGACY) as client:
+        owner = (await client.call_tool("pid")).data
+        next(each for each in processes if each.pid == owner).kill()
+        with trio.fail_after(SECONDS):
+            while True:
+                with contextlib.suppress(MCPError):
+                    if (await client.call_tool("pid")).data != owner:
+                        break
+                await trio.sleep(0.1)
+
+
+async def test_workers_with_redis_serve_sessions_and_replace_one_that_dies(start):
+    parent, port = await start("--workers", "2")
+    async with Client(f"http://127.0.0.1:{port}/mcp", protocol_versions=LEGACY) as client:
+        worker = (await client.call_tool("pid")).data
+        assert worker != parent.pid
+        os.kill(worker, signal.SIGKILL)
+        with trio.fail_after(SECONDS):
+            while True:
+                with contextlib.suppress(MCPError):
+                    if (await client.call_tool("pid")).data != worker:
+                        break
+                await trio.sleep(0.1)
+    parent.terminate()
+    assert await ended(parent) == 128 + signal.SIGTERM
