@@ -116,7 +116,10 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
             )
         )
     tools.sort(key=lambda tool: (-tool.calls, tool.name))
-    step = _period_seconds(0.0 if first is None else last - first)
+    # The shortest periods of which there are few enough to draw.
+    seconds = 0.0 if first is None else last - first
+    few_enough = (each for each in _PERIODS_SECONDS if seconds / each < _BARS_MAX)
+    step = next(few_enough, _PERIODS_SECONDS[-1])
     failed = f"sum({IS_ERROR})"
     rows = catalogue.rows(
         f"SELECT CAST(calls.began / {step} AS INTEGER), count(*), {failed} {joined} GROUP BY 1"
@@ -164,12 +167,6 @@ def _time(seconds: float | None) -> datetime | None:
 
 
 _PERIODS_SECONDS: Final = (1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
-
-
-def _period_seconds(seconds: float) -> int:
-    """Return the length of the periods of this time, so that there are few enough to draw."""
-    few_enough = (each for each in _PERIODS_SECONDS if seconds / each < _BARS_MAX)
-    return next(few_enough, _PERIODS_SECONDS[-1])
 
 
 # The page -----------------------------------------------------------------------------------------

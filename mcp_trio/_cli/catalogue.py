@@ -1,10 +1,10 @@
 """`mcp-trio index`, `find` and `stats`: the catalogue of a folder of recordings."""
 
+import contextlib
 import os
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -39,7 +39,7 @@ A minus excludes: -error:any. Put the QUERY in quotes.
 """
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened_catalogue(folder: str) -> Generator["Catalogue"]:
     """Open the catalogue of a folder within the block; an invalid query is wrong usage."""
     from mcp_trio._catalogue.catalogue import Catalogue
@@ -55,17 +55,25 @@ def update_catalogue(
     catalogue: "Catalogue", *, arguments: bool = False, again: bool = False, jobs: int | None = None
 ) -> int:
     """Bring a catalogue up to date, with a bar on a terminal; return the number of recordings."""
-    from mcp_trio._catalogue.catalogue import read_jobs
+    from mcp_trio._catalogue.catalogue import read_job, read_jobs
 
     def summaries(found: "Iterable[ReadJob]") -> "Iterator[ReadRecording]":
         to_read = list(found)
         processes = os.cpu_count() or 1 if jobs is None else jobs
-        with counting_bar("reading recordings", len(to_read)) as advance:
-            if processes == 1 or len(to_read) < _PARALLEL_RECORDINGS_MIN:
-                indexed = read_jobs(to_read)
-            else:
-                indexed = _in_processes(to_read, processes)
-            for each in indexed:
+        with (
+            counting_bar("reading recordings", len(to_read)) as advance,
+            contextlib.ExitStack() as stack,
+        ):
+            read = read_jobs(to_read)
+            if processes > 1 and len(to_read) >= _PARALLEL_RECORDINGS_MIN:
+                import multiprocessing
+                from concurrent.futures import ProcessPoolExecutor
+
+                # A process that is forked from one with threads may hang.
+                spawn: Any = multiprocessing.get_context("spawn")
+                pool = stack.enter_context(ProcessPoolExecutor(processes, mp_context=spawn))
+                read = pool.map(read_job, to_read, chunksize=_RECORDINGS_PER_TASK)
+            for each in read:
                 yield each
                 advance()
 
@@ -73,18 +81,6 @@ def update_catalogue(
     for file, problem in report.unreadable.items():
         click.echo(f"{file} is left out: {problem}", err=True)
     return report.recordings
-
-
-def _in_processes(jobs: "list[ReadJob]", processes: int) -> "Iterator[ReadRecording]":
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    from mcp_trio._catalogue.catalogue import read_job
-
-    # A process that is forked from one with threads may hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        yield from pool.map(read_job, jobs, chunksize=_RECORDINGS_PER_TASK)
 
 
 @click.command(

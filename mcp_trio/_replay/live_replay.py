@@ -517,19 +517,14 @@ class Comparison:
         self, message: RecordedMessage, subject: str, recorded: bytes, live: bytes
     ) -> None:
         for path, old, new in json_differences(recorded, live):
-            if self._is_ignored(path, old, new):
+            is_ignored = self._ignored.fullmatch(path) is not None
+            if isinstance(old, str) and isinstance(new, str):
+                are_times = _TIME.fullmatch(old) is not None and _TIME.fullmatch(new) is not None
+                is_ignored |= path.endswith(_OPAQUE_NAMES) or are_times
+            if is_ignored:
                 self._ignored_count += 1
             else:
                 self._add("changed", subject, message, path=path, recorded=old, live=new)
-
-    def _is_ignored(self, path: str, recorded: Any, live: Any) -> bool:
-        if self._ignored.fullmatch(path):
-            return True
-        if not isinstance(recorded, str) or not isinstance(live, str):
-            return False
-        if path.endswith(_OPAQUE_NAMES):
-            return True
-        return _TIME.fullmatch(recorded) is not None and _TIME.fullmatch(live) is not None
 
     def _add_missing(self, kind: DifferenceKind, subject: str, message: RecordedMessage) -> None:
         if not self._is_lost:
