@@ -77,7 +77,11 @@ Examples:
 @click.argument("file", shell_complete=complete_recordings)
 @click.option("-o", "--output", metavar="OUT", help="Write to this file instead of to stdout.")
 @overwrite_option
-@click.option("--in-place", is_flag=True, help="Replace FILE itself; its old content is lost.")
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Replace FILE itself, which stays encrypted if it is; its old content is lost.",
+)
 @click.option("--key", metavar="FILE", help="Make the tokens with the key in this file.")
 @click.option(
     "--rule",
@@ -116,6 +120,7 @@ def redact_command(
 
     from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
+    from mcp_trio._recorder.encryption import is_encrypted
     from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
 
     # Without a maximum number of secrets, which protects live sessions only.
@@ -152,7 +157,7 @@ def redact_command(
         # Redacting a redacted file again could not find the values.
         echo_error(f"{file} is unchanged")
     else:
-        _write_and_replace(target, lines)
+        _write_and_replace(target, lines, encrypt=in_place and is_encrypted(target))
     context.exit(1 if remaining else 0)
 
 
@@ -240,14 +245,16 @@ def _intact_records(file: str) -> "list[Record]":
     return records
 
 
-def _write_and_replace(target: str, lines: Iterable[bytes]) -> None:
+def _write_and_replace(target: str, lines: Iterable[bytes], *, encrypt: bool) -> None:
     """Write a file next to the target, and rename it to the target once it is on the disk."""
+    from mcp_trio._recorder.encryption import EncryptedSink, recording_keys
     from mcp_trio._recorder.files import COMPRESSED_SUFFIX, CompressedSink, FileSink
 
     part = f"{target}.{os.getpid()}.part"
     try:
         file = FileSink(part, overwrite=True, flags=NO_FOLLOW)
-        sink = CompressedSink(file) if target.endswith(COMPRESSED_SUFFIX) else file
+        encrypted = EncryptedSink(file, recording_keys()) if encrypt else file
+        sink = CompressedSink(encrypted) if target.endswith(COMPRESSED_SUFFIX) else encrypted
         with closing(sink):
             for line in lines:
                 sink.write(line)

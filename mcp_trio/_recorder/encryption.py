@@ -26,7 +26,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import attrs
 import msgspec
@@ -36,6 +36,8 @@ from mcp_trio.limits import KIB, MIB
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    from mcp_trio._recorder.files import FileSink
 
 KEYS_VARIABLE: Final = "MCP_TRIO_RECORDING_KEYS"
 COMMAND_VARIABLE: Final = "MCP_TRIO_RECORDING_KEY_COMMAND"
@@ -174,21 +176,10 @@ def _cipher(key: bytes, salt: bytes, header: bytes) -> _Cipher:
 # Writing ------------------------------------------------------------------------------------------
 
 
-class _File(Protocol):
-    """The file of a recording: a `FileSink`; this module may not import that of the files."""
-
-    @property
-    def written_bytes(self) -> int: ...
-
-    def write(self, data: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class EncryptedSink:
     """A sink that encrypts to `file`, with the first of the keys."""
 
-    def __init__(self, file: _File, keys: Mapping[str, bytes]) -> None:
+    def __init__(self, file: "FileSink", keys: Mapping[str, bytes]) -> None:
         self._file = file
         self._name, self._key = next(iter(keys.items()))
         self._cipher: _Cipher | None = None
@@ -243,13 +234,13 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class FrameReport(msgspec.Struct, kw_only=True):
-    """A description of an encrypted file, made without its key.
+    """The state of an encrypted file, as far as it can be checked without the key.
 
     Attributes:
         key: The name of the key.
         frames: The number of complete frames.
         is_closed: Whether the file was closed; otherwise it was cut, or is still being written.
-        damage: What is damaged in the file; empty if nothing is.
+        damage: The first damage of the file, with its place; empty if there is none.
     """
 
     key: str = ""

@@ -19,21 +19,25 @@ def keys(monkeypatch):
     monkeypatch.setenv(KEYS_VARIABLE, KEY)
 
 
-@pytest.fixture
-def recording(tmp_path):
-    path = tmp_path / "a.mcprec.jsonl"
+def record(path):
+    """Record a call of a server, encrypted."""
     server = Server("vault")
 
     @server.tool
     async def store(text: str) -> str:
         return text
 
-    async def record():
+    async def call():
         async with Client(server, record=RecordOptions(path, encrypt=True)) as client:
             await client.call_tool("store", {"text": "red-tulip-9"})
 
-    trio.run(record)
+    trio.run(call)
     return path
+
+
+@pytest.fixture
+def recording(tmp_path):
+    return record(tmp_path / "a.mcprec.jsonl")
 
 
 def test_check_says_what_it_can_without_the_key(invoke, recording, monkeypatch):
@@ -58,6 +62,14 @@ def test_commands_read_encrypted_recordings_with_the_key(invoke, recording, tmp_
     assert invoke("redact", str(recording), "-o", str(out)).exit_code == 0
     assert not is_encrypted(out)
     assert check(open_recording(out)).complete
+
+
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+def test_a_recording_that_is_redacted_in_place_stays_encrypted(invoke, tmp_path, suffix):
+    path = record(tmp_path / f"b.mcprec.jsonl{suffix}")
+    assert invoke("redact", str(path), "--in-place").exit_code == 0
+    assert is_encrypted(path)
+    assert check(open_recording(path)).complete
 
 
 def test_commands_name_the_variable_without_the_key(invoke, recording, monkeypatch):
