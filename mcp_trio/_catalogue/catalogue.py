@@ -8,7 +8,7 @@ at the same time: SQLite lets all of them read while one writes.
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -291,6 +291,7 @@ class Catalogue:
         *,
         arguments: bool = False,
         again: bool = False,
+        only_new: bool = False,
         summaries: "Callable[[Iterable[ReadJob]], Iterator[ReadRecording]] | None" = None,
         on_found: Callable[[int], object] = lambda _: None,
     ) -> IndexReport:
@@ -300,6 +301,9 @@ class Catalogue:
             arguments: Whether the text of the calls' arguments can be searched, from now on: the
                 catalogue remembers it.
             again: Whether to read all recordings, also those that are in the catalogue.
+            only_new: Whether to rely on the catalogue for recordings that were complete when they
+                were read. It is much faster in a large folder, and overlooks a complete recording
+                that was replaced by another one of the same name.
             summaries: Reads the recordings of some jobs, perhaps in several processes.
             on_found: Called with the number of recordings to read.
 
@@ -311,17 +315,23 @@ class Catalogue:
                 self._database.execute(f"PRAGMA application_id = {_WITH_ARGUMENTS}")
             (mark,) = self._database.execute("PRAGMA application_id").fetchone()
             arguments = mark == _WITH_ARGUMENTS
-            found = recordings_in_folder(self.folder)
-            query = "SELECT file, size, changed, is_open FROM recordings"
+            # A file that is still being copied into the folder has no end.
+            is_settled = "complete AND NOT is_open AND problem = ''"
+            if not only_new or again:
+                is_settled = "FALSE"
+            query = f"SELECT file FROM recordings WHERE {is_settled}"
+            settled = {file for (file,) in self._database.execute(query)}
+            query = f"SELECT file, size, changed, is_open FROM recordings WHERE NOT ({is_settled})"
             known = {file: rest for file, *rest in self._database.execute(query)}
-            gone = [file for file in known if file not in found]
+            names = names_in_folder(self.folder)
+            gone = {*settled, *known} - names
             jobs = [
                 ReadJob(str(self.folder), file, each.files, each.size, each.changed, arguments)
-                for file, each in found.items()
+                for file, each in recordings_of(self.folder, names, settled).items()
                 if again or known.get(file) != [each.size, each.changed, 0]
             ]
             on_found(len(jobs))
-            self.remove(gone)
+            self.remove(sorted(gone))
             added, unreadable = 0, dict[str, str]()
             batch: list[ReadRecording] = []
             for indexed in (summaries or read_jobs)(jobs):
@@ -614,22 +624,32 @@ def is_being_written(name: str) -> bool:
         os.close(descriptor)
 
 
-def recordings_in_folder(folder: Path) -> dict[str, RecordingFiles]:
-    """Return the recordings in a folder and its folders, by first file, relative to the folder."""
-    files: dict[str, tuple[int, int]] = {}
+def names_in_folder(folder: Path) -> set[str]:
+    """Return the files of recordings in a folder and its folders, relative to the folder."""
+    found: set[str] = set()
+    suffixes = SUFFIX, SUFFIX + COMPRESSED_SUFFIX
     for root, _, names in os.walk(folder):
         inner = os.path.relpath(root, folder)
-        for name in names:
-            if not name.endswith((SUFFIX, SUFFIX + COMPRESSED_SUFFIX)):
-                continue
-            with suppress(OSError):  # it was removed meanwhile
-                found = os.stat(os.path.join(root, name))  # noqa: PTH116, PTH118  twice as fast
-                file = name if inner == "." else os.path.join(inner, name)  # noqa: PTH118
-                files[file] = found.st_size, found.st_mtime_ns
+        own = [name for name in names if name.endswith(suffixes)]
+        found.update(own if inner == "." else (os.path.join(inner, name) for name in own))  # noqa: PTH118
+    return found
+
+
+def recordings_of(
+    folder: Path, names: Collection[str], settled: Collection[str]
+) -> dict[str, RecordingFiles]:
+    """Return the recordings of a folder's files by first file, without those that are settled."""
+    files: dict[str, tuple[int, int]] = {}
     segments: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-    for file in files:
+    for file in sorted(name for name in names if name not in settled):
         first, number = segment_of(file)
-        segments[first if first in files else file].append((number, file))
+        first = first if first in names else file
+        if first in settled:
+            continue
+        with suppress(OSError):  # it was removed meanwhile
+            found = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118  twice as fast
+            files[file] = found.st_size, found.st_mtime_ns
+            segments[first].append((number, file))
     return {
         first: RecordingFiles(
             tuple(file for _, file in sorted(each)),
@@ -637,6 +657,7 @@ def recordings_in_folder(folder: Path) -> dict[str, RecordingFiles]:
             max(files[file][1] for _, file in each),
         )
         for first, each in segments.items()
+        if first in files
     }
 
 

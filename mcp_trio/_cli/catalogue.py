@@ -52,9 +52,17 @@ def opened_catalogue(folder: str) -> Generator["Catalogue"]:
 
 
 def update_catalogue(
-    catalogue: "Catalogue", *, arguments: bool = False, again: bool = False, jobs: int | None = None
+    catalogue: "Catalogue",
+    *,
+    arguments: bool = False,
+    again: bool = False,
+    only_new: bool = False,
+    jobs: int | None = None,
 ) -> int:
-    """Bring a catalogue up to date, with a bar on a terminal; return the number of recordings."""
+    """Bring a catalogue up to date, with a bar on a terminal; return the number of recordings.
+
+    The arguments are those of `Catalogue.index`, and the number of processes.
+    """
     from mcp_trio._catalogue.catalogue import read_job, read_jobs
 
     def summaries(found: "Iterable[ReadJob]") -> "Iterator[ReadRecording]":
@@ -77,7 +85,9 @@ def update_catalogue(
                 yield each
                 advance()
 
-    report = catalogue.index(arguments=arguments, again=again, summaries=summaries)
+    report = catalogue.index(
+        arguments=arguments, again=again, only_new=only_new, summaries=summaries
+    )
     for file, problem in report.unreadable.items():
         click.echo(f"{file} is left out: {problem}", err=True)
     return report.recordings
@@ -87,7 +97,8 @@ def update_catalogue(
     short_help="Make the catalogue of a folder of recordings.",
     epilog="""\b
 The catalogue is the file catalogue.sqlite in DIR. `find` and `stats` bring it up to date by
-themselves; it may be deleted at any time.
+themselves, but do not look again at recordings that were complete: if you have replaced one by
+another of the same name, run this command. The file may be deleted at any time.
 
 \b
 Exit status: 0 success; 2 DIR cannot be read, or the catalogue cannot be written.
@@ -160,7 +171,7 @@ def find_command(
         raise click.UsageError("--files and --json cannot be used together")
     with opened_catalogue(folder) as catalogue:
         if not no_update:
-            update_catalogue(catalogue)
+            update_catalogue(catalogue, only_new=True)
         rows = catalogue.find(query, limit=limit, oldest_first=oldest_first)
     if as_files:
         echo_text("\n".join(row.file for row in rows)) if rows else None
@@ -240,7 +251,7 @@ def stats_command(
 
     with opened_catalogue(folder) as catalogue:
         if not no_update:
-            update_catalogue(catalogue)
+            update_catalogue(catalogue, only_new=True)
         found = statistics(catalogue, query)
     if page_file is not None:
         title = f"Recordings in {folder}" + (f": {query}" if query else "")

@@ -41,7 +41,7 @@ def replay_where(
     from mcp_trio._replay.many_replays import replay_in_parallel
 
     with opened_catalogue(folder) as catalogue:
-        update_catalogue(catalogue)
+        update_catalogue(catalogue, only_new=True)
         rows = catalogue.find(f"{query} role:server", oldest_first=True)
     files = [row.file for row in rows]
     if not files:

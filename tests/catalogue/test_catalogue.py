@@ -142,6 +142,45 @@ async def test_a_session_that_goes_on_is_found_and_read_again_later(tmp_path):
         assert catalogue.count("is:complete") == 1
 
 
+@pytest.mark.requirement("TOOL-40")
+async def test_a_quick_update_finds_what_is_new_gone_or_was_incomplete(tmp_path, folder):
+    from mcp_trio import Client
+
+    first, second, third, _ = sorted(folder.glob("*.jsonl"))
+    half = folder / "copied.mcprec.jsonl"
+    whole = second.read_bytes()
+    half.write_bytes(whole[: len(whole) // 2])
+    odd = folder / "odd.mcprec.jsonl"
+    odd.write_bytes(b"odd")
+    inner = folder / "inner"
+    inner.mkdir()
+    with Catalogue(folder) as catalogue:
+        server = theatre(record=RecordOptions(folder, segment_bytes_max=800))
+        async with Client(server) as client:
+            await client.call_tool("book", {"seat": "A1"})
+            assert catalogue.index(only_new=True).added == 6
+            assert catalogue.index(only_new=True).added == 1
+            for _ in range(5):
+                await client.call_tool("book", {"seat": "A1"})
+        half.write_bytes(whole)
+        odd.write_bytes(whole)
+        third.rename(inner / third.name)
+        first.unlink()
+        report = catalogue.index(only_new=True)
+        # Those that were incomplete or unreadable, the one that was open, and the moved one.
+        assert (report.added, report.removed, report.recordings) == (4, 2, 6)
+        assert catalogue.count("is:cut") == 0
+        (row,) = [row for row in catalogue.find() if row.calls >= 6]
+        assert row.size > 800
+        unchanged = catalogue.index(only_new=True)
+        assert (unchanged.added, unchanged.removed) == (0, 0)
+        # A complete recording that is replaced is only found by looking at all files.
+        second.write_bytes(whole + b"\n")
+        assert catalogue.index(only_new=True).added == 0
+        assert catalogue.index().added == 1
+        assert catalogue.index(only_new=True, again=True).added == 6
+
+
 async def test_a_recording_of_several_files_is_one(tmp_path):
     options = RecordOptions(tmp_path, segment_bytes_max=500)
     await session(theatre(record=options), *[("book", {"seat": "A1"})] * 5)
