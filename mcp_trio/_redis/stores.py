@@ -290,6 +290,11 @@ class RedisStates:
 # All stores -------------------------------------------------------------------------------------
 
 
+def _check_url(_owner: object, _attribute: object, url: str) -> None:
+    if not url.startswith(_SCHEMES):
+        raise ValueError(f"the URL of Redis begins with one of {', '.join(_SCHEMES)}")
+
+
 @attrs.define(eq=False)
 class RedisStores:
     """The stores of a server with several instances, in Redis 7 or newer, or Valkey.
@@ -310,17 +315,12 @@ class RedisStores:
         ValueError: The URL has another scheme, or a lease is shorter than 0.3 seconds.
     """
 
-    url: str = attrs.field(repr=False)
+    url: str = attrs.field(repr=False, validator=_check_url)
     prefix: str = attrs.field(default="mcp_trio", kw_only=True)
     lease_seconds: float = attrs.field(
         default=9.0, kw_only=True, validator=attrs.validators.ge(_LEASE_SECONDS_MIN)
     )
     _connection: RedisConnection | None = attrs.field(default=None, init=False, repr=False)
-
-    @url.validator
-    def _check_url(self, _: object, url: str) -> None:
-        if not url.startswith(_SCHEMES):
-            raise ValueError(f"the URL of Redis begins with one of {', '.join(_SCHEMES)}")
 
     @property
     def connection(self) -> RedisConnection:
