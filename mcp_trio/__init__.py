@@ -25,6 +25,7 @@ beside them:
     mcp_trio.errors      all exceptions
     mcp_trio.recording   recording and replay: `replay`, `RecordOptions`, `SharedRecording`
     mcp_trio.middleware  `MiddlewareRequest`, `CallNext`, and middleware to use
+    mcp_trio.observers   traces, metrics, request logs and audit logs
     mcp_trio.tools       changes of registered tools: `Argument`, `Fixed`
     mcp_trio.auth        authorization of servers and clients: `StaticTokens`, `OAuth`
     mcp_trio.http        routes beside the MCP endpoint, HTTP as an effect, and stores
@@ -50,7 +51,7 @@ _public_name, __dir__, __all__ = lazy_loader.attach_stub(  # pyright: ignore[rep
 # The modules to search for a name that this one lacks.
 _MODULES = (
     *("types", "errors", "limits", "recording", "middleware", "tools", "auth", "http"),
-    *("transports", "hosts", "testing"),
+    *("transports", "hosts", "observers", "testing"),
 )
 
 

@@ -39,7 +39,8 @@ HEAVY = {
 }
 
 FACES = [
-    *("auth", "http", "hosts", "middleware", "recording", "redis", "testing", "tools"),
+    *("auth", "http", "hosts", "middleware", "observers", "recording", "redis", "testing"),
+    "tools",
     "transports",
 ]
 DEFINING = ["errors", "limits", "types"]

@@ -38,6 +38,7 @@ REEXPORTING: Final = (
     "auth",
     "hosts",
     "middleware",
+    "observers",
     "tools",
     "redis",
     "testing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import (
@@ -144,6 +144,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from mcp_trio._auth.http_auth import ClientAuth
+    from mcp_trio._session.observing import Observer, Observers
 
 logger = logging.getLogger("mcp_trio")
 
@@ -184,6 +185,7 @@ class _SharedOptions(TypedDict, total=False):
     raise_tool_errors: bool
     log_level: LoggingLevel | None
     version_memory: VersionMemory | None
+    observers: Sequence[Observer]
     extensions: Mapping[str, Mapping[str, Any]] | None
     sampling_tools: bool
     elicitation_modes: Collection[ElicitMode]
@@ -285,7 +287,9 @@ class Client:
         methods: Additional methods for `request`, with the types of their results; a notification
             has None.
         trace: Called for each request; returns its `traceparent`, `tracestate` and `baggage`.
-            Other keys are dropped.
+            Other keys are dropped. By default that is the trace context of an observer.
+        observers: What is told of each session and request, such as `Telemetry` and `RequestLog` of
+            `mcp_trio.observers`.
         state_changed: Called with the new `state` of the connection, and with the reason for it.
 
         env: For a command: variables in addition to the few that it inherits.
@@ -347,6 +351,7 @@ class Client:
     extensions: Mapping[str, Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
     methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
     trace: Trace | None = attrs.field(default=None, kw_only=True)
+    observers: Sequence[Observer] = attrs.field(default=(), kw_only=True)
     state_changed: OnState | None = attrs.field(default=None, kw_only=True)
     env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     inherit_env: bool = attrs.field(default=False, kw_only=True)
@@ -374,6 +379,8 @@ class Client:
     callback_rates: Mapping[str, str | Rate] = attrs.field(
         factory=dict[str, str | Rate], kw_only=True
     )
+    _observers: Observers | None = attrs.field(default=None, init=False)
+    _entered_observers: ExitStack = attrs.field(factory=ExitStack, init=False)
     _has_connected: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
     _has_logged_malformed: bool = attrs.field(default=False, init=False)
@@ -401,6 +408,13 @@ class Client:
         )
         for identifier in self.extensions or ():
             check_extension(identifier)
+        if self.observers:
+            from mcp_trio._session.observing import observers_of
+
+            self._observers = observers_of(self.observers)
+        if self.trace is None:
+            traces = (getattr(each, "trace_context", None) for each in self.observers)
+            self.trace = next((each for each in traces if each is not None), None)
         self._methods = METHODS
         if self.methods:
             taken = METHODS.keys() & self.methods.keys()
@@ -487,6 +501,7 @@ class Client:
             await self._session_task.wait_ended()
             self._log_malformed(self._session_task.session)
         self._recordings.end()
+        self._entered_observers.close()
 
     @property
     def is_open(self) -> bool:
@@ -953,10 +968,15 @@ class Client:
             raise RuntimeError("a Client connects once: create another Client")
         self._has_connected = True
         self._spawn = spawn
+        if self.observers:
+            from mcp_trio._session.observing import enter_observers
+
+            self._entered_observers = enter_observers(self.observers)
         self._reported_state.begin()
         try:
             await self._connect_session()
         except BaseException as error:
+            self._entered_observers.close()
             self._reported_state.become("closed", str(error))
             self._state = "closed", str(error)  # an HTTP channel may have reported another state
             if self._session_task is None:
@@ -1086,7 +1106,7 @@ class Client:
         )
         record = self._recordings.record
         if record is None:
-            return Session(channel, connection, self._application)
+            return Session(channel, connection, self._application, observers=self._observers)
         try:
             recorder, channel_number = begin_session(
                 record,
@@ -1100,7 +1120,7 @@ class Client:
             await channel.aclose()
             raise
         recording = Recording(recorder, channel_number, has_steps=False)
-        return Session(channel, connection, self._application, recording)
+        return Session(channel, connection, self._application, recording, self._observers)
 
     def _request_metadata(self) -> dict[str, Any]:
         """Return the optional metadata of each request: trace context, and log level."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.records import (
     DENIED_MARK,
     Record,
@@ -109,6 +110,7 @@ class _Block(msgspec.Struct):
 class _Result(msgspec.Struct):
     is_error: Any = msgspec.field(name="isError", default=False)
     content: msgspec.Raw = msgspec.Raw(b"[]")
+    input_requests: Any = msgspec.field(name="inputRequests", default=None)
 
 
 class _Message(msgspec.Struct):
@@ -189,22 +191,40 @@ class CallTracker:
             if call is None:
                 continue
             call.duration_ns = record.time_ns - call.begin_ns
-            if message.error is not None:
-                call.text = message.error.message
-                call.error = _KIND_OF_CODE.get(message.error.code, "protocol")
-            elif message.result is not None and message.result.is_error is True:
-                with suppress(ValueError, RecursionError):
-                    blocks = _DECODE_BLOCKS(message.result.content)
-                    call.text = "\n".join(_string(block.text) for block in blocks)
-                is_internal = call.text.startswith(_INTERNAL_ERROR_PREFIX)
-                call.error = "internal" if is_internal else "tool"
-                if _TIMEOUT_PHRASE in call.text:
-                    call.error = "timeout"
+            call.error, call.text = _error_in(message)
             if call.record in self._denied:
                 self._denied.discard(call.record)
                 call.error = "denied" if call.error else ""
             ended.append(call)
         return ended
+
+
+def read_outcome(response: bytes) -> tuple[ErrorKind, int | None, str, list[str]]:
+    """Return the kind of error in a response, its code, its text, and the methods of questions."""
+    try:
+        message = _DECODE(response)
+    except (ValueError, RecursionError):
+        return "", None, "", []
+    error, text = _error_in(message)
+    input_requests = None if message.result is None else message.result.input_requests
+    questions = members_of(input_requests).values()
+    asked = [_string(members_of(each).get("method")) for each in questions]
+    return error, None if message.error is None else message.error.code, text, asked
+
+
+def _error_in(message: _Message) -> tuple[ErrorKind, str]:
+    """Return the kind and the text of the error in a response; "" if there is none."""
+    if message.error is not None:
+        return _KIND_OF_CODE.get(message.error.code, "protocol"), message.error.message
+    if message.result is None or message.result.is_error is not True:
+        return "", ""
+    text = ""
+    with suppress(ValueError, RecursionError):
+        blocks = _DECODE_BLOCKS(message.result.content)
+        text = "\n".join(_string(block.text) for block in blocks)
+    if _TIMEOUT_PHRASE in text:
+        return "timeout", text
+    return "internal" if text.startswith(_INTERNAL_ERROR_PREFIX) else "tool", text
 
 
 def _key(channel: int, request_id: Any) -> tuple[int, Any]:

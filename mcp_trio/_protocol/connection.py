@@ -455,16 +455,18 @@ class Connection:
             return self._accept(message, size_bytes, peer, None)
         except msgspec.MsgspecError as error:
             self.state = state
-            return self._rejection(message.id, INVALID_PARAMS, f"invalid params: {error}")
+            reply = self._rejection(message.id, INVALID_PARAMS, f"invalid params: {error}")
         except _Rejected as rejected:
             self.state = state
-            return self._rejection(
+            reply = self._rejection(
                 message.id,
                 rejected.code,
                 rejected.text,
                 counter=rejected.counter,
                 data=rejected.data,
             )
+        reply.method = message.method
+        return reply
 
     def _unsupported(self, requested: str) -> _Rejected:
         supported = ", ".join(self.protocol_versions)
@@ -518,6 +520,7 @@ class Connection:
         if row.name in self._responders:
             reply = self._responders[row.name](self, message.id, params)
             reply.peer = None if metadata is None else peer
+            reply.method, reply.params = row.name, params
             return reply
         if metadata is not None and without_meta is not None:
             token = metadata.progress_token

@@ -78,6 +78,8 @@ class ImmediateResponse(msgspec.Struct, gc=False):
         text: The text of that error.
         negotiated: Whether the handshake has just set the protocol version, peer and capabilities.
         peer: The sender of a stateless request.
+        method: The method of the request; empty if it could not be read.
+        params: The typed params of the request; None if it was rejected.
     """
 
     message: bytes
@@ -86,6 +88,8 @@ class ImmediateResponse(msgspec.Struct, gc=False):
     text: str | None = None
     negotiated: bool = False
     peer: Peer | None = None
+    method: str = ""
+    params: Any = None
 
 
 class Ignored(msgspec.Struct, gc=False):

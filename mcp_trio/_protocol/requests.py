@@ -127,6 +127,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
             number that the channel gives to each address. See `shares.py`.
         progress_last: The last progress that was reported; the next one must be greater.
         state: The state.
+        observation: What the observers of the session noted at its beginning; None without any.
     """
 
     id: RequestId
@@ -138,6 +139,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     client: str | int = 0
     progress_last: float | None = None
     state: IncomingState = IncomingState.RECEIVED
+    observation: Any = None
 
     @property
     def has_rounds(self) -> bool:

@@ -119,7 +119,7 @@ class Recorder:
     takes. `seed` is the random seed in the `open` record, `sessions` the number of sessions that
     have begun by a mark. `redactor` redacts every body before it is buffered, except the bodies of
     `gap` and `end`, which hold no data of users. `observe` is called with each record that is
-    buffered.
+    buffered. `path` is the first file of the recording, if that is in files.
     """
 
     def __init__(
@@ -140,6 +140,7 @@ class Recorder:
         self._opening: OpenBody | None = None
         self._unwritten_opening = b""
         self.seed = seed
+        self.path: Path | None = None
         self.clock_ns = clock_ns
         self._write_clock = write_clock
         self.limits = limits
@@ -149,6 +150,7 @@ class Recorder:
         self._buffer: list[Record] = []
         self._buffered_bytes = 0  # an estimate, kept only while THREADED
         self._lost: int = 0
+        self._lost_before: int = 0
         self._reason = ""
         self._failed_at = 0.0
         self._thread: WritingThread | None = None
@@ -170,6 +172,26 @@ class Recorder:
     def is_paused(self) -> bool:
         """True while records are only counted, because a write has failed."""
         return self._mode is _Mode.PAUSED
+
+    @property
+    def session_id(self) -> str:
+        """The id of the recording; empty before it is open."""
+        return "" if self._opening is None else self._opening.session
+
+    @property
+    def lost_records(self) -> int:
+        """The number of records that were lost so far, as the disk did not take them."""
+        return self._lost_before + self._lost
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of records, by an estimate, that wait to be written."""
+        thread = self._thread
+        return (
+            self._unwritten_bytes
+            if thread is None
+            else (thread.waiting_bytes + self._buffered_bytes)
+        )
 
     @property
     def is_nearly_full(self) -> bool:
@@ -434,6 +456,7 @@ class Recorder:
         elif thread.has_caught_up and thread.finish(self.limits.recording.close_seconds):
             self._thread = None
             self._append_gap(count=self._lost)
+            self._lost_before += self._lost
             self._lost = 0
             self._mode = _Mode.DIRECT
             self._flush_directly()
@@ -460,6 +483,7 @@ class Recorder:
             self._pause(str(error), 0)
         else:
             self._unwritten_opening = b""
+            self._lost_before += self._lost
             self._lost = 0
             self._mode = _Mode.DIRECT
 
@@ -829,13 +853,14 @@ def open_recorder(
     path = _target(options, name, started)
     open_sink = partial(_sink, path, options, limits)
     make_recorder = partial(Recorder, open_sink()) if make is None else make(path, open_sink)
-    recorder = make_recorder(
+    recorder: Recorder = make_recorder(
         clock_ns=clock_ns,
         limits=limits,
         seed=seed,
         redactor=redactor,
         observe=None if options.observer is None else options.observer(),
     )
+    recorder.path = path
     body = OpenBody(
         transport=transport,
         role=role,

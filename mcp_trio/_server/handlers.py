@@ -903,6 +903,8 @@ class ServedSession:
             mark = ALLOWED_MARK if denial is None else DENIED_MARK
             handling.session.sequencer.marked(mark, {"scopes": rule.scopes}, lane)
         if denial is not None:
+            if handling.observation is not None:
+                handling.observation.operation.is_denied = True
             raise denial
 
     async def _hidden(self, handling: Handling, method: str) -> frozenset[str] | None:

@@ -248,6 +248,7 @@ class LifespanRun:
     watch: UntrackedCallWatch | None = None
     lane: Lane = attrs.field(init=False)
     journal: HandlerJournal | None = attrs.field(default=None, init=False)
+    observation: None = attrs.field(default=None, init=False)
     random: Random | None = attrs.field(default=None, init=False)
     effects: int = attrs.field(default=0, init=False)
     value: Any = attrs.field(default=None, init=False)

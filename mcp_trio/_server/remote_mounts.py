@@ -273,6 +273,7 @@ class _NotificationListener:
 
     session: Session
     journal: HandlerJournal | None = None
+    observation: None = None
     random: Random | None = None
     effects: int = 0
 

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         WebSocketOptions,
     )
     from mcp_trio._server.transforms import Change, Wrapper
+    from mcp_trio._session.observing import Observer
     from mcp_trio._transports.sockets import Authorize
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -203,6 +204,8 @@ class Server:
             that returns the `AuthInfo` or the name of the user for a request, given its headers.
         record: The recording of the sessions for which `run` or a `serve_*` method gets no `record`
             of its own: a `RecordPolicy` of `mcp_trio.recording`, or another target, as in `serve`.
+        observers: What is told of each session, request and effect, such as `Telemetry`, `Metrics`,
+            `RequestLog` and `AuditLog` of `mcp_trio.observers`.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
             host start it in an environment that has them.
         openapi_report: The outcome of each operation, of a server from `from_openapi`.
@@ -241,6 +244,7 @@ class Server:
         default=None, kw_only=True, repr=False, converter=_resource_server
     )
     record: RecordTarget | None = attrs.field(default=None, kw_only=True, repr=False)
+    observers: "Sequence[Observer]" = attrs.field(default=(), kw_only=True, repr=False)
     dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
     openapi_report: "OpenApiReport | None" = attrs.field(default=None, init=False, repr=False)
     _registry: Registry = attrs.field(init=False, repr=False)

@@ -15,7 +15,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+)
 from contextvars import Context as Variables
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
@@ -271,6 +277,7 @@ class ServerSessions:
     middleware: list[Middleware] = attrs.field(factory=list[Middleware], init=False)
     # The lifespans that are entered now, of all served channels, applications and listeners.
     _lifespans_entered: int = attrs.field(default=0, init=False)
+    _entered_observers: ExitStack = attrs.field(factory=ExitStack, init=False)
     _counter: SessionCounter = attrs.field(factory=SessionCounter, init=False)
     _interned: dict[type, Any] = attrs.field(factory=dict[type, Any], init=False)
     _routes: "Routes | None" = attrs.field(default=None, init=False)
@@ -335,6 +342,10 @@ class ServerSessions:
         if record is None:
             record = self.server.record
         lifespan = lifespan_of(self)
+        if self.server.observers and not self._lifespans_entered:
+            from mcp_trio._session.observing import enter_observers
+
+            self._entered_observers = enter_observers(self.server.observers)
         self._lifespans_entered += 1
         try:
             async with _policy_run(record) as run:
@@ -353,6 +364,8 @@ class ServerSessions:
                         yield msgspec.structs.replace(entered, run=run)
         finally:
             self._lifespans_entered -= 1
+            if not self._lifespans_entered:
+                self._entered_observers.close()
 
     @asynccontextmanager
     async def _enter_recorded(
@@ -573,7 +586,12 @@ class ServerSessions:
             methods=self.registry.known_methods,
             protocol_versions=self.protocol_versions,
         )
-        return Session(channel, connection, self._served(lifespan, http), sequencer)
+        observers = None
+        if server.observers:
+            from mcp_trio._session.observing import observers_of
+
+            observers = observers_of(server.observers, replays=sequencer.replays)
+        return Session(channel, connection, self._served(lifespan, http), sequencer, observers)
 
     def _served(self, lifespan: Any = None, http: HandlerHttpClient | None = None) -> ServedSession:
         server = self.server

@@ -92,6 +92,12 @@ class Dispatcher:
     def _rounds_of(self, handling: Handling) -> Rounds | None:
         return None if handling.rounds is None else self.suspended_handlers.rounds_of(handling)
 
+    @property
+    def handler_counts(self) -> tuple[int, int, int]:
+        """The numbers of requests whose handlers run, that wait for a slot, and are suspended."""
+        suspended = 0 if self._suspended is None else len(self._suspended.suspended)
+        return self._admission.running, self._admission.queued, suspended
+
     def take(self, message: bytes | Oversized) -> None:
         """Act upon one received message: decode it, record it, dispatch it. Never waits or raises.
 
@@ -135,6 +141,9 @@ class Dispatcher:
 
     def _admit(self, event: RequestReceived, number: int | str) -> None:
         request = event.request
+        observers = self.session.observers
+        if observers is not None:
+            request.observation = observers.begin_request(self.session, request, number)
         can_ask = False
         if request.peer.protocol_version.is_stateless:
             self._note_peer(request.peer)
@@ -263,6 +272,9 @@ class Dispatcher:
             self._handlings.clear()  # An emptied dict keeps its memory otherwise.
         is_last = len(self._handlings) <= self._open_subscriptions
         is_answered = self.session.connection.finish(request) and response is not None
+        if request.observation is not None:
+            observation, request.observation = request.observation, None
+            observation.answered(response if is_answered else None)
         if response is not None and is_answered:
             send_queue.post(
                 response,
@@ -411,7 +423,10 @@ class Dispatcher:
     def _fail(self, event: ResponseUnreadable, _number: int | str) -> None:
         self.requests.fail(event)
 
-    def _respond(self, event: ImmediateResponse, _number: int | str) -> None:
+    def _respond(self, event: ImmediateResponse, number: int | str) -> None:
+        observers = self.session.observers
+        if observers is not None:
+            observers.answered(self.session, event, number)
         if event.counter is not None:
             self.session.peer_log.report(event.counter, f"{event.counter}: {event.text}")
         if event.peer is not None:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -34,6 +34,9 @@ from mcp_trio._session.journal import Outcome
 from mcp_trio._session.lanes import LANE, Lane, operation
 from mcp_trio._session.recorded_errors import encoded_error, is_recordable, raise_rebuilt
 from mcp_trio.errors import LocalProtocolError, RequestAbandoned
+
+if TYPE_CHECKING:
+    from mcp_trio._session.observing import Observation
 
 # Effects ----------------------------------------------------------------------------------------
 
@@ -455,12 +458,13 @@ def _run_in_place(
 class _InsideEffect:
     """A context manager around the code of an effect, which has no lane of the handler."""
 
-    __slots__ = ("_innermost", "_operation", "_running", "_tokens")
+    __slots__ = ("_innermost", "_observation", "_operation", "_running", "_tokens")
 
     def __init__(self, caller: EffectCaller, effect: Effect[Any], lane: Lane | None) -> None:
         caller.effects += effect.is_counted
         self._operation = operation(lane)
         self._running = RunningEffect(caller, effect.name)
+        self._observation: Observation | None = None
         self._innermost = lane if caller.journal is None else lane or caller.journal.current_lane()
 
     def __enter__(self) -> None:
@@ -468,8 +472,15 @@ class _InsideEffect:
         inside = RUNNING_EFFECT.set(self._running)
         outer = None if self._innermost is None else LANE.set(self._innermost.outer)
         self._tokens = inside, outer
+        request = self._running.caller.observation
+        if request is not None:
+            self._observation = request.effect(self._running.effect)
+            self._observation.__enter__()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if self._observation is not None:
+            self._observation.__exit__()
+            self._observation.raised(error)
         inside, outer = self._tokens
         RUNNING_EFFECT.reset(inside)
         if outer is not None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mcp_trio._session.calls import ProgressCallback, Question
     from mcp_trio._session.dispatcher import Dispatcher
     from mcp_trio._session.input_required import Rounds
+    from mcp_trio._session.observing import Observation
     from mcp_trio._session.session import Session
 
 logger = logging.getLogger("mcp_trio")
@@ -75,6 +76,11 @@ class EffectCaller(Protocol):
     journal: HandlerJournal | None
     random: Random | None
     effects: int
+
+    @property
+    def observation(self) -> "Observation | None":
+        """The observation of the request that the code handles; None without observers."""
+        ...
 
     @property
     def sequencer(self) -> Sequencer:
@@ -184,6 +190,12 @@ class Handling(msgspec.Struct, eq=False):
     def sequencer(self) -> Sequencer:
         """Return the sequencer of the session."""
         return self.session.sequencer
+
+    @property
+    def observation(self) -> "Observation | None":
+        """Return the observation of the request; None without observers."""
+        observation: Observation | None = self.request.observation
+        return observation
 
     @property
     def limits(self) -> Limits:
@@ -332,7 +344,7 @@ class Handling(msgspec.Struct, eq=False):
         self._scope = scope
         if self.is_cancelled:
             scope.cancel()
-        running: Coroutine[Any, Any, None] = self._handle()
+        running: Coroutine[Any, Any, None] = self._begin_handling()
         lane = self.lane
         if lane is not None and lane.has_steps:
             driven: Any = drive(running, (lane,))
@@ -361,7 +373,15 @@ class Handling(msgspec.Struct, eq=False):
             scope.cancel()
         if lane is not None and lane.has_steps:
             sequencer.step(lane)
-        return self._handle()
+        return self._begin_handling()
+
+    def _begin_handling(self) -> Coroutine[Any, Any, None]:
+        observation = self.observation
+        return self._handle() if observation is None else self._handle_observed(observation)
+
+    async def _handle_observed(self, observation: "Observation") -> None:
+        with observation:
+            await self._handle()
 
     async def _handle(self) -> None:
         if not self.is_cancelled:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
@@ -54,6 +54,10 @@ from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio.errors import ConnectionLost, MCPError, RequestError, RequestTimeout
 from mcp_trio.types import DiscoverResult, InitializeResult, RequestId
 
+# Imported by those sessions only that have observers.
+if TYPE_CHECKING:
+    from mcp_trio._session.observing import Observation, Observers
+
 logger = logging.getLogger("mcp_trio")
 
 PING_LANE: Final = "ping"
@@ -76,6 +80,7 @@ class Session:
     """A connection to one peer. Start it in a nursery: `await nursery.start(session.run)`.
 
     Attributes:
+        observers: The observers of what the session does; None without any.
         cause: The cause of the end, from `shut` on; None before.
         negotiated: An event that is set when the handshake has been answered.
         initialized: An event that is set when the client has acknowledged the handshake.
@@ -87,6 +92,7 @@ class Session:
     connection: Connection
     application: Application
     sequencer: Sequencer = UNRECORDED
+    observers: "Observers | None" = None
 
     cause: str | None = attrs.field(default=None, init=False)
     negotiated: LightEvent = attrs.field(factory=LightEvent, init=False)
@@ -169,6 +175,9 @@ class Session:
         if self.sequencer.has_lanes:
             watch_lanes()
         self._tasks.open(pool, context)
+        if self.observers is not None:
+            observation = self.observers.begin_session(self)
+            self.ended.when_set(partial(self._end_observed, observation))
         self.application.on_session_open(self)
         if self.connection.limits.requests.ping_interval_seconds is not None:
             self.start_lane(PING_LANE, self._ping)
@@ -177,6 +186,14 @@ class Session:
             self._reader = self._tasks.start_leader(partial(self._read, pool))
         else:
             deliver_to(self._take_delivered)
+
+    def _end_observed(self, observation: "Observation") -> None:
+        observation.closed(self.cause or "")
+
+    @property
+    def handler_counts(self) -> tuple[int, int, int]:
+        """The numbers of requests whose handlers run, that wait for a slot, and are suspended."""
+        return self._dispatcher.handler_counts
 
     def start_actor(self, actor: Actor) -> None:
         """Start a task of the application that lives with the session; its errors are logged."""
@@ -381,7 +398,8 @@ class Session:
             RemoteProtocolError: The response is no valid message, or not a result of the method.
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
         """
-        return await self._requests.request(
+        request = partial(
+            self._requests.request,
             method,
             params,
             idle_seconds=idle_seconds,
@@ -390,6 +408,16 @@ class Session:
             lane=lane,
             related_request_id=related_request_id,
         )
+        if self.observers is None:
+            return await request()
+        with self.observers.begin_call(self, method, params) as observation:
+            try:
+                result = await request(operation=observation.operation)
+            except BaseException as error:
+                observation.raised(error)
+                raise
+            observation.returned(result)
+            return result
 
     def open_subscription(
         self, method: str, params: ParamsToSend, on_notification: OnNotification

@@ -1,0 +1,1 @@
+"""Observers: traces, metrics, request logs and audit logs of sessions."""

@@ -1,0 +1,421 @@
+"""The audit log: a line for each use of a tool, resource, prompt or model, in a chain of digests.
+
+Each line has the digest of the line before it, and its own, so that a line which was removed,
+changed or moved breaks the chain. With a key the digests are HMACs (RFC 2104), which cannot be made
+without the key. Without a key the chain finds damage and careless changes, but a person who can
+write the file can compute all digests again.
+
+A chain cannot show that its end was cut off. Therefore the file PATH.head has the number and the
+digest of the last line. If an attacker can replace both files, with those of an earlier time, the
+cut is not found: keep copies of the head elsewhere.
+"""
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+import attrs
+import msgspec
+
+from mcp_trio._journal.redaction import Redaction, Redactor
+from mcp_trio._journal.redaction_tokens import KEY_BYTES
+from mcp_trio._observers.request_log import facts_of, for_process
+from mcp_trio._session.observing import End, Operation, Outcome
+from mcp_trio._system import NO_FOLLOW, WRITE_FLAGS, try_lock
+from mcp_trio.errors import RecordingError
+
+logger = logging.getLogger("mcp_trio")
+
+FORMAT: Final = "mcp_trio audit 1"
+HEAD_SUFFIX: Final = ".head"
+
+# The methods by which the data and the model of a user are used.
+_METHODS: Final = frozenset(
+    {
+        *("tools/call", "resources/read", "resources/subscribe", "prompts/get"),
+        *("sampling/createMessage", "elicitation/create", "roots/list"),
+    }
+)
+
+_BEFORE_FIRST: Final = "0" * 64
+_DIGEST: Final = b',"digest":"'
+_ARGUMENTS_BYTES_MAX: Final = 16_384
+_TAIL_BYTES: Final = 1 << 20
+_HEAD_BYTES: Final = 256
+_OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | NO_FOLLOW | WRITE_FLAGS
+
+
+class _Line(msgspec.Struct):
+    """The members of a line that the chain needs."""
+
+    n: int
+    previous: str
+    digest: str
+    format: str | None = None
+    has_key: bool = False
+
+
+class _Head(msgspec.Struct):
+    """The content of the head: the number of lines, and the digest of the last one."""
+
+    lines: int
+    digest: str
+    mac: str
+
+
+_decode_line: Final = msgspec.json.Decoder(_Line).decode
+
+
+def _digest(content: bytes, key: bytes | None) -> str:
+    if key is None:
+        return hashlib.sha256(content).hexdigest()
+    return hmac.new(key, content, hashlib.sha256).hexdigest()
+
+
+def _head_mac(lines: int, digest: str, key: bytes | None) -> str:
+    return _digest(f"head {lines} {digest}".encode(), key)
+
+
+def _content_of(line: bytes) -> bytes:
+    """Return the part of a line of which it has the digest."""
+    return line.rpartition(_DIGEST)[0]
+
+
+@attrs.define(eq=False)
+class AuditLog:
+    """An observer that appends a line to an audit log for each use of data or of the model.
+
+    A line has the principal, the method, the name of the tool or prompt or the URI of the resource,
+    the arguments with secrets replaced, the decision ("allowed", "denied" by an access rule, or
+    "rejected" by the protocol or by a user), the outcome, and the record of a recorded session.
+    Questions to the client, such as sampling, have lines too. A line is written when the request
+    has ended, before its response is sent.
+
+    The file is open while a server serves or a client is connected, and belongs to one process. If
+    a line cannot be written, the request goes on, an error is logged, and the next line has the
+    number of lines that are missing.
+
+    Attributes:
+        path: The file, which is created for its owner only; `{pid}` in it stands for the number of
+            the process.
+        key: The key of the digests, at least 16 bytes; without one, they only find careless
+            changes.
+        redaction: The secrets to replace; with None, lines have no arguments.
+        sync: Whether each line is forced to the disk, which takes some milliseconds of the event
+            loop.
+
+    Raises:
+        ValueError: The key is too short, or a rule of the redaction is invalid.
+        OSError: The file cannot be opened, when the server begins to serve.
+        RecordingError: The file is no audit log, its end is missing, it was written with another
+            key, or another process writes it.
+    """
+
+    path: str | os.PathLike[str]
+    key: bytes | None = attrs.field(default=None, kw_only=True, repr=False)
+    redaction: Redaction | None = attrs.field(factory=Redaction, kw_only=True)
+    sync: bool = attrs.field(default=False, kw_only=True)
+    _users: int = attrs.field(default=0, init=False)
+    _file: int = attrs.field(default=-1, init=False)
+    _head: int = attrs.field(default=-1, init=False)
+    _lines: int = attrs.field(default=0, init=False)
+    _last_digest: str = attrs.field(default=_BEFORE_FIRST, init=False)
+    _missing: int = attrs.field(default=0, init=False)
+    _is_torn: bool = attrs.field(default=False, init=False)
+    _redactor: Redactor | None = attrs.field(default=None, init=False)
+    _schemas: Mapping[str, Any] = attrs.field(factory=dict[str, Any], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_key(self.key)
+        self._redactor = self._new_redactor()
+
+    def _new_redactor(self) -> Redactor | None:
+        if self.redaction is None:
+            return None
+        key = self.redaction.key or secrets.token_bytes(KEY_BYTES)
+        return Redactor(self.redaction, key=key, schemas=self._schemas)
+
+    # The file.
+
+    def __enter__(self) -> Self:
+        if not self._users:
+            self._open(for_process(self.path))
+        self._users += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, if nothing else uses it any more."""
+        self._users -= 1
+        if not self._users:
+            self._append({"event": "close"})
+            self._close()
+
+    def _open(self, path: str) -> None:
+        self._file = os.open(path, _OPEN_FLAGS | os.O_APPEND, 0o600)
+        try:
+            self._lock(path)
+            self._head = os.open(path + HEAD_SUFFIX, _OPEN_FLAGS, 0o600)
+            self._continue(path)
+        except BaseException:
+            self._close()
+            raise
+        self._append({"event": "open", "pid": os.getpid()})
+
+    def _lock(self, path: str) -> None:
+        if not try_lock(self._file):
+            raise RecordingError(
+                f"cannot append to {path}: another process writes this audit log;"
+                " give each process its own, with {pid} in the name"
+            )
+
+    def _close(self) -> None:
+        for descriptor in (self._file, self._head):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._head = -1
+
+    def _continue(self, path: str) -> None:
+        """Find the last line of an existing file, so that the chain goes on.
+
+        Raises:
+            RecordingError: The file is no audit log, or its end is missing or has another key.
+        """
+        size = os.fstat(self._file).st_size
+        head = _read_head(os.read(self._head, _HEAD_BYTES))
+        self._lines, self._last_digest, self._is_torn = 0, _BEFORE_FIRST, False
+        if size:
+            os.lseek(self._file, max(0, size - _TAIL_BYTES), os.SEEK_SET)
+            whole, _, rest = os.read(self._file, _TAIL_BYTES).rpartition(b"\n")
+            self._is_torn = bool(rest)  # the process was killed while it wrote
+            last = whole.rpartition(b"\n")[2]
+            try:
+                line = _decode_line(last)
+            except msgspec.DecodeError:
+                raise RecordingError(f"cannot append to {path}: it is no audit log") from None
+            if line.digest != _digest(_content_of(last), self.key):
+                raise RecordingError(
+                    f"cannot append to {path}: its last line was changed, or has another key;"
+                    f" see `mcp-trio check {path}`"
+                )
+            self._lines, self._last_digest = line.n, line.digest
+        if head is not None and head.lines > self._lines:
+            raise RecordingError(
+                f"cannot append to {path}: it ends at line {self._lines} of {head.lines};"
+                " keep both files for the inquiry, and name a new one"
+            )
+
+    def _append(self, members: dict[str, Any]) -> None:
+        number = self._lines + 1
+        line = {"n": number, "time": datetime.now(UTC).isoformat(timespec="microseconds")}
+        if number == 1:
+            line |= {"format": FORMAT, "has_key": self.key is not None}
+        if self._missing:
+            line["missing"] = self._missing
+        line |= members | {"previous": self._last_digest}
+        content = msgspec.json.encode(line)[:-1]
+        digest = _digest(content, self.key)
+        data = content + _DIGEST + digest.encode() + b'"}\n'
+        try:
+            # The rest of a line that was written in part must not become the begin of this one.
+            written = os.write(self._file, b"\n" + data if self._is_torn else data)
+            self._is_torn = written < len(data)
+            if self._is_torn:
+                raise OSError("the disk is full")  # noqa: TRY301
+            if self.sync:
+                os.fsync(self._file)
+        except OSError as error:
+            self._missing += 1
+            logger.error("a line of the audit log %s is lost: %s", self.path, error)  # noqa: TRY400
+            return
+        self._lines, self._last_digest, self._missing = number, digest, 0
+        head = _Head(number, digest, _head_mac(number, digest, self.key))
+        try:
+            os.lseek(self._head, 0, os.SEEK_SET)
+            os.write(self._head, msgspec.json.encode(head).ljust(_HEAD_BYTES - 1) + b"\n")
+        except OSError as error:
+            text = "the head of the audit log %s cannot be written: %s"
+            logger.error(text, self.path, error)  # noqa: TRY400  no traceback is needed
+
+    # The lines.
+
+    def begin(self, operation: Operation) -> End | None:
+        """Return the function that appends the line when the request or call has ended."""
+        if operation.kind == "session":
+            registry = getattr(operation.session.application, "registry", None)
+            if registry is not None and self._redactor is not None:
+                self._schemas = registry.tool_schemas()
+                self._redactor.add_schemas(self._schemas)
+            return None
+        if operation.kind == "effect" or operation.name not in _METHODS:
+            return None
+        return partial(self._log, operation)
+
+    def _log(self, operation: Operation, outcome: Outcome) -> None:
+        decision = "rejected" if outcome.error == "protocol" else "allowed"
+        members: dict[str, Any] = {
+            "event": "asked the peer" if operation.kind == "call" else "request",
+            **facts_of(operation),
+            "decision": "denied" if operation.is_denied else decision,
+            "outcome": outcome.error or "ok",
+        }
+        recording = operation.recording
+        if recording is not None:
+            members["recording"] = recording.name
+        if outcome.asked:
+            members["asked"] = [*outcome.asked]
+        if (arguments := self._arguments(operation)) is not None:
+            members["arguments"] = arguments
+        self._append(members)
+
+    def _arguments(self, operation: Operation) -> Any:
+        """Return the arguments of a tool or prompt with secrets replaced; None if there are none.
+
+        Arguments that are too long are replaced by their size.
+        """
+        given: object = getattr(operation.params, "arguments", None)
+        if not given or self._redactor is None:
+            return None
+        params = {"name": operation.target, "arguments": given}
+        message = msgspec.json.encode({"method": operation.name, "id": 0, "params": params})
+        if len(message) > _ARGUMENTS_BYTES_MAX:
+            return {"bytes": len(message)}
+        try:
+            redacted = self._redactor.redact("in", message)
+        except ValueError:  # it has found too many secrets since the log was opened
+            self._redactor = self._new_redactor()
+            assert self._redactor is not None
+            redacted = self._redactor.redact("in", message)
+        return msgspec.json.decode(redacted)["params"].get("arguments")
+
+
+_KEY_BYTES_MIN: Final = 16
+
+
+def check_key(key: bytes | None) -> None:
+    """Check the length of a key.
+
+    Raises:
+        ValueError: The key is too short.
+    """
+    if key is not None and len(key) < _KEY_BYTES_MIN:
+        raise ValueError(f"the key of an audit log has at least {_KEY_BYTES_MIN} bytes")
+
+
+def _read_head(content: bytes) -> _Head | None:
+    try:
+        return msgspec.json.decode(content, type=_Head)
+    except msgspec.DecodeError:
+        return None
+
+
+# Checking ---------------------------------------------------------------------------------------
+
+
+@attrs.define
+class AuditReport:
+    """The result of a check.
+
+    Attributes:
+        lines: The number of lines.
+        problems: What is wrong, in order.
+        notes: What the check could not find out.
+    """
+
+    lines: int = 0
+    problems: list[str] = attrs.field(factory=list[str])
+    notes: list[str] = attrs.field(factory=list[str])
+
+
+def is_audit_log(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file begins like an audit log, or has the head of one."""
+    try:
+        with Path(path).open("rb") as file:
+            begin = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return f'"format":"{FORMAT}"'.encode() in begin or Path(f"{path}{HEAD_SUFFIX}").exists()
+
+
+def check_audit_log(path: str | os.PathLike[str], *, key: bytes | None = None) -> AuditReport:
+    """Check the digests, the numbers and the order of the lines of an audit log, and its end.
+
+    Args:
+        path: The log; its head is in `PATH.head`.
+        key: The key with which it was written.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    report = AuditReport()
+    with Path(path).open("rb") as file:
+        last = _check_lines(file, key, report)
+    _check_head(f"{os.fspath(path)}{HEAD_SUFFIX}", last, key, report)
+    return report
+
+
+def _check_lines(file: Iterator[bytes], key: bytes | None, report: AuditReport) -> _Line | None:
+    expected, previous = 1, _BEFORE_FIRST
+    last: _Line | None = None
+    checks_digests = True
+    for position, raw in enumerate(file, 1):
+        report.lines = position
+        text = raw.removesuffix(b"\n")
+        try:
+            line = _decode_line(text)
+        except msgspec.DecodeError:
+            report.problems.append(f"line {position} of the file is damaged, or incomplete")
+            continue
+        if line.n == 1 and line.has_key and key is None:
+            checks_digests = False
+            report.notes.append("changed lines were not looked for: the log needs --key FILE")
+        if checks_digests and line.digest != _digest(_content_of(text), key):
+            report.problems.append(f"line {line.n} was changed")
+        if line.n > expected:
+            missing = (
+                f"line {expected} is"
+                if line.n == expected + 1
+                else (f"lines {expected} to {line.n - 1} are")
+            )
+            report.problems.append(f"{missing} missing before line {line.n}")
+        elif line.n < expected:
+            report.problems.append(f"line {line.n} is out of order, after line {expected - 1}")
+        elif line.previous != previous:
+            report.problems.append(
+                f"line {line.n - 1} was replaced: line {line.n} followed another"
+            )
+        if line.n >= expected:
+            expected, previous, last = line.n + 1, line.digest, line
+    if last is not None and not key and checks_digests:
+        report.notes.append("the log has no key: a person who can write it can make a valid chain")
+    return last
+
+
+def _check_head(path: str, last: _Line | None, key: bytes | None, report: AuditReport) -> None:
+    try:
+        head = _read_head(Path(path).read_bytes())
+    except FileNotFoundError:
+        report.notes.append(f"lines cut off at the end were not looked for: there is no {path}")
+        return
+    lines = 0 if last is None else last.n
+    if head is None:
+        report.problems.append(f"{path} is damaged: it does not tell where the log ends")
+    elif key is not None and head.mac != _head_mac(head.lines, head.digest, key):
+        report.problems.append(f"{path} was changed, or has another key")
+    elif head.lines > lines:
+        missing = (
+            f"line {head.lines} is"
+            if head.lines == lines + 1
+            else (f"lines {lines + 1} to {head.lines} are")
+        )
+        report.problems.append(f"{missing} cut off at the end")
+    elif head.lines == lines and last is not None and head.digest != last.digest:
+        report.problems.append(f"line {lines} was replaced: {path} has another digest")
+    elif head.lines < lines - 1:
+        report.problems.append(f"{path} is older than the log: it ends at line {head.lines}")

@@ -1,0 +1,127 @@
+"""Metrics in Prometheus' text format, by `prometheus-client`."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from mcp_trio._protocol.methods import METHODS
+from mcp_trio._session.observing import End, OpenSessions, Operation, Outcome
+
+if TYPE_CHECKING:
+    from mcp_trio._recorder.policy import RecordStatus
+
+_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+# Clients choose the names that they call: only so many names have series of their own.
+_NAMES_MAX: Final = 500
+_OTHER: Final = "other"
+
+# By the member of `Load`: the name and the description of a gauge.
+_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
+    "sessions": ("sessions", "Open sessions; all stateless requests over HTTP are one."),
+    "running": ("handlers_running", "Requests whose handlers run."),
+    "queued": ("requests_queued", "Requests that wait for a handler to start."),
+    "suspended": ("handlers_suspended", "Handlers that wait for a retry of a stateless client."),
+    "send_queue_bytes": ("send_queue_bytes", "Bytes of messages that are not sent yet."),
+    "unwritten_bytes": ("recording_lag_bytes", "Bytes of records that are not written yet."),
+    "paused_recordings": ("recordings_paused", "Recordings that only count, as a write failed."),
+}
+
+# By the member of `RecordStatus`: the name and the description of a counter.
+_POLICY: Final[Mapping[str, tuple[str, str]]] = {
+    "kept": ("recordings_kept", "Sessions that have ended and are kept by the policy."),
+    "forgotten": ("recordings_forgotten", "Sessions without a reason to keep them."),
+    "unrecorded": ("recordings_unrecorded", "Sessions that could not be recorded."),
+    "removed": ("recordings_removed", "Recordings that the retention has removed."),
+}
+
+
+@attrs.define(eq=False)
+class Metrics:
+    """An observer that counts requests and measures their duration, for Prometheus.
+
+    `serve_http(metrics_port=9090)` serves the text. Labels have methods, names of tools and
+    prompts, and kinds of error; no sessions, users or arguments.
+
+    Attributes:
+        registry: The registry of `prometheus_client` that collects the metrics; by default one of
+            its own.
+        record_status: The counters of a `RecordPolicy`, if its recordings should be counted; a
+            served HTTP application sets it.
+    """
+
+    registry: CollectorRegistry = attrs.field(factory=CollectorRegistry)
+    record_status: "RecordStatus | None" = None
+    _sessions: OpenSessions = attrs.field(factory=OpenSessions, init=False, repr=False)
+    _requests: Histogram = attrs.field(init=False, repr=False)
+    _calls: Histogram = attrs.field(init=False, repr=False)
+    _effects: Histogram = attrs.field(init=False, repr=False)
+    _names: set[str] = attrs.field(factory=set[str], init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._requests = self._histogram(
+            "request", "Requests of clients until their response.", ("method", "name", "error")
+        )
+        self._calls = self._histogram(
+            "call", "Requests of this side until their response.", ("method", "name", "error")
+        )
+        self._effects = self._histogram("effect", "Effects of handlers.", ("effect", "error"))
+        self.registry.register(self)
+
+    def _histogram(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
+        return Histogram(
+            f"mcp_{name}_seconds", text, labels, registry=self.registry, buckets=_BUCKETS
+        )
+
+    def begin(self, operation: Operation) -> End | None:
+        """Return the function that measures the operation when it ends."""
+        if operation.kind == "session":
+            return self._sessions.begin(operation)
+
+        def end(outcome: Outcome) -> None:
+            if operation.kind == "effect":
+                labels = [self._label(operation.name), "error" if outcome.error else ""]
+                self._effects.labels(*labels).observe(outcome.seconds)
+                return
+            # Unknown methods and tools are errors of the protocol, and have no series of their own.
+            is_rejected = outcome.error == "protocol"
+            has_name = operation.name in ("tools/call", "prompts/get") and not is_rejected
+            is_known = operation.name in METHODS or not is_rejected
+            histogram = self._requests if operation.kind == "request" else self._calls
+            histogram.labels(
+                self._label(operation.name) if is_known else _OTHER,
+                self._label(operation.target) if has_name else "",
+                outcome.error,
+            ).observe(outcome.seconds)
+
+        return end
+
+    def _label(self, name: str) -> str:
+        if name not in self._names:
+            if len(self._names) >= _NAMES_MAX:
+                return _OTHER
+            self._names.add(name)
+        return name
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges and counters of now; `prometheus_client` calls it."""
+        load = self._sessions.load()
+        for member, (name, text) in _GAUGES.items():
+            yield GaugeMetricFamily(f"mcp_{name}", text, value=getattr(load, member))
+        status = self.record_status
+        lost = max(load.lost_records, 0 if status is None else status.lost_records)
+        text = "Records that were lost, as the disk did not take them."
+        yield CounterMetricFamily("mcp_recording_lost_records", text, value=lost)
+        if status is None:
+            return
+        for member, (name, text) in _POLICY.items():
+            yield CounterMetricFamily(f"mcp_{name}", text, value=getattr(status, member))
+        text = "1 while recordings cannot be written or redacted; else 0."
+        yield GaugeMetricFamily("mcp_recording_degraded", text, value=bool(status.problem))
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,259 @@
+"""Logging for servers that run for months: rotated, compressed, without blocking the event loop.
+
+A logger only puts its record into a bounded queue, and a thread writes the file. All users of the
+standard module `logging` are included, also `mcp_trio` itself. The standard library suffices:
+structlog would give no more than its formatter, for which `json.dumps` stands here.
+"""
+
+import gzip
+import json
+import logging
+import os
+import shutil
+import sys
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
+from pathlib import Path
+from queue import Full, Queue
+from typing import Any, Final, Literal, Self
+
+import attrs
+
+from mcp_trio._session.observing import CURRENT_OPERATION, End, Operation, Outcome
+
+_REQUESTS: Final = logging.getLogger("mcp_trio.requests")
+
+# The members of a line that come from the request during which it was logged.
+_FACTS: Final = "mcp_trio_facts"
+
+
+def facts_of(operation: Operation) -> dict[str, Any]:
+    """Return the members of a log line that name a request."""
+    facts = {
+        "session": operation.session_id or f"{id(operation.session):x}",
+        "request": operation.request_id,
+        "method": operation.name,
+        "target": operation.target,
+        "principal": operation.principal,
+        "trace": _trace_id(operation),
+        "record": operation.record,
+    }
+    return {name: value for name, value in facts.items() if value not in ("", None)}
+
+
+def _trace_id(operation: Operation) -> str:
+    """Return the trace id of the current span, else that of the request; "" without either."""
+    # If the application does not use OpenTelemetry, that need not be imported.
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    context = None if trace is None else trace.get_current_span().get_span_context()
+    if context is None or not context.is_valid:
+        return operation.trace_id
+    return f"{context.trace_id:032x}"
+
+
+def for_process(path: str | os.PathLike[str]) -> str:
+    """Return a path in which `{pid}` is replaced by the number of this process."""
+    return os.fspath(path).replace("{pid}", str(os.getpid()))
+
+
+@attrs.define(eq=False)
+class RequestLog:
+    """An observer that logs a line for each request, and writes all logs of the program to a file.
+
+    The line is logged by the logger `mcp_trio.requests`: the session, the id, the method, the name
+    of the tool, the principal, the outcome, the milliseconds, the bytes of request and response,
+    the trace id, and the number of the record if the session is recorded. Lines that a handler logs
+    have the same members as far as they are known. Arguments and results are not logged.
+
+    The file is open while a server serves, or a client is connected. It is written by a thread; if
+    that cannot keep up, lines are dropped, and their number is logged.
+
+    Attributes:
+        path: The file; with None the lines only go to the handlers of the application. `{pid}` in
+            it stands for the number of the process, as worker processes cannot share a file.
+        format: "json" for one JSON object a line, or "text".
+        level: The least severe level that is written to the file.
+        file_bytes_max: The size beyond which the file is compressed and becomes `path.1.gz`.
+        files_kept_max: The number of compressed files that are kept.
+        lines_queued_max: The number of lines that may wait for the thread.
+
+    Raises:
+        ValueError: There is no such format or level.
+        OSError: The file cannot be opened, when the server begins to serve.
+    """
+
+    path: str | os.PathLike[str] | None = None
+    format: Literal["json", "text"] = attrs.field(
+        default="json", kw_only=True, validator=attrs.validators.in_(("json", "text"))
+    )
+    level: str = attrs.field(
+        default="INFO", kw_only=True, validator=attrs.validators.in_(logging.getLevelNamesMapping())
+    )
+    file_bytes_max: int = attrs.field(default=10_000_000, kw_only=True)
+    files_kept_max: int = attrs.field(default=5, kw_only=True)
+    lines_queued_max: int = attrs.field(default=10_000, kw_only=True)
+    _users: int = attrs.field(default=0, init=False)
+    _opened: ExitStack = attrs.field(factory=ExitStack, init=False)
+
+    def begin(self, operation: Operation) -> End | None:
+        """Return the function that logs the request when it ends; None for other operations."""
+        if operation.kind != "request":
+            return None
+        facts = facts_of(operation)
+        return partial(_log_request, operation, facts)
+
+    def __enter__(self) -> Self:
+        self._users += 1
+        if self._users == 1 and self.path is not None:
+            self._opened = self._open(Path(for_process(self.path)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write the lines that wait, and close the file, if nothing else uses it any more."""
+        self._users -= 1
+        if not self._users:
+            self._opened.close()
+
+    def _open(self, path: Path) -> ExitStack:
+        root = logging.getLogger()
+        with ExitStack() as undo:
+            file = RotatingFileHandler(
+                path,
+                maxBytes=self.file_bytes_max,
+                backupCount=self.files_kept_max,
+                encoding="utf-8",
+            )
+            undo.callback(file.close)
+            file.setFormatter(JSONLines() if self.format == "json" else TextLines())
+            file.namer = lambda name: f"{name}.gz"
+            file.rotator = _compress
+            outlets: list[logging.Handler] = [file]
+            if not root.handlers:  # Python writes warnings to stderr only if there is no handler.
+                stderr = logging.StreamHandler()
+                stderr.setLevel(logging.WARNING)
+                stderr.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+                outlets.append(stderr)
+            queue: Queue[logging.LogRecord] = Queue(self.lines_queued_max)
+            handler = BoundedQueueHandler(queue)
+            handler.setLevel(self.level)
+            listener = QueueListener(queue, *outlets, respect_handler_level=True)
+            listener.start()
+            undo.callback(listener.stop)
+            undo.callback(queue.join)  # `stop` needs a free slot
+            undo.callback(handler.close)
+            level = logging.getLevelNamesMapping()[self.level]
+            for logger in (root, _REQUESTS):
+                if logger.getEffectiveLevel() > level:
+                    undo.callback(logger.setLevel, logger.level)
+                    logger.setLevel(level)
+            root.addHandler(handler)
+            undo.callback(root.removeHandler, handler)
+            return undo.pop_all()
+
+
+def _log_request(operation: Operation, facts: dict[str, Any], outcome: Outcome) -> None:
+    ended: dict[str, Any] = {
+        "outcome": outcome.error or "ok",
+        "ms": round(outcome.seconds * 1000, 3),
+        "bytes_in": operation.size_bytes,
+        "bytes_out": outcome.size_bytes,
+    }
+    if outcome.asked:
+        ended["asked"] = [*outcome.asked]
+    _REQUESTS.info(
+        "%s %s: %s in %.1f ms",
+        operation.name,
+        operation.target,
+        ended["outcome"],
+        ended["ms"],
+        extra={_FACTS: facts | ended},
+    )
+
+
+class BoundedQueueHandler(QueueHandler):
+    """A handler that drops records while its queue is full, and logs how many."""
+
+    def __init__(self, queue: Queue[logging.LogRecord]) -> None:
+        super().__init__(queue)
+        self._records = queue
+        self._dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Add the facts about the current request, which the thread that formats cannot know."""
+        if not hasattr(record, _FACTS):
+            operation = CURRENT_OPERATION.get()
+            if operation is not None and operation.outer is not None:
+                operation = operation.outer
+            if operation is not None:
+                record.__dict__[_FACTS] = facts_of(operation)
+        if record.exc_info:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        record.msg, record.args, record.exc_info = record.getMessage(), None, None
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a record, or drop it if the queue is full; first log how many were dropped."""
+        try:
+            if self._dropped:
+                self._records.put_nowait(self._dropped_record())
+                self._dropped = 0
+            self._records.put_nowait(record)
+        except Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Queue a record about the last dropped records, waiting for a free place."""
+        if self._dropped:
+            self._records.put(self._dropped_record())
+            self._dropped = 0
+        super().close()
+
+    def _dropped_record(self) -> logging.LogRecord:
+        message = f"{self._dropped} lines were dropped: the log file cannot keep up"
+        loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+        return logging.makeLogRecord({**loss, "msg": message})
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+class JSONLines(logging.Formatter):
+    """A formatter that makes one JSON object a line, for log collectors and `jq`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON, on one line."""
+        line: dict[str, Any] = {
+            "time": _time_of(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "text": record.getMessage(),
+            **getattr(record, _FACTS, {}),
+        }
+        if record.exc_text:
+            line["traceback"] = record.exc_text
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextLines(logging.Formatter):
+    """A formatter that makes one line for each record, with its facts at the end."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line; only a traceback is on further lines."""
+        facts: dict[str, Any] = getattr(record, _FACTS, {})
+        # A text of the client must not begin another line.
+        text = json.dumps(record.getMessage(), ensure_ascii=False)[1:-1]
+        parts = [_time_of(record), record.levelname, record.name, text]
+        parts += [
+            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()
+        ]
+        line = " ".join(parts)
+        return f"{line}\n{record.exc_text}" if record.exc_text else line
+
+
+def _compress(source: str, target: str) -> None:
+    with Path(source).open("rb") as plain, gzip.open(target, "wb") as packed:
+        shutil.copyfileobj(plain, packed)
+    Path(source).unlink()

@@ -1,0 +1,305 @@
+"""Traces and metrics by OpenTelemetry's API, after its semantic conventions for MCP.
+
+https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md
+
+Only the API is needed here. An application sets up the SDK and its exporters, which run in threads;
+without the SDK, spans and measurements are dropped by the API.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import attrs
+from opentelemetry import propagate
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+    set_span_in_context,
+)
+
+from mcp_trio._protocol.methods import Role
+from mcp_trio._session.observing import End, Load, OpenSessions, Operation, Outcome
+from mcp_trio._version import __version__
+
+_NAME: Final = "mcp_trio"
+_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+
+# What `network.transport` and `network.protocol.name` are for the name of a channel's transport.
+_NETWORKS: Final[Mapping[str, Mapping[str, str]]] = {
+    "stdio": {"network.transport": "pipe"},
+    "http": {"network.transport": "tcp", "network.protocol.name": "http"},
+    "sse": {"network.transport": "tcp", "network.protocol.name": "http"},
+    "websocket": {"network.transport": "tcp", "network.protocol.name": "websocket"},
+    "unix": {"network.transport": "unix"},
+    "tcp": {"network.transport": "tcp"},
+}
+
+# The attribute for the target of a method. A URI is not part of a span's name, as there are many.
+_TARGETS: Final[Mapping[str, str]] = {
+    "tools/call": "gen_ai.tool.name",
+    "prompts/get": "gen_ai.prompt.name",
+}
+_URI: Final = "mcp.resource.uri"
+
+# The attributes of a span that its measurement has as well.
+_MEASURED: Final = frozenset(
+    {
+        "mcp.method.name",
+        "gen_ai.tool.name",
+        "gen_ai.prompt.name",
+        "gen_ai.operation.name",
+        "mcp.protocol.version",
+        "network.transport",
+        "network.protocol.name",
+        "error.type",
+        "rpc.response.status_code",
+    }
+)
+
+# By the member of `Load`: the name, unit and description of a gauge.
+_GAUGES: Final[Mapping[str, tuple[str, str, str]]] = {
+    "sessions": ("mcp_trio.sessions", "{session}", "Open sessions."),
+    "running": ("mcp_trio.handlers.running", "{request}", "Requests whose handlers run."),
+    "queued": ("mcp_trio.requests.queued", "{request}", "Requests that wait for a handler."),
+    "suspended": ("mcp_trio.handlers.suspended", "{handler}", "Handlers that wait for a retry."),
+    "send_queue_bytes": ("mcp_trio.send_queue.size", "By", "Messages that are not sent yet."),
+    "unwritten_bytes": ("mcp_trio.recording.lag", "By", "Records that are not written yet."),
+    "lost_records": ("mcp_trio.recording.lost", "{record}", "Records that the disk did not take."),
+    "paused_recordings": (
+        "mcp_trio.recording.paused",
+        "{recording}",
+        "Recordings that only count, because a write has failed.",
+    ),
+}
+
+
+@attrs.define(eq=False)
+class Telemetry:
+    """An observer that makes spans and measurements with OpenTelemetry.
+
+    A request is a span of kind SERVER, below the span whose context came in its `_meta`; a request
+    to the peer is one of kind CLIENT, and an effect of a handler one of kind INTERNAL. A client
+    sends the context of its span with each request (SEP-414). A server sends no trace context,
+    because a replay would have to send the same ids.
+
+    The attributes `mcp_trio.recording.file` and `mcp_trio.recording.record` of a span lead to
+    `mcp-trio show FILE --at RECORD`.
+
+    Attributes:
+        tracer_provider: The provider of the spans; by default the global one.
+        meter_provider: The provider of the measurements; by default the global one.
+        handlers: Whether the handler of a request has a span of its own, which does not include the
+            wait for a free slot.
+        observes_replays: Whether replays make spans as well.
+    """
+
+    tracer_provider: TracerProvider | None = None
+    meter_provider: MeterProvider | None = None
+    handlers: bool = attrs.field(default=False, kw_only=True)
+    observes_replays: bool = attrs.field(default=False, kw_only=True)
+    _tracer: Tracer = attrs.field(init=False, repr=False)
+    _sessions: OpenSessions = attrs.field(factory=OpenSessions, init=False, repr=False)
+    _durations: Mapping[str, Any] = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._tracer = get_tracer(_NAME, __version__, tracer_provider=self.tracer_provider)
+        meter = get_meter(_NAME, __version__, meter_provider=self.meter_provider)
+        names = ("server.operation", "client.operation", "server.session", "client.session")
+        self._durations = {
+            name: meter.create_histogram(
+                f"mcp.{name}.duration",
+                unit="s",
+                description=f"The duration of MCP {name.partition('.')[2]}s.",
+                explicit_bucket_boundaries_advisory=_BUCKETS,
+            )
+            for name in names
+        }
+        for member, (name, unit, text) in _GAUGES.items():
+            read = partial(_read_gauge, self._sessions.load, member)
+            meter.create_observable_gauge(name, callbacks=[read], unit=unit, description=text)
+
+    def trace_context(self) -> Mapping[str, str]:
+        """Return the trace context of the current span, for the `_meta` of a request."""
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        return carrier
+
+    def begin(self, operation: Operation) -> End | None:
+        """Begin the span of an operation."""
+        match operation.kind:
+            case "session":
+                return self._begin_session(operation)
+            case "effect":
+                span = self._tracer.start_span(
+                    f"effect {operation.name}",
+                    kind=SpanKind.INTERNAL,
+                    attributes={"mcp_trio.effect.name": operation.name},
+                )
+                operation.scopes.append(partial(_attached, set_span_in_context(span)))
+                return partial(_end_effect, span)
+            case _:
+                return self._begin_message(operation)
+
+    def _begin_session(self, operation: Operation) -> End:
+        forget = self._sessions.begin(operation)
+        assert forget is not None
+        session = operation.session
+        attributes = dict(_NETWORKS.get(operation.name, {}))
+        histogram = self._durations[f"{_role_of(operation)}.session"]
+
+        def end(outcome: Outcome) -> None:
+            forget(outcome)
+            if session.connection.protocol_version is not None:
+                attributes["mcp.protocol.version"] = session.connection.protocol_version.name
+            if outcome.error:
+                attributes["error.type"] = outcome.error
+            histogram.record(outcome.seconds, attributes)
+
+        return end
+
+    def _begin_message(self, operation: Operation) -> End:
+        is_request = operation.kind == "request"
+        attributes = attributes_of(operation)
+        target = attributes.get(_TARGETS.get(operation.name, ""), "")
+        context: Context | None = None
+        links: list[Link] = []
+        if is_request:
+            ambient = get_current_span().get_span_context()
+            trace = {name: str(value) for name, value in operation.trace.items()}
+            # An empty context, so that a request without a parent begins a trace of its own.
+            context = propagate.extract(trace, context=Context())
+            if ambient.is_valid:
+                links.append(Link(ambient))
+        span = self._tracer.start_span(
+            f"{operation.name} {target}".rstrip(),
+            context=context,
+            kind=SpanKind.SERVER if is_request else SpanKind.CLIENT,
+            attributes=attributes,
+            links=links,
+        )
+        # With the baggage that came with the request.
+        inside = set_span_in_context(span, context)
+        if is_request and self.handlers:
+            operation.scopes.append(
+                partial(
+                    self._tracer.start_as_current_span,
+                    f"handler of {operation.name}",
+                    inside,
+                    SpanKind.INTERNAL,
+                )
+            )
+        else:
+            operation.scopes.append(partial(_attached, inside))
+        name = "server.operation" if is_request else "client.operation"
+        return partial(self._end_message, operation, span, attributes, name)
+
+    def _end_message(
+        self,
+        operation: Operation,
+        span: Span,
+        attributes: dict[str, Any],
+        name: str,
+        outcome: Outcome,
+    ) -> None:
+        ended = _ending(operation, outcome)
+        if span.is_recording():
+            span.set_attributes(ended)
+            if outcome.error:
+                has_message = outcome.code is not None
+                span.set_status(Status(StatusCode.ERROR, outcome.text if has_message else None))
+        span.end()
+        every = attributes | ended
+        measured = {key: value for key, value in every.items() if key in _MEASURED}
+        # A client chooses the names of unknown tools, which must not become series of a metric.
+        if outcome.error == "protocol":
+            for key in _TARGETS.values():
+                measured.pop(key, None)
+        self._durations[name].record(outcome.seconds, measured)
+
+
+@contextmanager
+def _attached(context: Context) -> Generator[None]:
+    token = attach(context)
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+def attributes_of(operation: Operation) -> dict[str, Any]:
+    """Return the attributes of a request or call, as the conventions name them."""
+    method = operation.name
+    attributes: dict[str, Any] = {"mcp.method.name": method or "_OTHER"}
+    target = operation.target
+    if target:
+        attributes[_TARGETS.get(method, _URI)] = target
+    if method == "tools/call":
+        attributes["gen_ai.operation.name"] = "execute_tool"
+    if operation.request_id is not None:
+        attributes["jsonrpc.request.id"] = str(operation.request_id)
+    if operation.peer is not None:
+        attributes["mcp.protocol.version"] = operation.peer.protocol_version.name
+    channel: object = operation.session.channel
+    attributes |= _NETWORKS.get(getattr(channel, "transport", ""), {})
+    recording = operation.recording
+    if recording is not None:
+        attributes["mcp_trio.recording.file"] = str(recording)
+        attributes["mcp_trio.recording.session"] = operation.session_id
+        if operation.record is not None:
+            attributes["mcp_trio.recording.record"] = operation.record
+    return attributes
+
+
+def _ending(operation: Operation, outcome: Outcome) -> dict[str, Any]:
+    """Return the attributes that are known at the end."""
+    attributes: dict[str, Any] = {}
+    if operation.kind == "call":  # its id and its record are known since it was sent
+        if operation.request_id is not None:
+            attributes["jsonrpc.request.id"] = str(operation.request_id)
+        if operation.record is not None:
+            attributes["mcp_trio.recording.record"] = operation.record
+    if outcome.code is not None:
+        attributes["rpc.response.status_code"] = str(outcome.code)
+        attributes["error.type"] = str(outcome.code)
+    elif outcome.error in ("cancelled", "unanswered"):
+        attributes["error.type"] = outcome.error
+    elif outcome.error:
+        is_tool = operation.kind == "request" or outcome.error == "tool"
+        attributes["error.type"] = "tool_error" if is_tool else outcome.error
+    if outcome.error:
+        attributes["mcp_trio.error.kind"] = outcome.error
+    return attributes
+
+
+def _end_effect(span: Span, outcome: Outcome) -> None:
+    if outcome.error:
+        span.set_attribute("error.type", outcome.error)
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()
+
+
+def _role_of(operation: Operation) -> str:
+    is_server = operation.session.connection.our_role is Role.SERVER
+    return "server" if is_server else "client"
+
+
+def _read_gauge(load: Callable[[], Load], member: str, _: CallbackOptions) -> Iterable[Observation]:
+    yield Observation(getattr(load(), member))
+
+
+def current_trace_id() -> str:
+    """Return the trace id of the current span; "" if there is none."""
+    context = get_current_span().get_span_context()
+    return "" if context == INVALID_SPAN_CONTEXT else f"{context.trace_id:032x}"

@@ -1,0 +1,416 @@
+"""Observers: logs, metrics, traces and the audit log of what the sessions of a program do.
+
+A session reports each of its operations to its observers: the session itself, the requests of the
+peer, the requests that this side sends, and the effects of handlers. An observer is told when an
+operation begins, and returns the function to call with its outcome.
+
+Observers run in the reader and the dispatcher of a session, so they must return at once. An
+exception of an observer is logged, and changes nothing for the session. They see what a session
+does, but nothing of theirs is recorded or sent. A replay has no observers, unless an observer has
+`observes_replays`.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, cast
+
+import attrs
+import msgspec
+import trio
+
+from mcp_trio._journal.calls import ErrorKind, read_outcome
+from mcp_trio._protocol.events import ImmediateResponse
+from mcp_trio._protocol.metadata import Peer
+from mcp_trio._protocol.requests import IncomingRequest
+from mcp_trio.errors import RequestError, RequestTimeout
+from mcp_trio.types import CallToolResult, RequestId
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from mcp_trio._session.session import Session
+
+logger = logging.getLogger("mcp_trio")
+
+OperationKind = Literal["session", "request", "call", "effect"]
+
+_FAILED: Final = "the observer %r failed"
+_NO_TRACE: Final[Mapping[str, str]] = {}
+
+
+class Operation(msgspec.Struct, kw_only=True, eq=False):
+    """Something that a session does, which begins and ends.
+
+    Attributes:
+        kind: "session"; "request": a request of the peer; "call": a request to the peer; "effect":
+            an effect of a handler.
+        name: The method of a request or call, the name of an effect, the transport of a session.
+        session: The session.
+        params: The params of a request or call: a struct of `mcp_trio.types`, a mapping, or None.
+        request_id: The id of a request; of a call, as soon as it is sent.
+        peer: The peer, as far as it is known; it has the principal and the trace context.
+        record: The number of the record with the request or call; None without a recording.
+        size_bytes: The size of a request.
+        is_denied: True as soon as an access rule has rejected the request.
+        scopes: Functions that return context managers in which the operation's code runs; an
+            observer may add one when the operation begins.
+        outer: The request whose handler runs the effect.
+    """
+
+    kind: OperationKind
+    name: str
+    session: "Session"
+    params: Any = None
+    request_id: RequestId | None = None
+    peer: Peer | None = None
+    record: int | None = None
+    size_bytes: int = 0
+    is_denied: bool = False
+    scopes: list[Callable[[], AbstractContextManager[object]]] = msgspec.field(
+        default_factory=list[Callable[[], AbstractContextManager[object]]]
+    )
+    outer: "Operation | None" = None
+
+    @property
+    def target(self) -> str:
+        """The name of the tool or prompt, or the URI of the resource; "" for other methods."""
+        params: Any = self.params
+        members = cast("Mapping[str, Any]", params) if isinstance(params, Mapping) else {}
+        target: object = None
+        for name in ("name", "uri"):
+            target = target or members.get(name) or getattr(params, name, None)
+        return target if isinstance(target, str) else ""
+
+    @property
+    def principal(self) -> str:
+        """The name of the authenticated sender of a request; "" without authentication."""
+        return (None if self.peer is None else self.peer.principal) or ""
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """The trace context that came with a request: `traceparent`, `tracestate`, `baggage`."""
+        if self.kind != "request":
+            return _NO_TRACE
+        if self.peer is not None and self.peer.trace:
+            return self.peer.trace
+        return getattr(self.params, "meta", None) or _NO_TRACE
+
+    @property
+    def trace_id(self) -> str:
+        """The trace id of the `traceparent` that came with a request; "" without one."""
+        # https://www.w3.org/TR/trace-context/#traceparent-header
+        _, _, rest = str(self.trace.get("traceparent", "")).partition("-")
+        trace_id, dash, _ = rest.partition("-")
+        return trace_id if dash else ""
+
+    @property
+    def recording(self) -> Path | None:
+        """The file of the session's recording; None if the session is not recorded.
+
+        Under a `RecordPolicy` that forgets sessions, the file exists only if it is kept.
+        """
+        recorder = getattr(self.session.sequencer, "recorder", None)
+        return None if recorder is None else recorder.path
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session in its recording; "" if the session is not recorded."""
+        recorder = getattr(self.session.sequencer, "recorder", None)
+        return "" if recorder is None else recorder.session_id
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an operation.
+
+    Attributes:
+        error: The kind of error, as in queries of `mcp-trio find`; "" for success. For an effect,
+            the class of the exception.
+        code: The code of an error response.
+        text: The text of the error.
+        size_bytes: The size of the response to a request.
+        asked: The methods of the questions to the client, if the response asks for input.
+        seconds: The duration.
+    """
+
+    error: ErrorKind | str = ""
+    code: int | None = None
+    text: str = ""
+    size_bytes: int = 0
+    asked: Sequence[str] = ()
+    seconds: float = 0.0
+
+
+End: TypeAlias = Callable[[Outcome], object]
+
+
+class Observer(Protocol):
+    """An observer of sessions: `Server(observers=[…])`, `Client(observers=[…])`.
+
+    An observer may also be a context manager, which is entered while a server serves or a client is
+    open. It may have `observes_replays = True`; and a client sends what its method `trace_context`
+    returns as the trace context of its requests.
+    """
+
+    def begin(self, operation: Operation) -> End | None:
+        """Note that an operation begins; return the function to call with its outcome, if any.
+
+        It is called in the event loop, and must return at once.
+        """
+        ...
+
+
+CURRENT_OPERATION: Final[ContextVar[Operation | None]] = ContextVar(
+    "mcp_trio_operation", default=None
+)
+"""The request whose handler runs, or the call or effect that it waits for, if it is observed."""
+
+
+class Observation:
+    """An observed operation; a context manager in which the code of the operation runs."""
+
+    __slots__ = ("_began", "_clock", "_ends", "_observers", "_scopes", "_token", "operation")
+
+    def __init__(
+        self, observers: "Observers", operation: Operation, clock: Callable[[], float]
+    ) -> None:
+        self.operation = operation
+        self._observers = observers
+        self._clock = clock
+        self._ends: list[End] = []
+        self._scopes: ExitStack | None = None
+        self._token: Token[Operation | None] | None = None
+        for observer in observers.observers:
+            try:
+                end = observer.begin(operation)
+            except Exception:
+                logger.exception(_FAILED, observer)
+            else:
+                if end is not None:
+                    self._ends.append(end)
+        self._began = clock()
+
+    def __enter__(self) -> Self:
+        self._token = CURRENT_OPERATION.set(self.operation)
+        if self.operation.scopes:
+            self._scopes = ExitStack()
+            for scope in self.operation.scopes:
+                self._scopes.enter_context(scope())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._scopes is not None:
+            self._scopes.close()
+        assert self._token is not None
+        CURRENT_OPERATION.reset(self._token)
+
+    def effect(self, name: str) -> "Observation":
+        """Return the observation of an effect that the handler of this request begins."""
+        outer = self.operation
+        return self._observers.begin(
+            Operation(kind="effect", name=name, session=outer.session, outer=outer)
+        )
+
+    def closed(self, cause: str) -> None:
+        """Note that the session has ended, for a cause as `Session.shut` has it."""
+        self.end(Outcome(error="lost" if cause == "lost" else "", text=cause))
+
+    def answered(self, answer: bytes | None) -> None:
+        """Note that the request has ended with this response; None: with none."""
+        if answer is None:
+            self.end(Outcome(error="cancelled"))
+            return
+        error, code, text, asked = read_outcome(answer)
+        if self.operation.is_denied and error:
+            error = "denied"
+        self.end(Outcome(error=error, code=code, text=text, size_bytes=len(answer), asked=asked))
+
+    def returned(self, result: object) -> None:
+        """Note that the call has ended with a result."""
+        is_error = isinstance(result, CallToolResult) and result.is_error
+        self.end(Outcome(error="tool" if is_error else ""))
+
+    def raised(self, error: BaseException | None) -> None:
+        """Note that the call or effect has ended with an exception; None: the effect with none."""
+        if error is None:
+            self.end(Outcome())
+        elif self.operation.kind == "effect":
+            self.end(Outcome(error=type(error).__name__, text=str(error)))
+        elif isinstance(error, RequestError):
+            self.end(Outcome(error="protocol", code=error.code, text=error.message))
+        elif isinstance(error, trio.Cancelled):
+            self.end(Outcome(error="cancelled"))
+        else:
+            is_timeout = isinstance(error, RequestTimeout)
+            self.end(Outcome(error="timeout" if is_timeout else "unanswered", text=str(error)))
+
+    def end(self, outcome: Outcome) -> None:
+        """Report the outcome; only the first call counts."""
+        ends, self._ends = self._ends, []
+        if not ends:
+            return
+        outcome = msgspec.structs.replace(outcome, seconds=self._clock() - self._began)
+        for end in ends:
+            try:
+                end(outcome)
+            except Exception:
+                logger.exception(_FAILED, end)
+
+
+@attrs.frozen(eq=False)
+class Observers:
+    """The observers of a session, in their order.
+
+    Attributes:
+        observers: The observers.
+        clock: Returns the seconds by which durations are measured.
+    """
+
+    observers: Sequence[Observer]
+    clock: Callable[[], float] = time.perf_counter
+
+    def begin(self, operation: Operation) -> Observation:
+        """Report that an operation begins."""
+        return Observation(self, operation, self.clock)
+
+    def begin_session(self, session: "Session") -> Observation:
+        """Report that a session begins."""
+        channel: object = session.channel
+        transport = getattr(channel, "transport", type(channel).__name__)
+        return self.begin(Operation(kind="session", name=transport, session=session))
+
+    def begin_call(self, session: "Session", method: str, params: Any) -> Observation:
+        """Report that this side sends a request."""
+        peer = session.connection.peer
+        return self.begin(
+            Operation(kind="call", name=method, session=session, params=params, peer=peer)
+        )
+
+    def begin_request(
+        self, session: "Session", request: IncomingRequest, number: int | str
+    ) -> Observation:
+        """Report that a request of the peer has arrived, in the message that has this number."""
+        return self.begin(
+            Operation(
+                kind="request",
+                name=request.method.name,
+                session=session,
+                params=request.params,
+                request_id=request.id,
+                peer=request.peer,
+                record=_record_of(number, session),
+                size_bytes=request.size_bytes,
+            )
+        )
+
+    def answered(
+        self, session: "Session", reply: ImmediateResponse, number: int | str
+    ) -> None:
+        """Report a request that the protocol itself has answered at once, or rejected."""
+        operation = Operation(
+            kind="request",
+            name=reply.method,
+            session=session,
+            params=reply.params,
+            request_id=reply.id,
+            peer=reply.peer or session.connection.peer,
+            record=_record_of(number, session),
+        )
+        self.begin(operation).answered(reply.message)
+
+
+def _record_of(number: int | str, session: "Session") -> int | None:
+    """Return the number of the record with a message; None if nothing is recorded."""
+    return int(str(number).partition("-")[0]) if session.sequencer.has_lanes else None
+
+
+def observers_of(observers: Iterable[Observer], *, replays: bool = False) -> Observers | None:
+    """Return the observers of a session; None if there are none, as in most replays."""
+    chosen = [each for each in observers if not replays or getattr(each, "observes_replays", False)]
+    return Observers(chosen) if chosen else None
+
+
+def enter_observers(observers: Iterable[Observer]) -> ExitStack:
+    """Enter those observers that are context managers; return what exits them.
+
+    Raises:
+        OSError: An observer cannot open its file.
+    """
+    with ExitStack() as stack:
+        for each in observers:
+            if isinstance(each, AbstractContextManager):
+                stack.enter_context(each)
+        return stack.pop_all()
+
+
+# Gauges -----------------------------------------------------------------------------------------
+
+
+class Load(msgspec.Struct, kw_only=True):
+    """The sessions that are open now, and what waits in them.
+
+    Attributes:
+        sessions: Open sessions; all stateless requests over HTTP are one.
+        running: Requests whose handlers run.
+        queued: Requests that wait for a handler to start.
+        suspended: Handlers that wait for the next request of a stateless client.
+        send_queue_bytes: Bytes of messages that are not sent yet.
+        unwritten_bytes: Bytes of records, by an estimate, that are not written yet.
+        lost_records: Records that were lost since the program began, as the disk did not take them.
+        paused_recordings: Recordings that only count, because a write has failed.
+    """
+
+    sessions: int = 0
+    running: int = 0
+    queued: int = 0
+    suspended: int = 0
+    send_queue_bytes: int = 0
+    unwritten_bytes: int = 0
+    lost_records: int = 0
+    paused_recordings: int = 0
+
+
+@attrs.define(eq=False, repr=False)
+class OpenSessions:
+    """The sessions that are open now, for gauges; an observer that others contain."""
+
+    _open: set["Session"] = attrs.field(factory=set["Session"], init=False)
+    _lost_before: int = attrs.field(default=0, init=False)
+
+    def begin(self, operation: Operation) -> End | None:
+        """Add a session, until it ends."""
+        if operation.kind != "session":
+            return None
+        session = operation.session
+        self._open.add(session)
+
+        def end(_: Outcome) -> None:
+            self._open.discard(session)
+            recorder = getattr(session.sequencer, "recorder", None)
+            if recorder is not None and not any(
+                getattr(each.sequencer, "recorder", None) is recorder for each in self._open
+            ):
+                self._lost_before += recorder.lost_records
+
+        return end
+
+    def load(self) -> Load:
+        """Return the numbers of now; may be called in any thread."""
+        sessions = tuple(self._open)
+        load = Load(sessions=len(sessions), lost_records=self._lost_before)
+        recorders: set[Any] = set()
+        for session in sessions:
+            running, queued, suspended = session.handler_counts
+            load.running += running
+            load.queued += queued
+            load.suspended += suspended
+            load.send_queue_bytes += session.send_queue.queued_bytes
+            recorders.add(getattr(session.sequencer, "recorder", None))
+        for recorder in recorders - {None}:
+            load.unwritten_bytes += recorder.waiting_bytes
+            load.lost_records += recorder.lost_records
+            load.paused_recordings += recorder.is_paused
+        return load
