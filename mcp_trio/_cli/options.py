@@ -250,10 +250,15 @@ UNUSABLE_STATUS: Final = 2
 _WEB_OPTIONS: Final = ("host", "port", "token", "hosts", "origins")
 _TLS_OPTIONS: Final = ("certfile", "keyfile", "client_cafile")
 
+_METRICS_OPTIONS: Final = ("metrics_port", "metrics_host")
+
 # The options of each transport, by their parameter names.
 TRANSPORTS: Final[Mapping[str, Collection[str]]] = {
     "stdio": (),
-    "http": (*_WEB_OPTIONS, *_TLS_OPTIONS, "allows_cors", "server", "workers", "redis"),
+    "http": (
+        *(*_WEB_OPTIONS, *_TLS_OPTIONS, *_METRICS_OPTIONS),
+        *("allows_cors", "server", "workers", "redis"),
+    ),
     "websocket": (*_WEB_OPTIONS, *_TLS_OPTIONS),
     "unix": ("path",),
     "tcp": ("host", "port", "is_open"),
@@ -271,7 +276,7 @@ _FLAGS: Final = {
 
 def flag_of(name: str) -> str:
     """Return the name of a parameter's option on the command line."""
-    return _FLAGS.get(name, f"--{name}")
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def is_given(value: object) -> bool:

@@ -17,6 +17,7 @@ from mcp_trio._cli.options import (
     is_same_recording,
     lines_of,
     overwrite_option,
+    read_key,
     records_of,
     segments_of,
 )
@@ -65,6 +66,7 @@ OUTCOME_COLOURS: Final = {"error": "red", "cancelled": "yellow", None: None}
 # Before the record's number, for output without colours.
 OUTCOME_SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
 _SCREEN_WHAT_COLUMNS_MAX: Final = 48
+_SCREEN_TRACE_COLUMNS_MAX: Final = 8
 
 
 def _kinds(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
@@ -76,6 +78,9 @@ def _kinds(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 
 # The parameters of `Selection`.
 _selection_options: Final = combined(
+    click.option(
+        "--at", metavar="N", type=int, help="Only this record, with its request and the answer."
+    ),
     click.option(
         "--channel", type=int, metavar="N", help="Only this session, in a recording of several."
     ),
@@ -125,8 +130,12 @@ If a server asks its client for input during a call, the call takes several requ
 its round, and the messages of each such call are listed once more below the timeline.
 
 \b
---lane, --method, --id, --errors and --slower-than also show the request and the answer of the
-rows that they select, in all rounds; together, they select the rows that meet all of them.
+If requests have a trace context, a column has their trace ids; `mcp-trio find DIR trace:ID` finds
+them. A span has FILE and the number for --at as the attributes mcp_trio.recording.file and .record.
+
+\b
+--at, --lane, --method, --id, --errors and --slower-than also show the request and the answer of
+the rows that they select, in all rounds; together, they select the rows that meet all of them.
 --channel, --kind, --from and --to hide everything else.
 
 \b
@@ -135,6 +144,7 @@ Exit status: 0 success; 2 not a recording.
 \b
 Examples:
   mcp-trio show recordings/trip.mcprec.jsonl --errors
+  mcp-trio show recordings/trip.mcprec.jsonl --at 12 --full
   mcp-trio show recordings/trip.mcprec.jsonl --method 'tools/*' --slower-than 100
   mcp-trio show recordings/trip.mcprec.jsonl --json | jq 'select(.took_ms > 100)'
 """,
@@ -169,6 +179,7 @@ def print_timeline(
     # These columns are shown only if rows differ in them.
     has_channels = any(row.channel is not None for row in rows)
     has_clients = len({row.client for row in rows} - {None}) > 1
+    has_traces = any(row.trace is not None for row in rows)
     columns = (
         Column("record", "right"),
         Column("ms", "right"),
@@ -181,6 +192,7 @@ def print_timeline(
         Column("id", "right"),
         Column("bytes", "right"),
         Column("took ms", "right"),
+        *([Column("trace", screen_columns_max=_SCREEN_TRACE_COLUMNS_MAX)] if has_traces else ()),
         Column("note"),
     )
     shown = list(selection.rows(rows) if selection else rows)
@@ -198,6 +210,7 @@ def print_timeline(
             _number(row.id),
             _number(row.size_bytes),
             _ms(row.took_ms),
+            *([row.trace or ""] if has_traces else ()),
             row.note,
         )
         lines.append(Line(cells, OUTCOME_COLOURS[row.outcome], messages.get(row.record)))
@@ -388,10 +401,15 @@ DAMAGE_TEXTS: Final = {
 
 
 @click.command(
-    short_help="Check that a recording is complete.",
+    short_help="Check that a recording or an audit log is complete.",
     epilog="""\b
 An encrypted recording is checked without its key as far as that is possible: the order, the
 lengths and the digests of its encrypted parts, and whether its files were closed.
+
+\b
+An audit log is checked by its chain of digests, which names the lines that were removed, changed
+or moved, and by FILE.head, which tells where the log ends. Without the key that it was written
+with, changed lines are not looked for.
 
 \b
 Exit status: 0 complete and undamaged; 1 damaged, cut, or with lost records; 2 not a recording.
@@ -400,15 +418,29 @@ Exit status: 0 complete and undamaged; 1 damaged, cut, or with lost records; 2 n
 Examples:
   mcp-trio check recordings/trip.mcprec.jsonl
   mcp-trio check recordings/trip.mcprec.jsonl.zst && echo complete
+  mcp-trio check audit.jsonl --key audit.key
 """,
 )
 @click.argument("file", shell_complete=complete_recordings)
+@click.option("--key", metavar="FILE", help="For an audit log: the key that it was written with.")
 @click.pass_context
-def check_command(context: click.Context, /, file: str) -> None:
-    """Check the recording FILE: its records, numbers and digests, and whether it was closed."""
+def check_command(context: click.Context, /, file: str, key: str | None) -> None:
+    """Check the recording or audit log FILE: records, numbers and digests, and its end."""
     from mcp_trio._journal.reader import check
+    from mcp_trio._observers.audit_log import check_audit_log, is_audit_log
     from mcp_trio._recorder.encryption import KeyMissingError
 
+    if is_audit_log(file):
+        audit = check_audit_log(file, key=None if key is None else read_key(key))
+        state = "damaged" if audit.problems else "complete"
+        echo_text(f"{file}: {state}: an audit log of {audit.lines} lines")
+        for text in audit.problems:
+            echo_text(text)
+        for text in audit.notes:
+            echo_text(f"note: {text}")
+        context.exit(1 if audit.problems else 0)
+    if key is not None:
+        raise click.UsageError("--key is for audit logs")
     try:
         with errors_naming(file):
             report = check(lines_of(file))

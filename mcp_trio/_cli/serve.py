@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from mcp_trio._cli.completion import complete_targets
+from mcp_trio._cli.observers import OBSERVER_OPTIONS, add_observers, observer_options
 from mcp_trio._cli.options import (
     TRANSPORTS,
     given_serving_options,
@@ -79,6 +80,7 @@ Examples:
   mcp-trio run server.py --transport websocket --token '${TOKEN}'
   mcp-trio run server.py --transport unix --socket ~/.server.sock
   mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
+  mcp-trio run server.py --transport http --metrics-port 9090 --log-file server.log
 """,
 )
 @click.argument("target", shell_complete=complete_targets)
@@ -143,6 +145,18 @@ Examples:
 )
 @recording_options
 @policy_options
+@observer_options
+@click.option(
+    "--metrics-port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="For http: serve /metrics for Prometheus at this port, and /health and /ready.",
+)
+@click.option(
+    "--metrics-host",
+    metavar="NAME",
+    help="For --metrics-port: the address to listen on; 127.0.0.1 by default.",
+)
 @click.option(
     "--strict",
     is_flag=True,
@@ -160,6 +174,7 @@ def run_command(
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
     choices, policy = recording_choices(chosen), policy_choices(chosen)
+    observing = {name: chosen.pop(name) for name in OBSERVER_OPTIONS}
     if record is None and (strict or policy or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")
     if chosen["keyfile"] is not None and chosen["certfile"] is None:
@@ -179,6 +194,7 @@ def run_command(
         from mcp_trio._session.exceptions import sole_exception
 
         loaded = _load(target, protocol_versions)
+        add_observers(loaded, observing, workers=1)
         try:
             run_stdio(loaded, record=recording, descriptors=descriptors)
         except Exception as error:
@@ -196,6 +212,7 @@ def run_command(
     loaded = _load(target, protocol_versions)
     if redis_url is not None:
         options["stores"] = _redis_stores(redis_url, loaded)
+    add_observers(loaded, observing, workers=options.get("workers", 1))
     if options.get("workers", 1) > 1:
         stores: HttpOptions = {"stores": options["stores"]} if "stores" in options else {}
         try:

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from mcp_trio._cli.output import Column, Line, print_table, printable, styled
+from mcp_trio._journal.calls import trace_id_of
 from mcp_trio._journal.conversation import (
     RoundTrip,
     RoundTripTracker,
@@ -88,6 +89,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         round: The number of the request among these.
         protocol_version: The version of a stateless request, or that a handshake agreed on.
         client: The name and version of the client that sent a stateless request.
+        trace: The trace id of a request that has one.
         note: Anything else, such as an error's text.
     """
 
@@ -108,6 +110,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int | None = None
     protocol_version: str | None = None
     client: str | None = None
+    trace: str | None = None
     note: str = ""
 
     @property
@@ -308,6 +311,7 @@ def _request_row(session: _Session, message: Request, position: _Position) -> Ro
         id=message.id,
         note=responses_text(input_responses_in(message.params)) if is_retry else "",
         protocol_version=protocol_version if isinstance(protocol_version, str) else None,
+        trace=trace_id_of(meta.get("traceparent")) or None,
     )
     return _with_request(row, request)
 
@@ -445,6 +449,7 @@ def bound(_: click.Context, __: click.Parameter, text: str | None) -> Bound | No
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """A selection of rows of a timeline; None and empty values select every row."""
 
+    at: int | None = None
     channel: int | None = None
     lane: str | None = None
     method: str | None = None
@@ -468,7 +473,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         chosen = {
             index
             for index, row in enumerate(in_window)
-            if (self.lane is None or _is_in_lane(row, self.lane))
+            if (self.at is None or row.record == self.at)
+            and (self.lane is None or _is_in_lane(row, self.lane))
             and (self.method is None or fnmatchcase(row.method or "", self.method))
             and (self.id is None or str(row.id) == self.id)
             and (self.slower_than is None or (row.took_ms or 0.0) > self.slower_than)

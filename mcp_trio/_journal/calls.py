@@ -170,7 +170,6 @@ class CallTracker:
                     ended.append(call)
             elif message.id is not None and len(self._open) < _OPEN_CALLS_MAX:
                 envelope = record.envelope or {}
-                trace = _string(params.meta.traceparent) if params.meta is not None else ""
                 self._open[_key(record.channel, message.id)] = Call(
                     record=record.number,
                     channel=record.channel,
@@ -178,7 +177,7 @@ class CallTracker:
                     name=_string(params.name) or _string(params.uri),
                     begin_ns=record.time_ns,
                     principal=_string(envelope.get("principal")),
-                    trace_id=trace.split("-")[1] if trace.count("-") > 1 else "",
+                    trace_id="" if params.meta is None else trace_id_of(params.meta.traceparent),
                 )
         return ended
 
@@ -197,6 +196,16 @@ class CallTracker:
                 call.error = "denied" if call.error else ""
             ended.append(call)
         return ended
+
+
+def trace_id_of(traceparent: object) -> str:
+    """Return the trace id in a `traceparent`; "" if there is none.
+
+    https://www.w3.org/TR/trace-context/#traceparent-header
+    """
+    _, _, rest = _string(traceparent).partition("-")
+    trace_id, dash, _ = rest.partition("-")
+    return trace_id if dash else ""
 
 
 def read_outcome(response: bytes) -> tuple[ErrorKind, int | None, str, list[str]]:

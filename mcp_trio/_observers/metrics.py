@@ -4,8 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import attrs
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+try:
+    from prometheus_client import CollectorRegistry, Histogram, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+except ImportError as error:
+    raise ImportError("Metrics needs prometheus-client: pip install 'mcp_trio[metrics]'") from error
 
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._session.observing import End, OpenSessions, Operation, Outcome

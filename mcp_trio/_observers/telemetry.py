@@ -12,22 +12,28 @@ from functools import partial
 from typing import Any, Final
 
 import attrs
-from opentelemetry import propagate
-from opentelemetry.context import Context, attach, detach
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
-from opentelemetry.trace import (
-    INVALID_SPAN_CONTEXT,
-    Link,
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    TracerProvider,
-    get_current_span,
-    get_tracer,
-    set_span_in_context,
-)
+
+try:
+    from opentelemetry import propagate
+    from opentelemetry.context import Context, attach, detach
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+    from opentelemetry.trace import (
+        INVALID_SPAN_CONTEXT,
+        Link,
+        Span,
+        SpanKind,
+        Status,
+        StatusCode,
+        Tracer,
+        TracerProvider,
+        get_current_span,
+        get_tracer,
+        set_span_in_context,
+    )
+except ImportError as error:
+    raise ImportError(
+        "Telemetry needs opentelemetry-api: pip install 'mcp_trio[telemetry]'"
+    ) from error
 
 from mcp_trio._protocol.methods import Role
 from mcp_trio._session.observing import End, Load, OpenSessions, Operation, Outcome

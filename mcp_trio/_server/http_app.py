@@ -38,6 +38,7 @@ from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
 from mcp_trio._server.forwarding import ForwardedExchange
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
+from mcp_trio._server.monitoring import HEALTH, READY, respond_health, respond_ready
 from mcp_trio._server.routes import (
     TEXT,
     MalformedBodyError,
@@ -753,9 +754,6 @@ class CustomRoutes:
 # The application --------------------------------------------------------------------------------
 
 
-_HEALTH: Final = "/health"
-_HEALTHY: Final = b'{"status":"ok"}'
-
 _Responder: TypeAlias = Callable[[PendingRequest], Awaitable[None]]
 
 
@@ -797,7 +795,7 @@ class HttpApp:
         # The owner of each path, for error texts.
         health, sse_owner = "the health check", "HTTP+SSE, which has_sse=False switches off"
         routes: list[tuple[str, str, _Responder]] = [
-            (_HEALTH, health, _respond_health),
+            (HEALTH, health, self._respond_health),
             (self.path, "the MCP endpoint, which path= changes", mcp.respond),
         ]
         if self.has_sse and self.runtime.endpoint.has_sessions:
@@ -808,7 +806,7 @@ class HttpApp:
             owner = "WebSocket, which has_websocket=False switches off"
             routes.append((self.websocket.handshake_check.path, owner, self.websocket.respond))
         metadata: _Responder = self._respond_metadata
-        self._public = frozenset({metadata})
+        self._public = frozenset({metadata, self._respond_ready})
         if self.protected is not None and self.protected.has_metadata:
             owner = "the metadata of Server(auth=…)"
             routes += [(path, owner, metadata) for path in self.protected.metadata_paths]
@@ -821,6 +819,10 @@ class HttpApp:
         self._routes = {path: route for path, _, route in routes}
         self.runtime.respond = self._respond_forwarded
         custom = self.runtime.server.routes
+        # A server may have a route of its own at this path.
+        if custom is None or custom.find(READY) is None:
+            routes.append((READY, "the readiness check", self._respond_ready))
+            self._routes = {**self._routes, READY: self._respond_ready}
         if custom is not None:
             for path, owner, _ in routes:
                 custom.reserve(path, owner)
@@ -885,8 +887,8 @@ class HttpApp:
         rejection = self.host_check.rejection(request)
         if rejection is not None:
             raise RejectedError(rejection)
-        if path == _HEALTH:  # Load balancers send no credentials.
-            return _respond_health(pending)
+        if path == HEALTH:  # Load balancers send no credentials.
+            return self._respond_health(pending)
         route = self._routes.get(path) or self._routes.get(path.rstrip("/"))
         is_public = route in self._public
         if route is None:
@@ -898,6 +900,12 @@ class HttpApp:
         if self.protected is None or is_public:
             return route(pending)
         return _authenticate_and_respond(pending, self.protected, route)
+
+    def _respond_health(self, pending: PendingRequest) -> Awaitable[None]:
+        return respond_health(self.runtime, pending.exchange, pending.headers)
+
+    def _respond_ready(self, pending: PendingRequest) -> Awaitable[None]:
+        return respond_ready(self.runtime, pending.exchange, pending.headers)
 
     async def _respond_metadata(self, pending: PendingRequest) -> None:
         """Answer with the protected resource metadata (RFC 9728), which need no credentials."""
@@ -918,11 +926,6 @@ async def _authenticate_and_respond(
         raise RejectedError(auth)
     pending.request = pending.request.with_auth(auth)
     await route(pending)
-
-
-async def _respond_health(pending: PendingRequest) -> None:
-    """Answer a health check; a server that answers at all is healthy."""
-    await pending.answer(200, [("Content-Type", JSON), ("Cache-Control", "no-store")], _HEALTHY)
 
 
 # ASGI -------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from mcp_trio._server.authorization_routes import bind_authorization_server, is_
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_sessions import HttpStores, RestartBackoff, Runtime, Stores
 from mcp_trio._server.instances import MemoryInstances
+from mcp_trio._server.monitoring import METRICS, metrics_of, serve_metrics
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.signals import (
@@ -308,6 +309,8 @@ class RunHttpOptions(HttpOptions, total=False):
     certfile: str | None
     keyfile: str | None
     client_cafile: str | None
+    metrics_port: int | None
+    metrics_host: str
 
 
 def app_of(
@@ -384,6 +387,8 @@ class Address:
         keyfile: The path of the private key of the certificate; by default, that of `certfile`.
         client_cafile: The path of certificates in PEM: a client may prove a certificate of its own
             that one of them has signed.
+        metrics_port: The port at which `/metrics` is served, without TLS; None: it is not served.
+        metrics_host: The host name or address of that port.
     """
 
     host: str = "127.0.0.1"
@@ -392,6 +397,8 @@ class Address:
     certfile: str | None = None
     keyfile: str | None = None
     client_cafile: str | None = None
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
     def __attrs_post_init__(self) -> None:
         if self.http_server not in ("native", "hypercorn"):
@@ -452,8 +459,12 @@ async def serve_bound(
         OSError: The certificate or the key cannot be read.
         Exception: The error that the lifespan raised, not in an exception group.
     """
+    metrics, metrics_listeners = None, list[trio.SocketListener]()
     try:
         tls = address.tls_context()
+        if address.metrics_port is not None:
+            metrics = metrics_of(server)
+            metrics_listeners = await open_tcp_listeners(address.metrics_host, address.metrics_port)
         bound = [listener.socket.getsockname()[:2] for listener in listeners]
         app = app_of(server, options, bound, address)
         url = address.url(bound[0][1], app.path)
@@ -466,6 +477,9 @@ async def serve_bound(
                     # From now on, sessions may exist. A cancellation only sets `stopping`, so that
                     # they are closed before the tasks are cancelled.
                     closing.shield = True
+                    if metrics is not None:
+                        await nursery.start(serve_metrics, app.runtime, metrics, metrics_listeners)
+                        logger.info("serving %s", metrics_url(address, metrics_listeners))
                     await nursery.start(partial(_accept_connections, app, listeners, address, tls))
                     task_status.started(url)
                     await stopping.wait()
@@ -478,8 +492,14 @@ async def serve_bound(
     except BaseExceptionGroup as group:
         raise exception_to_raise(group) from None
     finally:
-        for listener in listeners:
+        for listener in (*listeners, *metrics_listeners):
             listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.
+
+
+def metrics_url(address: Address, listeners: Sequence[trio.SocketListener]) -> str:
+    """Return the URL of the metrics, with the port that was bound."""
+    port = listeners[0].socket.getsockname()[1]
+    return f"http://{netloc(address.metrics_host, port)}{METRICS}"
 
 
 async def _accept_connections(
@@ -520,7 +540,10 @@ async def _accept_connections(
 
 # Serving in a process of its own, or in several workers ------------------------------------------
 
-_ADDRESS_OPTIONS: Final = ("host", "port", "certfile", "keyfile", "client_cafile")
+_ADDRESS_OPTIONS: Final = (
+    *("host", "port", "certfile", "keyfile", "client_cafile"),
+    *("metrics_port", "metrics_host"),
+)
 
 
 def run_http(
@@ -553,6 +576,8 @@ def _run_workers(
     server: "Server", address: Address, options: HttpOptions, on_serving: OnServing, number: int
 ) -> int:
     check_for_workers(server, options, number)
+    if address.metrics_port is not None:
+        raise ValueError("each worker has metrics of its own: metrics_port= needs workers=1")
     address.tls_context()  # an unreadable certificate is an error here, and not in each worker
     with bound_sockets(address.host, address.port) as sockets:
         parent_pid = os.getpid()

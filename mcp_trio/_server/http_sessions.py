@@ -25,7 +25,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import attrs
 import msgspec
@@ -67,6 +67,9 @@ from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import INTERNAL_ERROR
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
+
+if TYPE_CHECKING:
+    from mcp_trio._recorder.policy import RecordStatus
 
 logger = logging.getLogger("mcp_trio")
 
@@ -138,7 +141,11 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stores(Protocol):
-    """The stores of a server, as `HttpStores` or with connections that are opened for each run."""
+    """The stores of a server, as `HttpStores` or with connections that are opened for each run.
+
+    A store that can be away has a method `async def check() -> None`, which raises an exception
+    then: the server is not ready as long as it does.
+    """
 
     def opened(self, limits: Limits) -> AbstractAsyncContextManager[HttpStores]:
         """Return a context manager that opens the stores for one application."""
@@ -655,6 +662,31 @@ class Runtime:
     def is_closing(self) -> bool:
         """Return whether the runtime accepts no more requests."""
         return self._closing.is_set()
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the lifespan is entered."""
+        return hasattr(self, "_lifespan")
+
+    @property
+    def record_status(self) -> "RecordStatus | None":
+        """The counters of the policy of the recordings; None without one."""
+        run = self._lifespan.run if self.has_begun else None
+        return None if run is None else run.policy.status
+
+    @property
+    def is_recording_degraded(self) -> bool:
+        """Return whether a recording only counts at the moment, or none can begin."""
+        run = self._lifespan.run if self.has_begun else None
+        if run is not None and (run.is_paused or run.policy.status.problem):
+            return True
+        sessions = (
+            self._stateless,
+            *(each.session for each in self.sessions),
+            *self._connected.values(),
+        )
+        recorders = (getattr(getattr(it, "sequencer", None), "recorder", None) for it in sessions)
+        return any(recorder is not None and recorder.is_paused for recorder in recorders)
 
     def note_headers(self, headers: Mapping[str, str]) -> None:
         """Keep the headers of the current request for a `RecordPolicy` that depends on headers."""

@@ -1196,6 +1196,8 @@ class Server:
         certfile: str | None = None,
         keyfile: str | None = None,
         client_cafile: str | None = None,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
         **options: "Unpack[HttpOptions]",
     ) -> None:
@@ -1213,6 +1215,10 @@ class Server:
             client_cafile: The path of certificates in PEM, which sign certificates of clients. A
                 client may then prove its certificate; tokens that are bound to one are valid only
                 with it (RFC 8705). For `server="native"`.
+            metrics_port: The port at which to serve `/metrics` for Prometheus, and `/health` and
+                `/ready` as at `port`; 0: any free one. It has neither TLS nor authentication. It
+                needs `prometheus-client`, which `mcp_trio[metrics]` installs.
+            metrics_host: The address of that port.
             task_status: Gets the URL of the MCP endpoint when requests are accepted.
             options: `path`, the path of the MCP endpoint ("/mcp"). `token`, the bearer token that
                 requests must carry, if the server has no `auth`: as `Authorization: Bearer`, or,
@@ -1240,6 +1246,8 @@ class Server:
             certfile=certfile,
             keyfile=keyfile,
             client_cafile=client_cafile,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
         )
         await serve_http(self._sessions, address, options, task_status=task_status)
 

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
 import attrs
 import msgspec
 import trio
 
-from mcp_trio._journal.calls import ErrorKind, read_outcome
+from mcp_trio._journal.calls import ErrorKind, read_outcome, trace_id_of
+from mcp_trio._journal.conversation import members_of
 from mcp_trio._protocol.events import ImmediateResponse
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.requests import IncomingRequest
@@ -79,7 +80,7 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
     def target(self) -> str:
         """The name of the tool or prompt, or the URI of the resource; "" for other methods."""
         params: Any = self.params
-        members = cast("Mapping[str, Any]", params) if isinstance(params, Mapping) else {}
+        members = members_of(params)
         target: object = None
         for name in ("name", "uri"):
             target = target or members.get(name) or getattr(params, name, None)
@@ -102,10 +103,7 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
     @property
     def trace_id(self) -> str:
         """The trace id of the `traceparent` that came with a request; "" without one."""
-        # https://www.w3.org/TR/trace-context/#traceparent-header
-        _, _, rest = str(self.trace.get("traceparent", "")).partition("-")
-        trace_id, dash, _ = rest.partition("-")
-        return trace_id if dash else ""
+        return trace_id_of(self.trace.get("traceparent"))
 
     @property
     def recording(self) -> Path | None:
