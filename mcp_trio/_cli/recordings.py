@@ -130,8 +130,9 @@ If a server asks its client for input during a call, the call takes several requ
 its round, and the messages of each such call are listed once more below the timeline.
 
 \b
-If requests have a trace context, a column has their trace ids; `mcp-trio find DIR trace:ID` finds
-them. A span has FILE and the number for --at as the attributes mcp_trio.recording.file and .record.
+If requests have a trace context, a column has their trace ids; `mcp-trio find DIR trace:ID`
+finds them. The attributes mcp_trio.recording.file and mcp_trio.recording.record of a span are
+FILE and the number for --at.
 
 \b
 --at, --lane, --method, --id, --errors and --slower-than also show the request and the answer of

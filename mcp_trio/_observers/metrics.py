@@ -93,10 +93,12 @@ class Metrics:
             # Unknown methods and tools are errors of the protocol, and have no series of their own.
             is_rejected = outcome.error == "protocol"
             has_name = operation.name in ("tools/call", "prompts/get") and not is_rejected
-            is_known = operation.name in METHODS or not is_rejected
+            method = operation.name
+            if method not in METHODS:
+                method = _OTHER if is_rejected else self._label(method)
             histogram = self._requests if operation.kind == "request" else self._calls
             histogram.labels(
-                self._label(operation.name) if is_known else _OTHER,
+                method,
                 self._label(operation.target) if has_name else "",
                 outcome.error,
             ).observe(outcome.seconds)

@@ -1,0 +1,288 @@
+"""The audit log: what its lines have, and what a check finds."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from mcp_trio import Client, Context, RequestError, Server, UserRejected
+from mcp_trio._cli.commands import commands
+from mcp_trio.auth import StaticTokens
+from mcp_trio.errors import ConnectionLost, RecordingError
+from mcp_trio.observers import AuditLog, check_audit_log
+
+KEY = b"a key of the auditor"
+
+
+def harbour(*observers, **options):
+    server = Server("harbour", observers=observers, **options)
+
+    @server.tool
+    async def moor(ship: str, password: str = "") -> str:
+        return ship
+
+    @server.tool(access=lambda _: False)
+    async def scuttle(ship: str) -> None: ...
+
+    @server.prompt
+    async def hail(ship: str) -> str:
+        return ship
+
+    @server.resource("harbour://tide")
+    async def tide() -> str:
+        return "high"
+
+    @server.tool
+    async def name_it(ctx: Context) -> str:
+        return (await ctx.sample("a name")).content.text
+
+    return server
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def day(path, key=KEY):
+    async with Client(harbour(AuditLog(path, key=key))) as client:
+        for ship in ("cog", "hulk", "carrack"):
+            await client.call_tool("moor", {"ship": ship, "password": "open sesame 4711"})
+        await client.list_tools()
+
+
+async def test_each_use_has_a_line_with_its_decision_and_redacted_arguments(
+    tmp_path, autojump_clock
+):
+    path = tmp_path / "audit.jsonl"
+
+    async def sample(_):
+        raise UserRejected
+
+    server = harbour(AuditLog(path))
+    async with Client(server, sampling=sample, protocol_versions=["2025-11-25"]) as client:
+        await client.call_tool("moor", {"ship": "cog", "password": "open sesame 4711"})
+        await client.get_prompt("hail", {"ship": "hulk"})
+        await client.read_resource("harbour://tide")
+        with pytest.raises(RequestError):
+            await client.call_tool("scuttle", {"ship": "cog"})
+        with pytest.raises(RequestError):
+            await client.call_tool("sink")
+        with pytest.raises(RequestError, match="rejected"):
+            await client.call_tool("name_it")
+        await client.list_tools()
+    opened, *used, closed = lines(path)
+    assert (opened["event"], closed["event"]) == ("open", "close")
+    found = [(it["method"], it.get("target"), it["decision"], it["outcome"]) for it in used]
+    assert found == [
+        ("tools/call", "moor", "allowed", "ok"),
+        ("prompts/get", "hail", "allowed", "ok"),
+        ("resources/read", "harbour://tide", "allowed", "ok"),
+        ("tools/call", "scuttle", "denied", "denied"),
+        ("tools/call", "sink", "rejected", "protocol"),
+        ("sampling/createMessage", None, "rejected", "protocol"),
+        ("tools/call", "name_it", "rejected", "protocol"),
+    ]
+    assert used[0]["arguments"]["ship"] == "cog"
+    assert used[1]["arguments"] == {"ship": "hulk"}
+    assert "sesame" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_large_arguments_are_replaced_by_their_size(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    async with Client(harbour(AuditLog(path))) as client:
+        await client.call_tool("moor", {"ship": "x" * 100_000})
+    assert lines(path)[1]["arguments"]["bytes"] > 100_000
+
+
+async def test_a_chain_goes_on_when_the_server_starts_again(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    for _ in range(2):
+        await day(path)
+    assert [line["n"] for line in lines(path)] == list(range(1, 11))
+    report = check_audit_log(path, key=KEY)
+    assert (report.lines, report.problems, report.notes) == (10, [], [])
+
+
+def removed(text):
+    del text[2]
+
+
+def changed(text):
+    text[2] = text[2].replace("hulk", "raft")
+
+
+def reordered(text):
+    text[1], text[2] = text[2], text[1]
+
+
+def repeated(text):
+    text.insert(2, text[1])
+
+
+def cut(text):
+    del text[3:]
+
+
+def emptied(text):
+    text.clear()
+
+
+def garbled(text):
+    text[2] = text[2][:40]
+
+
+FINDINGS = {
+    removed: ["line 3 is missing before line 4"],
+    changed: ["line 3 was changed"],
+    reordered: [
+        "line 2 is missing before line 3",
+        "line 2 is out of order, after line 3",
+    ],
+    repeated: ["line 2 is out of order, after line 2"],
+    cut: ["lines 4 to 5 are cut off at the end"],
+    emptied: ["lines 1 to 5 are cut off at the end"],
+    garbled: [
+        "line 3 of the file is damaged, or incomplete",
+        "line 3 is missing before line 4",
+    ],
+}
+
+
+@pytest.mark.parametrize("tamper", FINDINGS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("key", [KEY, None])
+async def test_a_check_names_the_line_that_was_tampered_with(tmp_path, tamper, key, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    await day(path, key)
+    text = path.read_text().splitlines()
+    tamper(text)
+    path.write_text("".join(f"{line}\n" for line in text))
+    assert check_audit_log(path, key=key).problems == FINDINGS[tamper]
+
+
+async def test_a_person_without_the_key_cannot_make_a_chain(tmp_path, autojump_clock):
+    path, other = tmp_path / "audit.jsonl", tmp_path / "forged.jsonl"
+    await day(path)
+    await day(other, b"the key of a forger")
+    assert check_audit_log(other, key=KEY).problems[0] == "line 1 was changed"
+    # A line of the forger's own among those of the log.
+    text, forged = path.read_text().splitlines(), other.read_text().splitlines()
+    text[2] = forged[2]
+    path.write_text("".join(f"{line}\n" for line in text))
+    assert check_audit_log(path, key=KEY).problems == [
+        "line 3 was changed",
+        "line 2 was replaced: line 3 followed another",
+        "line 3 was replaced: line 4 followed another",
+    ]
+
+
+async def test_an_earlier_state_of_both_files_is_not_found(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    await day(path)
+    copies = [shutil.copy(each, f"{each}.copy") for each in (path, f"{path}.head")]
+    await day(path)
+    for copy in copies:
+        shutil.copy(copy, str(copy).removesuffix(".copy"))
+    assert check_audit_log(path, key=KEY).problems == []  # as the documentation says
+    await day(path)
+    Path(copies[1]).replace(f"{path}.head")
+    assert check_audit_log(path, key=KEY).problems == [
+        f"{path}.head is older than the log: it ends at line 5"
+    ]
+
+
+async def test_a_log_that_was_cut_or_has_another_key_is_not_continued(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    await day(path)
+    with pytest.raises(RecordingError, match="another key"), AuditLog(path, key=KEY + b"2"):
+        pass
+    text = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(text[:3]))
+    with pytest.raises(RecordingError, match="ends at line 3 of 5"), AuditLog(path, key=KEY):
+        pass
+    path.write_text("a diary\n")
+    with pytest.raises(RecordingError, match="no audit log"), AuditLog(path, key=KEY):
+        pass
+    assert path.read_text() == "a diary\n"
+    with pytest.raises(ConnectionLost, match="no audit log"):
+        await day(path)  # nothing is served
+
+
+async def test_a_line_that_was_written_in_part_is_named_and_the_chain_goes_on(
+    tmp_path, autojump_clock
+):
+    path = tmp_path / "audit.jsonl"
+    await day(path)
+    with path.open("a") as file:
+        file.write('{"n":6,"time"')  # the process was killed
+    await day(path)
+    assert check_audit_log(path, key=KEY).problems == [
+        "line 6 of the file is damaged, or incomplete"
+    ]
+
+
+async def test_a_full_disk_loses_lines_and_counts_them(tmp_path, autojump_clock, monkeypatch):
+    from mcp_trio._observers import audit_log
+
+    path, write = tmp_path / "audit.jsonl", audit_log.os.write
+    server = harbour(AuditLog(path))
+    async with Client(server) as client:
+
+        def fail(*_):
+            raise OSError(28, "no space left")
+
+        monkeypatch.setattr(audit_log.os, "write", fail)
+        try:
+            result = await client.call_tool("moor", {"ship": "cog"})
+        finally:
+            monkeypatch.setattr(audit_log.os, "write", write)
+        assert result.data == "cog"
+        await client.call_tool("moor", {"ship": "hulk"})
+    assert [line.get("missing") for line in lines(path)] == [None, 1, None]
+    assert check_audit_log(path).problems == []
+
+
+def test_two_processes_cannot_share_a_log(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path), pytest.raises(RecordingError, match="another process"), AuditLog(path):
+        pass
+    with pytest.raises(ValueError, match="16 bytes"):
+        AuditLog(path, key=b"short")
+
+
+def check(*args):
+    return CliRunner().invoke(commands, ["check", *map(str, args)])
+
+
+def test_the_command_checks_audit_logs(tmp_path):
+    path, key = tmp_path / "audit.jsonl", tmp_path / "key"
+    key.write_bytes(KEY)
+    trio.run(day, path, clock=trio.testing.MockClock(autojump_threshold=0))
+    done = check(path, "--key", key)
+    assert (done.exit_code, done.output) == (0, f"{path}: complete: an audit log of 5 lines\n")
+    assert "note: changed lines were not looked for" in check(path).output
+    text = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(text[:2] + text[3:]))
+    done = check(path, "--key", key)
+    assert done.exit_code == 1
+    assert "\nline 3 is missing before line 4\n" in done.output
+    recording = tmp_path / "x.mcprec.jsonl"
+    recording.write_text("")
+    assert "--key is for audit logs" in check(recording, "--key", key).output
+
+
+async def test_the_principal_of_a_client_is_in_the_line(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    auth = StaticTokens({"t" * 16: "ada"})
+    server = harbour(AuditLog(path), auth=auth)
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(
+            lambda task_status: server.serve_http(port=0, task_status=task_status)
+        )
+        async with Client(url, token="t" * 16) as client:
+            await client.call_tool("moor", {"ship": "cog"})
+        nursery.cancel_scope.cancel()
+    assert lines(path)[1]["principal"] == "ada"

@@ -1,0 +1,183 @@
+"""Metrics in Prometheus' format, read by its own parser, and the health of a served application."""
+
+from functools import partial
+
+import attrs
+import httpx2
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from mcp_trio import Client, Context, RequestError, Server
+from mcp_trio.http import HttpStores
+from mcp_trio.observers import Metrics
+from mcp_trio.recording import RecordPolicy
+from tests.server.http.conftest import harbour as plain_harbour
+from tests.server.http.conftest import hello, site_of
+
+
+def harbour(**options):
+    server = Server("harbour", **options)
+
+    @server.tool
+    async def moor(ship: str, *, ctx: Context) -> str:
+        await ctx.sleep(1)
+        return ship
+
+    return server
+
+
+def samples(text):
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def count(found, method, name="", error=""):
+    labels = (("error", error), ("method", method), ("name", name))
+    return found.get(("mcp_request_seconds_count", *labels), 0)
+
+
+async def test_requests_are_measured_and_gauges_are_of_now(autojump_clock):
+    metrics = Metrics()
+
+    def now():
+        return samples(metrics.text().decode())
+
+    async with Client(harbour(observers=[metrics])) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "moor", {"ship": "cog"})
+            await trio.sleep(0.5)
+            assert now()["mcp_handlers_running",] == 1
+        for name in ("sink", "burn"):
+            with pytest.raises(RequestError):
+                await client.call_tool(name)
+        found = now()
+        assert found["mcp_handlers_running",] == 0
+        assert found["mcp_sessions",] == 1
+        assert count(found, "tools/call", "moor") == 1
+        # Clients cannot make series: unknown tools have none of their own.
+        assert count(found, "tools/call", "", "protocol") == 2
+        assert "sink" not in metrics.text().decode()
+        effect = ("mcp_effect_seconds_count", ("effect", "ctx.sleep"), ("error", ""))
+        assert found[effect] == 1
+    assert now()["mcp_sessions",] == 0
+
+
+async def test_the_number_of_names_is_bounded(autojump_clock, monkeypatch):
+    monkeypatch.setattr("mcp_trio._observers.metrics._NAMES_MAX", 3)
+    metrics, server = Metrics(), Server("many", observers=[])
+    server.observers = [metrics]
+    for name in "abcde":
+
+        async def tool() -> str:
+            return "done"
+
+        server.tool(name=name)(tool)
+    async with Client(server) as client:
+        for name in "abcde":
+            await client.call_tool(name)
+    found = samples(metrics.text().decode())
+    assert count(found, "tools/call", "a") == 1
+    assert count(found, "tools/call", "other") == 2
+
+
+async def test_the_port_of_the_metrics_serves_nothing_else(caplog):
+    caplog.set_level("INFO")
+    server = harbour()
+    async with trio.open_nursery() as nursery, httpx2.AsyncClient() as http:
+        url = await nursery.start(partial(server.serve_http, port=0, metrics_port=0))
+        (at,) = [
+            r.args[0]
+            for r in caplog.records
+            if str(r.msg) == "serving %s" and "metrics" in r.args[0]
+        ]
+        async with Client(url) as client:
+            await client.list_tools()
+        answer = await http.get(at)
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert count(samples(answer.text), "tools/list") == 1
+        base = at.removesuffix("/metrics")
+        assert (await http.get(f"{base}/health")).json() == {"status": "ok"}
+        assert (await http.get(f"{base}/ready")).json() == {"status": "ready"}
+        assert (await http.post(f"{base}/mcp", json=hello("2025-11-25"))).status_code == 404
+        assert (await http.get(at, headers={"Host": "evil.example"})).status_code == 403
+        assert (await http.get(url.replace("/mcp", "/metrics"))).status_code == 404
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_is_ready_until_it_stops(autojump_clock):
+    async with site_of(plain_harbour()) as site:
+        answer = await site.ask("GET", path="/ready")
+        assert (answer.status, answer.json) == (200, {"status": "ready"})
+        site.app.runtime.close()
+        answer = await site.ask("GET", path="/ready")
+        assert (answer.status, answer.json["reasons"]) == (503, ["the server is stopping"])
+
+
+@attrs.define
+class Store:
+    """A store of sessions on another machine."""
+
+    seconds: float = 0.0
+    error: Exception | None = None
+
+    async def check(self):
+        await trio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+
+    def keep(self, session_id, facts): ...
+
+    def forget(self, session_id): ...
+
+    async def find(self, session_id): ...
+
+
+@pytest.mark.parametrize("fault", [{"seconds": 60}, {"error": OSError("away")}])
+async def test_a_server_whose_store_is_away_is_not_ready(fault, autojump_clock):
+    store = Store()
+    async with site_of(plain_harbour(), stores=HttpStores(sessions=store)) as site:
+        assert (await site.ask("GET", path="/ready")).status == 200
+        store.seconds, store.error = fault.get("seconds", 0), fault.get("error")
+        answer = await site.ask("GET", path="/ready")
+        assert answer.status == 503
+        assert answer.json["reasons"] == ["the store of sessions cannot be reached"]
+
+
+async def test_the_readiness_check_needs_no_authorization(autojump_clock):
+    async with site_of(plain_harbour(), token="t" * 16) as site:
+        assert (await site.ask("GET", path="/ready")).status == 200
+
+
+async def test_a_route_of_the_server_may_have_the_path_of_the_readiness_check(autojump_clock):
+    server = plain_harbour()
+
+    @server.route("/ready")
+    async def ready(_):
+        return {"mine": True}
+
+    async with site_of(server) as site:
+        assert (await site.ask("GET", path="/ready")).json == {"mine": True}
+
+
+async def test_a_disk_that_fails_shows_in_health_and_metrics(tmp_path, autojump_clock):
+    policy, metrics = RecordPolicy(tmp_path / "recordings"), Metrics()
+    server = harbour(observers=[metrics], record=policy)
+    async with site_of(server) as site:
+        assert (await site.ask("GET", path="/health")).json == {"status": "ok"}
+        policy.status.report("cannot write to the disk: no space left")
+        policy.status.lost_records += 3
+        answer = await site.ask("GET", path="/health")
+        assert (answer.status, answer.json) == (200, {"status": "ok", "recording": "degraded"})
+        metrics.record_status = site.app.runtime.record_status
+        found = samples(metrics.text().decode())
+        assert found["mcp_recording_degraded",] == 1
+        assert found["mcp_recording_lost_records_total",] == 3
+
+
+def test_workers_have_no_common_metrics():
+    with pytest.raises(ValueError, match="workers=1"):
+        harbour().run("http", workers=2, metrics_port=9090)
