@@ -191,6 +191,7 @@ def interop(session: nox.Session) -> None:
     session.run("python", "tools/interop/transparency.py")
     session.run("python", "tools/interop/mocks.py")
     session.run("python", "tools/interop/composed.py")
+    session.run("python", "tools/interop/traces.py")
 
 
 @nox.session(default=False)

@@ -1,0 +1,159 @@
+"""Follow traces through clients, the recording proxy and servers: `python tools/interop/traces.py`.
+
+A receiver of OTLP gets the spans of all processes. Our client calls our server through the proxy:
+this prints the trace as the receiver has it, then the record that the server's span names, and the
+recordings that have the trace. Then the official Python SDK is the client of our server, and the
+server of our client. The exit status is 1 if the spans of a call are not one trace, or if the SDK
+is not installed; `--ours` leaves the SDK out.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from otlp_receiver import OtlpReceiver, ReceivedSpan
+from peers import PYTHON_2, is_installed
+
+from mcp_trio import Client
+from mcp_trio.observers import Telemetry
+
+HERE: Final = Path(__file__).resolve().parent
+MCP_TRIO: Final = [sys.executable, "-m", "mcp_trio"]
+TURN: Final = "an agent's turn"
+SERVER: Final = """
+from mcp_trio import Context, Server
+
+server = Server("greeter")
+
+@server.tool
+async def greet(name: str, *, ctx: Context) -> str:
+    await ctx.sleep(0.01)
+    return f"Hello, {name}"
+"""
+
+
+@contextmanager
+def listening(command: list[str], variables: Mapping[str, str]) -> Generator[str]:
+    """Run a command that prints the URL where it listens; yield the URL."""
+    environment = {**os.environ, **variables}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        line = ""
+        while "http://" not in line:
+            line = process.stderr.readline()
+            if not line:
+                raise SystemExit(f"{command} printed no URL")
+        try:
+            yield line.split()[-1]
+        finally:
+            process.terminate()
+            process.stderr.read()
+
+
+async def call(target: str | list[str], provider: TracerProvider, **options: object) -> None:
+    """Call the tool of a server within a span."""
+    async with Client(target, observers=[Telemetry(provider)], **options) as client:  # type: ignore[arg-type]
+        with provider.get_tracer("agent").start_as_current_span(TURN):
+            await client.call_tool("greet", {"name": "Ada"})
+
+
+def spans_of(receiver: OtlpReceiver, service: str, kind: str) -> list[ReceivedSpan]:
+    """Return the spans of calls of the tool that a process has sent, in their order."""
+    return [
+        span
+        for span in receiver.spans
+        # The official SDK's client has words before the method.
+        if (span.service, span.kind) == (service, kind) and span.name.endswith("tools/call greet")
+    ]
+
+
+def show(*arguments: str) -> None:
+    """Print a command and its output."""
+    print(f"\n$ mcp-trio {' '.join(arguments)}")
+    print(
+        subprocess.run([*MCP_TRIO, *arguments], capture_output=True, text=True, check=True).stdout
+    )
+
+
+def check(receiver: OtlpReceiver, client: str, server: str) -> ReceivedSpan:
+    """Print the trace of the last call of a client, and return the span of the server.
+
+    Raises:
+        SystemExit: No span of the server is below that of the client.
+    """
+    caller = spans_of(receiver, client, "CLIENT")[-1]
+    print("\n".join(receiver.tree(caller.trace_id)))
+    for called in spans_of(receiver, server, "SERVER"):
+        if (called.trace_id, called.parent_id) == (caller.trace_id, caller.span_id):
+            return called
+    raise SystemExit(f"no span of {server} is below that of {client}")
+
+
+def main() -> None:
+    """Run the tour."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ours", action="store_true", help="leave the official SDK out")
+    with_sdk = not parser.parse_args().ours
+    if with_sdk and not is_installed(PYTHON_2):
+        raise SystemExit("the official SDK is not installed: python tools/interop/install.py")
+    sdk = PYTHON_2.start(str(HERE / "python_2_traces.py"))
+    with tempfile.TemporaryDirectory() as name, OtlpReceiver() as receiver:
+        folder = Path(name)
+        for each in ("served", "passed"):
+            (folder / each).mkdir()
+        program = folder / "greeter.py"
+        program.write_text(SERVER, encoding="utf-8")
+        variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+        }
+        provider = TracerProvider(resource=Resource.create({"service.name": "client"}))
+        provider.add_span_processor(
+            SimpleSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces"))
+        )
+        served, passed = str(folder / "served"), str(folder / "passed")
+        run = [*MCP_TRIO, "run", str(program), "--transport", "http", "--port", "0"]
+        run += ["--record", served, "--telemetry"]
+        with listening(run, variables) as url:
+            proxy = [*MCP_TRIO, "record", "-o", passed, "--listen", "127.0.0.1:0", "--to", url]
+            with listening(proxy, {}) as proxy_url:
+                trio.run(call, proxy_url, provider)
+            if with_sdk:
+                environment = {**os.environ, **variables}
+                subprocess.run([*sdk, "client", url], env=environment, check=True)
+        print("Our client, the recording proxy, our server, as the receiver has the trace:\n")
+        called = check(receiver, "client", "greeter")
+        file, trace_id = called.attributes["mcp_trio.recording.file"], called.trace_id
+        record = called.attributes["mcp_trio.recording.record"]
+        show("show", file, "--at", str(record))
+        show("find", served, f"trace:{trace_id}")
+        show("find", passed, f"trace:{trace_id}")
+        if with_sdk:
+            print("The official SDK's client, and our server:\n")
+            check(receiver, "sdk-client", "greeter")
+            print("\nOur client, and a server of the official SDK:\n")
+            environment = {**variables, "PYTHONPATH": ""}
+            trio.run(call_sdk, [*sdk, "server"], provider, environment)
+            check(receiver, "client", "sdk-server")
+
+
+async def call_sdk(
+    command: list[str], provider: TracerProvider, variables: Mapping[str, str]
+) -> None:
+    """Call the tool of the official SDK's server over stdio."""
+    await call(command, provider, env=variables)
+
+
+if __name__ == "__main__":
+    main()
