@@ -1,12 +1,11 @@
 """Logging for servers that run for months: rotated, compressed, without blocking the event loop.
 
 A logger only puts its record into a bounded queue, and a thread writes the file. All users of the
-standard module `logging` are included, also `mcp_trio` itself. The standard library suffices:
-structlog would give no more than its formatter, for which `json.dumps` stands here.
+standard module `logging` are included, also `mcp_trio` itself. structlog is not needed for that: of
+it, only the formatter would be used, and that is a call of msgspec.
 """
 
 import gzip
-import json
 import logging
 import os
 import shutil
@@ -16,10 +15,11 @@ from datetime import UTC, datetime
 from functools import partial
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
-from queue import Full, Queue
+from queue import SimpleQueue
 from typing import Any, Final, Literal, Self
 
 import attrs
+import msgspec
 
 from mcp_trio._session.observing import CURRENT_OPERATION, End, Operation, Outcome
 
@@ -75,7 +75,7 @@ class RequestLog:
             it stands for the number of the process, as worker processes cannot share a file.
         format: "json" for one JSON object a line, or "text".
         level: The least severe level that is written to the file.
-        file_bytes_max: The size beyond which the file is compressed and becomes `path.1.gz`.
+        file_bytes_max: The size from which on the file is compressed and becomes `path.1.gz`.
         files_kept_max: The number of compressed files that are kept.
         lines_queued_max: The number of lines that may wait for the thread.
 
@@ -119,7 +119,7 @@ class RequestLog:
     def _open(self, path: Path) -> ExitStack:
         root = logging.getLogger()
         with ExitStack() as undo:
-            file = RotatingFileHandler(
+            file = _LogFile(
                 path,
                 maxBytes=self.file_bytes_max,
                 backupCount=self.files_kept_max,
@@ -135,13 +135,12 @@ class RequestLog:
                 stderr.setLevel(logging.WARNING)
                 stderr.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
                 outlets.append(stderr)
-            queue: Queue[logging.LogRecord] = Queue(self.lines_queued_max)
-            handler = BoundedQueueHandler(queue)
+            queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
+            handler = BoundedQueueHandler(queue, self.lines_queued_max)
             handler.setLevel(self.level)
             listener = QueueListener(queue, *outlets, respect_handler_level=True)
             listener.start()
             undo.callback(listener.stop)
-            undo.callback(queue.join)  # `stop` needs a free slot
             undo.callback(handler.close)
             level = logging.getLevelNamesMapping()[self.level]
             for logger in (root, _REQUESTS):
@@ -175,9 +174,10 @@ def _log_request(operation: Operation, facts: dict[str, Any], outcome: Outcome) 
 class BoundedQueueHandler(QueueHandler):
     """A handler that drops records while its queue is full, and logs how many."""
 
-    def __init__(self, queue: Queue[logging.LogRecord]) -> None:
+    def __init__(self, queue: "SimpleQueue[logging.LogRecord]", records_max: int) -> None:
         super().__init__(queue)
         self._records = queue
+        self._records_max = records_max
         self._dropped = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
@@ -195,18 +195,18 @@ class BoundedQueueHandler(QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Queue a record, or drop it if the queue is full; first log how many were dropped."""
-        try:
-            if self._dropped:
-                self._records.put_nowait(self._dropped_record())
-                self._dropped = 0
-            self._records.put_nowait(record)
-        except Full:
+        if self._records.qsize() >= self._records_max:
             self._dropped += 1
+            return
+        if self._dropped:
+            self._records.put_nowait(self._dropped_record())
+            self._dropped = 0
+        self._records.put_nowait(record)
 
     def close(self) -> None:
-        """Queue a record about the last dropped records, waiting for a free place."""
+        """Queue a record about the last dropped records."""
         if self._dropped:
-            self._records.put(self._dropped_record())
+            self._records.put_nowait(self._dropped_record())
             self._dropped = 0
         super().close()
 
@@ -214,6 +214,23 @@ class BoundedQueueHandler(QueueHandler):
         message = f"{self._dropped} lines were dropped: the log file cannot keep up"
         loss = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
         return logging.makeLogRecord({**loss, "msg": message})
+
+
+class _LogFile(RotatingFileHandler):
+    """A file that is rotated at its size; the base class formats each record once more for that."""
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # type: ignore[override] # noqa: ARG002, N802
+        """Return whether the file is full."""
+        return self.stream.tell() >= self.maxBytes
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _encodable(text: str) -> str:
+    """Return a text without the half characters that names of files may have."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _time_of(record: logging.LogRecord) -> str:
@@ -229,12 +246,12 @@ class JSONLines(logging.Formatter):
             "time": _time_of(record),
             "level": record.levelname,
             "logger": record.name,
-            "text": record.getMessage(),
+            "text": _encodable(record.getMessage()),
             **getattr(record, _FACTS, {}),
         }
         if record.exc_text:
             line["traceback"] = record.exc_text
-        return json.dumps(line, ensure_ascii=False)
+        return _json(line)
 
 
 class TextLines(logging.Formatter):
@@ -244,11 +261,9 @@ class TextLines(logging.Formatter):
         """Return the record as one line; only a traceback is on further lines."""
         facts: dict[str, Any] = getattr(record, _FACTS, {})
         # A text of the client must not begin another line.
-        text = json.dumps(record.getMessage(), ensure_ascii=False)[1:-1]
+        text = _json(_encodable(record.getMessage()))[1:-1]
         parts = [_time_of(record), record.levelname, record.name, text]
-        parts += [
-            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()
-        ]
+        parts += [f"{name}={_json(value)}" for name, value in facts.items()]
         line = " ".join(parts)
         return f"{line}\n{record.exc_text}" if record.exc_text else line
 
