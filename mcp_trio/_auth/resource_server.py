@@ -59,6 +59,11 @@ AuthSetting: TypeAlias = "str | TokenVerifier | VerifyRequest | ResourceServer"
 _DPOP_KEY: Final = "jkt"
 _CERTIFICATE: Final = "x5t#S256"
 
+_CERTIFICATES_NEEDED: Final = (
+    "serve it with client_cafile= and our own listener, or with an HTTP server for ASGI that has"
+    " the TLS extension; and end TLS in no proxy before it"
+)
+
 _CREDENTIALS: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) +([!-~]+)")
 
 # OpenID Connect has this scope for refresh tokens, which a resource server never sees:
@@ -214,6 +219,7 @@ class ProtectedResource:
     path: str
     scopes_supported: Callable[[], Iterable[str]] = tuple
     has_certificates: bool = False
+    _has_warned: bool = attrs.field(default=False, init=False)
     _audiences: frozenset[str] = attrs.field(init=False)
     _leeway_seconds: float = attrs.field(init=False)
     # None if the verifier is a function of the request.
@@ -426,9 +432,13 @@ class ProtectedResource:
         if _CERTIFICATE in bound and not hmac.compare_digest(
             bound[_CERTIFICATE].encode(), (request.certificate or "").encode()
         ):
-            raise InvalidTokenError(
-                "the token is bound to a client certificate that the connection does not have"
-            )
+            text = "the token is bound to a client certificate that the connection does not have"
+            if request.certificate is None and not self.has_certificates:
+                text = f"{text}, as no certificates of clients reach this server"
+                if not self._has_warned:
+                    object.__setattr__(self, "_has_warned", True)
+                    logger.warning("%s: %s", text, _CERTIFICATES_NEEDED)
+            raise InvalidTokenError(text)
         if _DPOP_KEY not in bound:
             if dpop.is_required or scheme == DPOP.lower():
                 raise InvalidTokenError("the token is not bound to a key")

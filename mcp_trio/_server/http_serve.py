@@ -407,7 +407,10 @@ class Address:
             if getattr(self, name) is not None and self.certfile is None:
                 raise ValueError(f"{name}= comes with certfile=")
         if self.client_cafile is not None and self.http_server != "native":
-            raise ValueError('client_cafile= needs server="native"')
+            raise ValueError(
+                'client_cafile= needs server="native": hypercorn does not pass certificates of'
+                " clients on"
+            )
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS settings for HTTP/1.1; None without a certificate.

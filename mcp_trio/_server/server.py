@@ -1214,7 +1214,7 @@ class Server:
             keyfile: The path of the private key of the certificate; by default, that of `certfile`.
             client_cafile: The path of certificates in PEM, which sign certificates of clients. A
                 client may then prove its certificate; tokens that are bound to one are valid only
-                with it (RFC 8705). For `server="native"`.
+                with it (RFC 8705). For `server="native"`: hypercorn does not pass certificates on.
             metrics_port: The port at which to serve `/metrics` for Prometheus, and `/health` and
                 `/ready` as at `port`; 0: any free one. It has neither TLS nor authentication. It
                 needs `prometheus-client`, which `mcp_trio[metrics]` installs.

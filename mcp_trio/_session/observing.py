@@ -304,9 +304,7 @@ class Observers:
             )
         )
 
-    def answered(
-        self, session: "Session", reply: ImmediateResponse, number: int | str
-    ) -> None:
+    def answered(self, session: "Session", reply: ImmediateResponse, number: int | str) -> None:
         """Report a request that the protocol itself has answered at once, or rejected."""
         operation = Operation(
             kind="request",

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import logging
 import math
+import ssl
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -27,6 +28,7 @@ import trio
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, decoded_headers, encoded
 from mcp_trio._protocol.http_requests import Rejection
+from mcp_trio._protocol.security import digest_text
 from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
@@ -719,7 +721,19 @@ def request_of(scope: Scope) -> HttpRequest:
         *headers,
         scope.get("scheme", "http"),
         client[0] if client else None,
+        certificate=_client_certificate(scope),
     )
+
+
+def _client_certificate(scope: Scope) -> str | None:
+    """Return the thumbprint of the client's certificate, if the HTTP server passes it on.
+
+    https://asgi.readthedocs.io/en/latest/specs/tls.html
+    """
+    tls = (scope.get("extensions") or {}).get("tls")
+    if not tls or tls.get("client_cert_error") or not tls.get("client_cert_chain"):
+        return None
+    return digest_text(ssl.PEM_cert_to_DER_cert(next(iter(tls["client_cert_chain"]))))
 
 
 _CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})

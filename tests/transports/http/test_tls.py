@@ -16,6 +16,8 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, Context, MCPError, Server
+from mcp_trio._auth.resource_server import ProtectedResource
+from mcp_trio._transports.asgi import request_of
 from mcp_trio.auth import AuthInfo, JWTVerifier, ResourceServer, StaticTokens
 from mcp_trio.limits import HttpLimits, MessageLimits, ShutdownLimits
 from tests.transports.http.conftest import RawClient, pouring, say_hello, self_signed
@@ -450,6 +452,32 @@ async def test_a_token_may_be_bound_to_a_certificate_and_to_a_key(certificate, t
         headers = {"Authorization": "Bearer bound", **ACCEPT}
         answer = await http.post(url, json=INITIALIZE, headers=headers)
         assert (answer.status_code, "needs a proof" in answer.text) == (401, True)
+
+
+@pytest.mark.requirement("AUTHX-06")
+async def test_an_asgi_server_may_pass_certificates_on(certificate, tmp_path, caplog):
+    (tmp_path / "other").mkdir()
+    mine, other = (
+        pathlib.Path(each["certfile"]).read_text()
+        for each in (certificate, self_signed(tmp_path / "other", "other"))
+    )
+    resource = ProtectedResource(
+        settings=bound_to(certificate["certfile"]).auth, resources=[], path="/mcp"
+    )
+
+    async def outcome(extensions):
+        headers = [(b"authorization", b"Bearer bound")]
+        scope = {"method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+        found = await resource.authenticate(request_of({**scope, "extensions": extensions}))
+        return found if isinstance(found, AuthInfo) else found.text
+
+    assert (await outcome({"tls": {"client_cert_chain": [mine, other]}})).subject == "ann"
+    assert "does not have" in await outcome({"tls": {"client_cert_chain": [other, mine]}})
+    assert caplog.text == ""
+    unverified = {"client_cert_chain": [mine], "client_cert_error": "expired"}
+    for extensions in ({"tls": unverified}, {"tls": {"client_cert_chain": ()}}, {}, None):
+        assert "no certificates of clients reach this server" in await outcome(extensions)
+    assert caplog.text.count("has the TLS extension") == 1
 
 
 @pytest.mark.requirement("AUTHX-07")
