@@ -447,15 +447,18 @@ async def respond_elsewhere(
     forwarder, rejection = runtime.forwarder, unknown
     if forwarder is not None and not pending.is_second_try:
         pending.is_second_try = True
-        answered = await forwarder.answer(
-            pending.exchange,
-            pending.request,
-            body,
-            session_id=session_id,
-            headers=pending.headers,
-            unknown=unknown,
-            answer_here=partial(respond, pending),
-        )
+        try:
+            answered = await forwarder.answer(
+                pending.exchange,
+                pending.request,
+                body,
+                session_id=session_id,
+                headers=pending.headers,
+                unknown=unknown,
+                answer_here=partial(respond, pending),
+            )
+        except TooManySessionsError as error:  # here, where the session would go on
+            raise RejectedError(_busy(503, str(error))) from None
         if answered is None:
             return
         rejection = answered

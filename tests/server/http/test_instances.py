@@ -348,6 +348,21 @@ async def test_many_requests_at_once_open_a_session_of_a_lost_owner_once(
     assert len(here.runtime.sessions) == 1
 
 
+async def test_a_full_instance_rejects_the_session_of_a_lost_owner_until_it_has_room(
+    open_sites, stores, autojump_clock
+):
+    limits = Limits(http=HttpLimits(sessions_max=1))
+    here, there = await open_sites(make=lambda: harbour(limits=limits))
+    own, client = await here.open(), await there.open()
+    await own.ask(call("tide"))  # A session that its client uses is not closed to make room.
+    lose(stores, there)
+    answer = await ask(here, client, call("tide"))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert "sessions_max" in answer.json["error"]["message"]
+    await here.ask("DELETE", Mcp_Session_Id=own.id)
+    assert text((await ask(here, client, call("tide", id=2))).json) == "high"
+
+
 # Handing over.
 
 
