@@ -1,7 +1,7 @@
 """Limits per caller, as middleware: rates, requests at once, quotas, and log messages.
 
-A rejection is a JSON-RPC error, also for a tool: the client program has to wait, and is told how
-long. A result with `isError` would go to the model, which cannot wait and would call again.
+A rejection is a JSON-RPC error, also for a tool: the client program has to wait, and the error says
+how long. A result with `isError` would go to the model, which cannot wait and would call again.
 
 Each decision is an effect of the request, whose arguments are the settings of the limit. So a
 replay repeats the recorded decision, and a changed limit is a divergence at the request concerned.
@@ -199,8 +199,19 @@ def _entry(request: MiddlewareRequest, context: Context) -> str:
 # Limits -----------------------------------------------------------------------------------------
 
 
-def _as_rate(rate: str | Rate) -> Rate:
-    return Rate.parse(rate) if isinstance(rate, str) else rate
+def _checked_rate(rate: str | Rate, burst: int | None = None) -> Rate:
+    """Return the rate of an option, with the `burst` that is given beside it.
+
+    Raises:
+        ValueError: The rate or the burst is invalid.
+    """
+    parsed = Rate.parse(rate) if isinstance(rate, str) else rate
+    return parsed if burst is None else attrs.evolve(parsed, burst=burst)
+
+
+def _rate_text(rate: str | Rate) -> str:
+    """Return a rate as it was given, for errors."""
+    return rate if isinstance(rate, str) else f"{rate.per_minute:g}/minute"
 
 
 @attrs.define(eq=False, repr=False)
@@ -209,7 +220,7 @@ class _Scope:
 
     Attributes:
         title: The name of the limit in records.
-        settings: What the limit is set to, for records; a change is a divergence.
+        settings: The settings of the limit in records; a replay with other settings diverges.
     """
 
     title: str
@@ -298,8 +309,7 @@ class RateLimit:
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
-        rate = _as_rate(self.rate)
-        self._rate = rate = rate if self.burst is None else attrs.evolve(rate, burst=self.burst)
+        self._rate = rate = _checked_rate(self.rate, self.burst)
         for name, cost in self.cost.items():
             if not 0 <= cost <= rate.burst:
                 raise ValueError(
@@ -327,13 +337,9 @@ class RateLimit:
 
         seconds = await perform(_handling(context), scope.effect(take, _SECONDS, cost=cost))
         if seconds > 0:
-            text = f"too many requests ({self._text} per {scope.text})"
+            text = f"too many requests ({_rate_text(self.rate)} per {scope.text})"
             raise _limited(text, seconds)
         return await call_next(request)
-
-    @property
-    def _text(self) -> str:
-        return self.rate if isinstance(self.rate, str) else f"{self.rate.per_minute:g}/minute"
 
     def _cost(self, request: MiddlewareRequest, context: Context) -> float:
         if not self.cost:
@@ -380,8 +386,8 @@ class ConcurrencyLimit:
         """Run the request, or reject it.
 
         Raises:
-            RateLimited: The caller has as many requests that run. It says no time to wait, because
-                that depends on those.
+            RateLimited: The caller has as many requests that run. The error names no time to wait,
+                because that depends on those requests.
         """
         context, scope = self._scope.context_of(request), self._scope
         if context is None:
@@ -415,7 +421,7 @@ class Quota:
     """A middleware that rejects requests of a caller that has used up its bytes or effects.
 
     The amounts of a request are known at its end. So a request begins if the caller has anything
-    left, and may use more than that; the next one then waits until all of it is made up for.
+    left, and may use more than that; later ones are rejected until the difference is made up for.
 
     Args:
         rate: The amount, and the time in which it is there again: "10 MB/day" or "1000/hour".
@@ -441,7 +447,7 @@ class Quota:
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
-        self._rate = rate = _as_rate(self.rate)
+        self._rate = rate = _checked_rate(self.rate)
         settings = {"of": self.of, "per_minute": rate.per_minute, "amount": rate.burst}
         self._scope = _Scope("Quota", _checked_per(self.per), self.methods, self.store, settings)
 
@@ -461,7 +467,7 @@ class Quota:
 
         seconds = await perform(_handling(context), scope.effect(take, _SECONDS))
         if seconds > 0:
-            text = f"the quota is used up ({self._text} of {self.of} per {scope.text})"
+            text = f"the quota is used up ({_rate_text(self.rate)} of {self.of} per {scope.text})"
             raise _limited(text, seconds)
         effects = handling.effects
         result: Any = None
@@ -481,10 +487,6 @@ class Quota:
                 await perform(_handling(context), scope.effect(charge, NO_RESULT, step=".charge"))
         return result
 
-    @property
-    def _text(self) -> str:
-        return self.rate if isinstance(self.rate, str) else f"{self.rate.per_minute:g}/minute"
-
 
 _IS_LOGGED: Final = JsonCodec[bool](bool)
 
@@ -493,8 +495,8 @@ _IS_LOGGED: Final = JsonCodec[bool](bool)
 class LogLimit:
     """A middleware that drops the log messages to a client beyond a rate.
 
-    `ctx.log` and its relatives return as if the message were sent; the server's own log has a line
-    about dropped messages, at most one a second.
+    `ctx.log`, and the methods for each level, return as if the message were sent. The server's own
+    log has a line about dropped messages, at most one a second.
 
     Args:
         rate: The rate in the long run, such as "50/second"; or a `Rate`.
@@ -515,8 +517,7 @@ class LogLimit:
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
-        rate = _as_rate(self.rate)
-        self._rate = rate = rate if self.burst is None else attrs.evolve(rate, burst=self.burst)
+        self._rate = rate = _checked_rate(self.rate, self.burst)
         settings = {"per_minute": rate.per_minute, "burst": rate.burst}
         per = _checked_per(self.per)
         self._scope = _Scope("LogLimit", per, (), MemoryLimitStore(), settings)

@@ -2,11 +2,11 @@
 
 The instance *forwards* the request to the owner, and relays the response: the owner answers it as
 one of its own, through a `ForwardedExchange`. If the owner is lost, or has handed the session over,
-the instance takes the session and answers itself. Nothing is forwarded twice, so a request goes
-over two instances at most.
+the instance takes the session and answers itself. An instance never forwards a forwarded request,
+so a request reaches two instances at most.
 
 A request whose owner is lost is repeated on another instance only if the owner has never taken it
-from the store. Otherwise its outcome is unknown, and the client reads that.
+from the store. Otherwise its outcome is unknown, and the client gets an error that says so.
 """
 
 import enum
@@ -160,7 +160,7 @@ class ForwardedExchange:
     Attributes:
         request: The request line and headers, with the authenticated client.
         sender: The name of the instance that has forwarded it.
-        progress: The progress of the response.
+        response_state: The state of the response.
     """
 
     request: HttpRequest
@@ -368,11 +368,12 @@ class Forwarder:
 
         Raises:
             trio.BrokenResourceError: The client is gone.
+            Exception: The error of `take_session`; the session waits for another instance.
         """
         principal = request.principal
         for attempt in range(_OWNERS_MAX):
             if attempt:
-                await trio.sleep(_OWNER_CHANGES_SECONDS)  # The last owner is about to write.
+                await trio.sleep(_OWNER_CHANGES_SECONDS)  # The new owner may not be stored yet.
             if isinstance(exchange, ForwardedExchange):
                 self._owners.pop(session_id, None)  # The other instance knows a newer owner.
             try:
@@ -451,6 +452,7 @@ class Forwarder:
 
         Raises:
             StoreUnavailableError: The store does not answer.
+            Exception: The error of `take_session`; the session waits for another instance.
         """
         if session_id in self._taking:
             return

@@ -15,7 +15,7 @@ reconnecting client asks for, the sessions with their owners, and the notices th
 resource has changed. By default there is one instance, and all is in the memory of the process. A
 session itself, its handlers and their questions live in its owner. A request that reaches another
 instance is forwarded to the owner (`forwarding.py`). When the owner stops, or is lost, another
-instance opens the session anew: it gives it the messages by which the client had opened it.
+instance opens the session anew, with the messages by which the client had opened it.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """Instances of a server that serve together, on one machine or on many.
 
-Each legacy session has an *owner*: the instance that runs its handlers. The instances share which
-sessions exist, and who owns each, and send messages to one another. `Instances` is the interface of
-what they share; `MemoryInstances` connects the applications of one process, and
-`mcp_trio.redis.RedisStores` those of several machines.
+Each legacy session has an *owner*: the instance that runs its handlers. The instances share a table
+of the sessions and their owners, and send messages to one another. `Instances` is the interface to
+both; `MemoryInstances` connects the applications of one process, and `mcp_trio.redis.RedisStores`
+those of several machines.
 
 An instance has a *lease*, which it renews as long as it runs. When the lease is over, the instance
 is lost: another one may take its sessions.
@@ -68,7 +68,7 @@ class InstanceHandler(Protocol):
         ...
 
     def peers(self) -> Collection[str]:
-        """Return the names of the instances of which `lose` has to report the end."""
+        """Return the names of the instances whose loss is reported to `lose`."""
         ...
 
 
