@@ -68,7 +68,7 @@ class ReportProgress(Protocol):
     def __call__(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        """Report progress, which has to grow; to be awaited, which checks for cancellation.
+        """Report progress, which has to grow. Await the result, so that a cancellation is noticed.
 
         Nothing is sent if the server has not asked for progress.
         """

@@ -177,7 +177,7 @@ class ClientGroup:
         Raises:
             LookupError: The group has no server with this name.
         """
-        client = self._clients.pop(self._known(name))
+        client = self._clients.pop(self._checked_name(name))
         self._closing.add(client)
         await self._close_client(client)
 
@@ -191,7 +191,7 @@ class ClientGroup:
         Raises:
             LookupError: The group has no server with this name.
         """
-        return self._clients[self._known(name)]
+        return self._clients[self._checked_name(name)]
 
     @property
     def clients(self) -> Mapping[str, Client]:
@@ -258,9 +258,10 @@ class ClientGroup:
     ) -> types.ReadResourceResult:
         """Return the contents of a resource.
 
-        Without `server`, the resources of all servers are listed to find it. If no server lists the
-        URI, the servers with a resource template that begins like it are asked for it, one after
-        the other. Timeouts apply to each request.
+        Without `server`, the group lists the resources of all servers to find it. If no server
+        lists the URI, the group reads it from the servers with a resource template whose beginning,
+        up to the first variable, is that of the URI, until one has it. Timeouts apply to each
+        request.
 
         Raises:
             LookupError: No server lists the resource, or a matching template.
@@ -315,8 +316,8 @@ class ClientGroup:
         if not self._is_opened_once:
             raise LocalProtocolError("the group is not open: use `async with`")
 
-    def _known(self, name: str) -> str:
-        """Return the name, after a check that the group has a server with it."""
+    def _checked_name(self, name: str) -> str:
+        """Return the name of a server; raise an error if the group has no such server."""
         self._check_opened()
         if name not in self._clients:
             raise LookupError(
@@ -370,7 +371,7 @@ class ClientGroup:
     ) -> list[str]:
         """Return the names of the servers that may have a resource or template, the best first."""
         if server is not None:
-            return [self._known(server)]
+            return [self._checked_name(server)]
         resources = await self._read_lists(Client.list_resources, options)
         templates = await self._read_lists(Client.list_resource_templates, options)
         uri_templates = [

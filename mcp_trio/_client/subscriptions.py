@@ -1,9 +1,9 @@
 """Subscriptions of a client to changes at a stateless server.
 
 A subscription is one `subscriptions/listen` request, which stays open while the server sends its
-notifications. They carry the request's id, by which they are routed, and are taken in synchronously
-by the dispatcher, so that a callback may subscribe while it runs. A change that is reported again
-before it was read is kept once.
+notifications. The dispatcher passes them to the subscription by the id of the request that they
+carry, without waiting, so that a callback may subscribe while it runs. A change that is reported
+again before it was read is kept once.
 
 The server does not report changes before the acknowledgement. So the client's cache takes each
 acknowledgement as a change of all lists and resources of the subscription.

@@ -241,7 +241,7 @@ class _FormField:
         owner: The name of the class, for errors.
         name: The name of the field.
         hint: The annotation.
-        given_schema: The JSON Schema by pydantic, which also decodes the value.
+        given_schema: The JSON Schema that pydantic makes; pydantic decodes the value then.
         readable: The type that msgspec decodes.
         core: The type without None and without metadata.
         json_schema: The JSON Schema of the type, of which a form may have only a part.

@@ -426,14 +426,14 @@ class ServedSession:
                 try:
                     item = mount.prefix.outer_item(each)
                 except ValueError as error:
-                    logger.warning("%s leaves out an entry of %s: %s", method, mount.text, error)
+                    logger.warning("%s leaves out an entry of %s: %s", method, mount.label, error)
                     continue
                 key = item_key(item)
                 if not self.is_visible(entries.get(key) or unregistered):
                     continue
                 if key in keys:
                     text = "%s leaves out %r of %s: the server has another one of this name"
-                    logger.warning(text, method, key, mount.text)
+                    logger.warning(text, method, key, mount.label)
                     continue
                 keys.add(key)
                 items.append(item)

@@ -170,8 +170,8 @@ class Mount:
     rule: AccessRule | None = None
 
     @property
-    def text(self) -> str:
-        """A text for errors that names the mounted server."""
+    def label(self) -> str:
+        """The text in errors that names the mounted server."""
         how = f"with the prefix {self.prefix.text!r}" if self.prefix.text else "without a prefix"
         return f"the server {self.inner.server.name!r}, mounted {how}"
 

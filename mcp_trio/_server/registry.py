@@ -478,7 +478,7 @@ def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
                 " tool may have: mount the server with a shorter prefix"
             )
     if isinstance(entry, RegisteredTool):
-        check_states(entry, mount.outer.server.states, owner=f" of {mount.text}")
+        check_states(entry, mount.outer.server.states, owner=f" of {mount.label}")
     if isinstance(entry, RegisteredEntry) and entry.resumable is True:
         changed["resumable"] = mount.inner.server.version
     return attrs.evolve(entry, **changed)
@@ -505,7 +505,7 @@ def _label(entry: Registered) -> str:
         text = function_label(plain_function(handler))
     except TypeError:  # A class or a builtin.
         text = name_of(handler)
-    return text if entry.origin is None else f"{text} of {entry.origin.mount.text}"
+    return text if entry.origin is None else f"{text} of {entry.origin.mount.label}"
 
 
 # The registry ------------------------------------------------------------------------------------
@@ -647,7 +647,7 @@ class Registry:
             is_alike = first.startswith(second) or second.startswith(first)
             if is_alike and bool(first) is bool(second):
                 raise ValueError(
-                    f"the names of {mount.text} could be those of {other.text}: use prefixes of"
+                    f"the names of {mount.label} could be those of {other.label}: use prefixes of"
                     " which none is the beginning of the other"
                 )
 

@@ -181,8 +181,8 @@ class RemoteMount:
     random_source: RandomSource = random.random
 
     @property
-    def text(self) -> str:
-        """A text for errors that names the mounted server, without secrets."""
+    def label(self) -> str:
+        """The text in errors that names the mounted server, without secrets."""
         how = f"with the prefix {self.prefix.text!r}" if self.prefix.text else "without a prefix"
         target = self.template.target
         url = url_of(target)
@@ -359,7 +359,7 @@ class RemoteSession:
         event = await self._perform(handling, served, method, None, send)
         if event.kind != "result":
             reason = event.read(Failure).message if event.kind == "error" else event.read()
-            logger.warning("%s lacks the entries of %s: %s", method, self.mount.text, reason)
+            logger.warning("%s lacks the entries of %s: %s", method, self.mount.label, reason)
             return []
         items: list[Any] = event.read(kind)
         for item in items:
@@ -407,7 +407,7 @@ class RemoteSession:
         method, params = "logging/setLevel", types.SetLevelParams(level=level)
         event = await self._perform(handling, served, method, params, send)
         if event.kind != "result":
-            logger.warning("%s has not set the log level: %s", self.mount.text, event.body)
+            logger.warning("%s has not set the log level: %s", self.mount.label, event.body)
 
     async def _perform(
         self,
@@ -485,7 +485,7 @@ class RemoteSession:
                 raise ResourceNotFound(uri, message=failure.message, data=failure.data)
             raise failure
         if event.kind == "lost":
-            text = f"{self.mount.text}, {event.read()}"
+            text = f"{self.mount.label}, {event.read()}"
             raise ToolError(text) if method == "tools/call" else RequestError(INTERNAL_ERROR, text)
         if event.kind == "input required":
             return event.read(types.InputRequiredResult)
@@ -568,7 +568,7 @@ class RemoteCall:
             except MCPError as error:
                 event = _event("lost", f"did not answer: {error}")
             except Exception as error:
-                logger.exception("a request to %s failed", connection.mount.text)
+                logger.exception("a request to %s failed", connection.mount.label)
                 event = _event("lost", f"did not answer: {type(error).__name__}: {error}")
             await self.put(event)
 
@@ -884,7 +884,7 @@ class RemoteConnection:
         try:
             await send()
         except MCPError as error:
-            logger.warning("%s: %s", self.mount.text, error)
+            logger.warning("%s: %s", self.mount.label, error)
 
     async def _connect(self) -> None:
         """Open the connection, or open it again.

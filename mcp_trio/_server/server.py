@@ -558,7 +558,7 @@ class Server:
         base = self._registry.tools[key]
         if base.origin is not None:
             raise ValueError(
-                f"{base.name!r} is a tool of {base.origin.mount.text}: transform it there"
+                f"{base.name!r} is a tool of {base.origin.mount.label}: transform it there"
             )
         wrapper = None
         if wrap is not None:

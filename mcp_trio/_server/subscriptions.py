@@ -90,7 +90,7 @@ class ChangeListener(ABC):
 
     @property
     def session(self) -> "Session":
-        """The session, which outlives its listeners. They refer to it weakly: it refers to them."""
+        """The session, which outlives its listeners; their reference is weak, as it has them."""
         session = self._session()
         assert session is not None
         return session
