@@ -443,7 +443,7 @@ def listening(address: str | None, label: str) -> Generator[ListenAttempt]:
         label: Printed before the listener's URL.
 
     Raises:
-        OSError: The listener was started already, or there is none: the error is another one.
+        OSError: The error is not about listening: the listener listens already, or there is none.
     """
     attempt = ListenAttempt(label)
     try:

@@ -273,9 +273,9 @@ def _write_and_replace(target: str, lines: Iterable[bytes], *, encrypt: bool) ->
 
 # `mcp-trio scan`.
 
-# Of a value, this many characters are shown; of a shorter value than the second number, none.
+# The number of characters of a value that are shown, if it is not shorter than the second number.
 _SHOWN_CHARS: Final = 4
-_HIDDEN_CHARS_MAX: Final = 12
+_SHOWN_VALUE_CHARS_MIN: Final = 12
 
 # Kinds of damage of a line that may hold more than was read.
 _UNREAD_DAMAGE: Final = frozenset({"torn", "damaged", "unknown-key"})
@@ -285,7 +285,7 @@ _UNREAD_DAMAGE: Final = frozenset({"torn", "damaged", "unknown-key"})
     short_help="Look for likely secrets in recordings.",
     epilog="""\b
 Finds values under names such as password, values with the shape of a known kind of key, and
-values with high entropy. It can miss a secret, and report a value that is none. The tokens of a
+values with high entropy. It can miss a secret, and report another value. The tokens of a
 redacted recording are not reported.
 
 \b
@@ -335,7 +335,7 @@ def _scan(file: str) -> int:
         for secret in likely_secrets(body_bytes(record) or b"null"):
             value = secret.value
             if redactor is None or not redactor.knows(value):
-                shown = "" if len(value) < _HIDDEN_CHARS_MAX else value[:_SHOWN_CHARS]
+                shown = "" if len(value) < _SHOWN_VALUE_CHARS_MIN else value[:_SHOWN_CHARS]
                 masked = f"{shown}… ({len(value)} characters)"
                 found.append(Line((str(record.number), secret.kind, masked, secret.path)))
     if found:

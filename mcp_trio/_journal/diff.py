@@ -212,7 +212,7 @@ def _differences(a: _Keyed, b: _Keyed) -> list[Difference]:
         else:
             found.append(_one_sided("missing", record, None))
     found += [_one_sided("extra", None, b[key]) for key in filterfalse(a.__contains__, b)]
-    # Of the common records in another order, only the first two are reported.
+    # The common records may be in another order: the first two that are so are reported.
     in_order_of_b = filter(a.__contains__, b)
     for key, other in zip(filter(b.__contains__, a), in_order_of_b, strict=True):
         if key != other:

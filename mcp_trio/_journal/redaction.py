@@ -6,11 +6,11 @@ token of the same shape in its place, made with a key, and from then on the same
 value appears again. Handlers that receive tokens in a replay send tokens, as was recorded.
 
 Limits of this method: a value that only a name, path or schema identifies is unknown before it
-first appears with that; what was written until then stays (`mcp-trio redact` redacts a complete
-file, with all secrets known). A value that is split in more than two parts, or encoded in a way
-that `KnownSecrets` does not know, is not found, nor is one in a member that the protocol defines,
-such as an id or a tool's schema. A short value is replaced only where it is named; `remaining`
-finds where else it is. A handler that computes with a secret sends something else in a
+first appears with that, so what was written until then stays as it is (`mcp-trio redact` redacts a
+complete file, with all secrets known). A value that is split in more than two parts, or encoded in
+a way that `KnownSecrets` does not know, is not found, nor is one in a member that the protocol
+defines, such as an id or a tool's schema. A short value is replaced only where it is named;
+`remaining` finds where else it is. A handler that computes with a secret sends something else in a
 replay. If there are more secrets than the limits allow, the records with further ones are lost, and
 the recording says so.
 """
@@ -579,7 +579,7 @@ _BETWEEN_TEXTS: Final = "\n\0\n"
 class SecretPrefilter:
     """A fast check for names of secrets, in members and in texts, before a body is redacted.
 
-    It may report a name where there is none, but never misses one.
+    It may report a body without such a name, but never misses a name.
     """
 
     def __init__(self, names: SecretNames, others: frozenset[str]) -> None:

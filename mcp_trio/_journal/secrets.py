@@ -96,7 +96,7 @@ class _NamePattern:
         self._name_and_secret = re.compile(f"{name}(?P<secret>{secret})", flags)
 
     def spans(self, text: str, names: SecretNames) -> Iterator[_Span]:
-        """Yield the spans of secrets, also within values that are none: `note = "password='…'"`."""
+        """Yield the spans of secrets, also inside of other values: `note = "password='…'"`."""
         at = 0
         while found := self._name.search(text, at):
             if names.covers(found["name"]) and (

@@ -268,7 +268,7 @@ class Recorder:
         self._counts[name] = self._counts.get(name, 0) + 1
 
     def end_lifespan(self) -> None:
-        """Note that a lifespan has ended, of which the last record tells."""
+        """Note that a lifespan has ended, after its last record."""
         self._open -= 1
 
     def _mark(self, name: str, value: Any, *, channel: int) -> None:

@@ -239,8 +239,8 @@ class SilentChannel:
 # The run ------------------------------------------------------------------------------------------
 
 
-class _SetupFailed(Exception):  # noqa: N818  it carries an error, and is none itself
-    """The cause is an error of the server or its lifespan, by which the replay could not begin."""
+class _SetupFailed(Exception):  # noqa: N818  its cause is the error
+    """Carries, as its cause, the error of a server or a lifespan because of which no run began."""
 
 
 @contextmanager

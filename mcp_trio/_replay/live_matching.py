@@ -225,7 +225,7 @@ class ResponseMatcher:
     _open_requests: set[int] = attrs.field(factory=set[int], init=False)
     _expected_requests: list[RecordedMessage] = attrs.field(init=False)
     _unanswered: set[int] = attrs.field(factory=set[int], init=False)
-    # The n-th recorded notification of a key has arrived when n live ones have. This is its n.
+    # For each recorded notification, the number of live ones of its key after which it has arrived.
     _notification_numbers: dict[int, int] = attrs.field(init=False)
     _last_client_index: int = attrs.field(init=False)
 

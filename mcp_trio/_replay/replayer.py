@@ -190,7 +190,7 @@ class LaneWait:
     """The wait of a lane's task.
 
     Attributes:
-        has_operation: Whether the lane waits in an operation, not before a step.
+        has_operation: Whether the lane waits in an operation, and not before a step.
         due: In outbound mode, the index of the outcome for which it waits; infinite if it waits for
             its cancellation.
         is_timed: Whether it goes on in the turn in which it is ready, so that a step that is

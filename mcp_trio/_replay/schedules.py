@@ -100,7 +100,7 @@ _DECISIONS_PER_RECORD_MAX: Final = 20
 _DECISIONS_MAX: Final = 2_000
 
 _UNRECORDED_RANK: Final = 1e12
-"""The rank of an option that the recording does not have: it comes after all others."""
+"""The rank of an option that the recording does not have, which is after all others."""
 
 _FIRST: Final = (-1.0, "")
 
@@ -389,7 +389,7 @@ class Scheduler:
     _answers: Counter[str] = attrs.field(factory=Counter[str], init=False)
     _turns: Counter[str] = attrs.field(factory=Counter[str], init=False)
     _unused_turns: set[str] = attrs.field(factory=set[str], init=False)
-    # The current batch, whether one of its lanes has gone on, and the batch of what becomes ready.
+    # The current batch; whether one of its lanes has gone on; the batch of lanes that become ready.
     _batch: int = attrs.field(default=0, init=False)
     _has_begun: bool = attrs.field(default=False, init=False)
     _wake_batch: int = attrs.field(default=0, init=False)

@@ -401,7 +401,8 @@ def outcome_differences(
 ) -> Iterator[tuple[str, object, object]]:
     """Yield the first difference of each lane's effects, then that of the messages.
 
-    A difference is its path, the recorded value and that of the schedule; `UNSET` is none.
+    A difference has a path, the recorded value and the value under the schedule; `UNSET` stands for
+    an absent value.
     """
     for lane in recorded.commands | swept.commands:
         left, right = recorded.commands.get(lane, []), swept.commands.get(lane, [])

@@ -228,7 +228,7 @@ async def a_cancelled_receive_loses_nothing(one: Channel, other: Channel, _limit
 async def a_full_channel_makes_the_sender_wait(
     one: Channel, _other: Channel, _limits: Limits
 ) -> None:
-    """If the peer does not read, a send waits at some time; otherwise memory would be the bound."""
+    """If the peer does not read, a send waits at some time, so that memory stays bounded."""
     message = _message(1, size=256 * KIB)
     for _ in range(_BUFFERED_BYTES_MAX // len(message)):
         with trio.move_on_after(QUIET_SECONDS) as quiet:
