@@ -42,8 +42,8 @@ def replay_where(
 
     with opened_catalogue(folder) as catalogue:
         update_catalogue(catalogue, only_new=True)
-        rows = catalogue.find(f"{query} role:server", oldest_first=True)
-    files = [row.file for row in rows]
+        rows = catalogue.find(query, oldest_first=True)
+    files = [row.file for row in rows if row.role == "server"]
     if not files:
         click.echo("no recording of a server matches", err=True)
         return 1

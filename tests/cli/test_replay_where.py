@@ -106,6 +106,8 @@ def test_a_damaged_recording_is_an_error_of_its_own(invoke, shop):
     ("arguments", "status", "text"),
     [
         (["recordings", "shop.py", "--where", "tool:none"], 1, "no recording of a server matches"),
+        (["recordings", "shop.py", "--where", "role:client"], 1, "no recording of a server"),
+        (["recordings", "shop.py", "--where", 'tool:"x'], 2, "query at 'tool:\"x': write"),
         (["recordings", "shop.py", "--where", "tol:x"], 2, "unknown key"),
         (["recordings", "none.py", "--where", "tool:sell"], 2, "none.py"),
         (["shop.py", "shop.py", "--where", "tool:sell"], 2, "takes one folder and a TARGET"),
