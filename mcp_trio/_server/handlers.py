@@ -161,8 +161,8 @@ class ServedSession:
         It cannot if handlers keep values in the session, have hidden or shown entries to its
         client, or use servers behind a client.
         """
-        views = (self, *(self._mounted_sessions or {}).values())
-        hides = any(each._visibility is not None for each in views)  # noqa: SLF001
+        parts = (self, *(self._mounted_sessions or {}).values())
+        hides = any(each._visibility is not None for each in parts)  # noqa: SLF001
         return not (self._state or hides or self._remotes)
 
     @property
@@ -217,8 +217,8 @@ class ServedSession:
         origin = entry.origin
         if origin is None:
             return True
-        view = self.mounted_session(origin.mount.inner)
-        return view.is_visible(cast("RegisteredEntry", origin.entry))
+        mounted = self.mounted_session(origin.mount.inner)
+        return mounted.is_visible(cast("RegisteredEntry", origin.entry))
 
     def decide(self, selection: Selection, *, shows: bool) -> None:
         """Show or hide entries in this session, and notify its client of the changed lists.
@@ -500,8 +500,8 @@ class ServedSession:
         if rule is not None and is_for_client:
             await self._check_access(handling, rule)
         if isinstance(mount, Mount):
-            view = self.mounted_session(mount.inner)
-            result = await view.run_mounted(
+            mounted = self.mounted_session(mount.inner)
+            result = await mounted.run_mounted(
                 handling, method, params, limiter, is_for_client=is_for_client
             )
         else:
@@ -736,8 +736,8 @@ class ServedSession:
         if mount.rule is not None:
             await self._check_access(handling, mount.rule)
         if isinstance(mount, Mount):
-            view = self.mounted_session(mount.inner)
-            await view._check_resource(handling, own_uri, is_new=is_new)  # noqa: SLF001
+            mounted = self.mounted_session(mount.inner)
+            await mounted._check_resource(handling, own_uri, is_new=is_new)  # noqa: SLF001
         elif is_new:
             await self.remote(mount, handling).subscribe(handling, self, own_uri)
 
@@ -912,8 +912,8 @@ class ServedSession:
 
         None: those that the server hides from all clients.
         """
-        views = (self, *(self._mounted_sessions or {}).values())
-        decides = any(each._visibility is not None for each in views)  # noqa: SLF001
+        parts = (self, *(self._mounted_sessions or {}).values())
+        decides = any(each._visibility is not None for each in parts)  # noqa: SLF001
         if not (decides or self.registry.restricted(method)):
             return None
         hidden: list[str] = []

@@ -245,7 +245,7 @@ class McpEndpoint:
             return pending.answer(202, _id_headers(session))
         is_json_only = not pending.request.accepts_event_streams
         try:
-            stream, jobs = self._deliver_and_collect(
+            stream, jobs = self._collect(
                 pending,
                 lambda: channel.deliver(
                     body, routing_result.message, awaited, auth=auth, is_json_only=is_json_only
@@ -260,10 +260,13 @@ class McpEndpoint:
         assert stream is not None
         return self._send_response(pending, session, stream, awaited[0], jobs)
 
-    def _deliver_and_collect(
+    def _collect(
         self, pending: PendingRequest, deliver: Callable[[], T]
     ) -> tuple[T, list[CollectedJob]]:
-        """Call `deliver`; return its result, and the jobs that it started and the caller leads."""
+        """Call `deliver`; return its result with the handlers that it started and the caller leads.
+
+        Where the caller cannot lead, the handlers start in pool tasks, and the list is empty.
+        """
         if pending.exchange.may_lead:
             return self.runtime.pool.collect(deliver)
         return deliver(), []
@@ -355,7 +358,7 @@ class McpEndpoint:
             headers=[*_id_headers(session), *pending.headers],
             begin_events=partial(channel.begin_events, stream, has_first_event=primes),
             last_event_id=partial(channel.last_event_id, stream) if primes else None,
-            # Other errors of sessions have the status 200.
+            # In sessions, only the error of a denied access has another status than 200.
             status_of=None if self.protected is None else _status_of_denial,
             challenge_of=self._headers_of_error(pending),
             prefers_events=self.streams_answers,
@@ -397,8 +400,8 @@ class McpEndpoint:
             return
         message, request = routing_result.message, pending.request
         is_incomplete = routing_result.is_incomplete
-        is_open = self.protected is None  # Otherwise errors of a denied access have a status.
-        slot, jobs = self._deliver_and_collect(
+        denies_access = self.protected is not None
+        delivered, jobs = self._collect(
             pending,
             lambda: channel.deliver(
                 message,
@@ -415,19 +418,19 @@ class McpEndpoint:
                 HTTPStatus.BAD_REQUEST
                 if is_incomplete
                 else STATUS_OF_ERROR.get(code)
-                or (HTTPStatus.OK if is_open else _status_of_denial(code))
+                or (_status_of_denial(code) if denies_access else HTTPStatus.OK)
             ),
             challenge_of=self._headers_of_error(pending),
             why_unanswered=lambda: (
                 closing if self.runtime.is_closing else _stateless_session_lost
-            )(slot.id),
+            )(delivered.id),
         )
         try:
             if jobs:
                 await lead(jobs)
-            await sender.send_while_connected(pending.exchange, slot.stream, self._timer_queue)
+            await sender.send_while_connected(pending.exchange, delivered.stream, self._timer_queue)
         finally:
-            channel.cancel(slot)
+            channel.cancel(delivered)
 
 
 async def respond_elsewhere(

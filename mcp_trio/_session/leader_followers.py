@@ -147,8 +147,8 @@ def lead(jobs: list[CollectedJob]) -> Generator[LeadTrap, None, None]:
             jobs.pop().begin()
 
 
-DriverRequest: TypeAlias = LeadTrap | IdleConnection | None
-"""The first steps, or the wait, that a leader asks its driver for; None if the leader has ended."""
+OwnTrap: TypeAlias = LeadTrap | IdleConnection | None
+"""A trap of this module, at which a leader needs its driver; None if the leader has ended."""
 
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
@@ -194,10 +194,10 @@ class Leader:
         return self.context.run(_step, self.driven)
 
     @coroutine
-    def run_until_request(
+    def run_until_own_trap(
         self, scope: trio.CancelScope, trap: Trap = None
-    ) -> Generator[Any, Any, DriverRequest]:
-        """Continue in the calling task, whose scope this is, until the leader needs its driver.
+    ) -> Generator[Any, Any, OwnTrap]:
+        """Continue in the calling task, whose scope this is, up to a trap of this module.
 
         `trap` is one of Trio that it has come to already.
         """
@@ -485,21 +485,21 @@ class _PoolTask:
         leader.context = self._task.context
         try:
             while self.work is leader:
-                request = await leader.run_until_request(self._scope, trap)
+                own_trap = await leader.run_until_own_trap(self._scope, trap)
                 trap = None
-                if isinstance(request, LeadTrap):
-                    await self._lead(request.jobs, leader)
-                    del request  # it must not stay in memory while the leader waits for the next
+                if isinstance(own_trap, LeadTrap):
+                    await self._lead(own_trap.jobs, leader)
+                    del own_trap  # it must not stay in memory while the leader waits for the next
                     continue
                 # An idle leader leaves this task only where Trio tells the innermost scope: a scope
                 # that the leader left open would otherwise stay behind with the task unnoticed.
-                if request is None or (
-                    hasattr(self._task, _INNERMOST_SCOPE) and self.pool.watch(leader, request)
+                if own_trap is None or (
+                    hasattr(self._task, _INNERMOST_SCOPE) and self.pool.watch(leader, own_trap)
                 ):
                     return
                 with suppress(trio.ClosedResourceError):  # the leader meets it when it reads
-                    await trio.lowlevel.wait_readable(request.fd)
-                del request
+                    await trio.lowlevel.wait_readable(own_trap.fd)
+                del own_trap
         except BaseException:
             if self.work is leader:
                 leader.driven.close()
@@ -563,16 +563,16 @@ class _PoolTask:
 
     async def _continue(self, poller: Poller, leader: Leader) -> None:
         """Continue a connection until it is idle or has ended; if it waits, it keeps the task."""
-        while isinstance(request := leader.step(), LeadTrap):
-            await self._lead(request.jobs, leader)
+        while isinstance(trap := leader.step(), LeadTrap):
+            await self._lead(trap.jobs, leader)
             if self.work is not poller:
                 return
-        if request is None:
+        if trap is None:
             poller.remove(leader)
-        elif not isinstance(request, IdleConnection):
+        elif not isinstance(trap, IdleConnection):
             self._keep_task_for(leader, leader)
             self._task.context = leader.context
-            await self._drive(leader, request)
+            await self._drive(leader, trap)
 
     def _fail(self, error: Exception) -> None:
         if self.work is None:  # an error of the pool itself

@@ -65,7 +65,7 @@ class LineChannel:
     """A channel over a `ByteSource` and a `ByteSink`, both of which it owns.
 
     It promises more than `Channel`: after a cancelled `send` it is still usable. Each message was
-    then either not sent, or it was sent, where the next call finishes one that was sent in part.
+    then sent or not; the next `send` first finishes a message of which a part was written.
     """
 
     source: ByteSource
@@ -154,8 +154,8 @@ class LineChannel:
         while not self._is_closed:
             # If the last read did not fill its buffer, it took everything: another one would fail,
             # and cost as much as the wait.
-            has_waited, self._was_drained = self._was_drained, False
-            if has_waited:
+            must_wait, self._was_drained = self._was_drained, False
+            if must_wait:
                 await self.source.wait_readable()
                 if self._is_closed:
                     break
@@ -167,7 +167,7 @@ class LineChannel:
                 self._was_drained = True
                 continue
             messages = self._splitter.feed(chunk) if chunk else self._splitter.finish()
-            if not has_waited:
+            if not must_wait:
                 # A peer that sends without a pause must not keep the other tasks from running.
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if messages or not chunk:
