@@ -80,7 +80,9 @@ def slow(session: nox.Session) -> None:
     """Run the tests that take long or test a tool, and property tests with all their examples."""
     install(session, "test")
     share_byte_code(session)
-    session.run("pytest", "-n", "2", "-m", "slow or hypothesis", *session.posargs)
+    # `redis` runs the tests that need a Redis server.
+    options = ("-n", "2", "-m", "slow or hypothesis", "--ignore=tests/redis")
+    session.run("pytest", *options, *session.posargs)
 
 
 @nox.session
@@ -237,6 +239,20 @@ def hostile(session: nox.Session) -> None:
     install(session, "test")
     session.run("python", "tools/attacks/run_attacks.py", *session.posargs)
     session.run("python", "tools/attacks/authorization_attacks.py")
+
+
+@nox.session(default=False)
+def redis(session: nox.Session) -> None:
+    """Test the stores in Redis with a real one; a minute of three instances that are killed.
+
+    Needs redis-server, and the peers of `interop`.
+    """
+    install(session, "test")
+    share_byte_code(session)
+    session.run("pytest", "-q", "tests/redis", *session.posargs)
+    if not session.posargs:
+        session.run("python", "tools/interop/install.py")
+        session.run("python", "tools/interop/many_machines.py", "--clients", "20")
 
 
 @nox.session(default=False)

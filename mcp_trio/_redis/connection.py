@@ -63,12 +63,14 @@ class RedisConnection:
         place: The address of Redis, for error messages.
         prefix: The beginning of all keys.
         is_away: Whether Redis does not answer.
+        is_closed: Whether the connection is closed, because the application ends.
     """
 
     client: "Redis[bytes]"
     place: str
     prefix: str
     is_away: bool = attrs.field(default=False, init=False)
+    is_closed: bool = attrs.field(default=False, init=False)
     _when_back: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]], init=False)
     _posted: deque[Command] = attrs.field(factory=deque[Command], init=False)
     _posted_count: int = attrs.field(default=0, init=False)
@@ -160,7 +162,7 @@ class RedisConnection:
         """
         retry_seconds, result = _RETRY_SECONDS, None
         with trio.move_on_after(_CALL_SECONDS):
-            while True:
+            while not self.is_closed:
                 try:
                     return await run(self.client)
                 except AWAY as error:
@@ -223,5 +225,8 @@ async def open_connection(url: str, prefix: str) -> AsyncGenerator[RedisConnecti
     ):
         connection = RedisConnection(client, place, prefix)
         nursery.start_soon(connection.write_posted)
-        yield connection
+        try:
+            yield connection
+        finally:
+            connection.is_closed = True
         nursery.cancel_scope.cancel()

@@ -40,6 +40,8 @@ _RENEWALS_PER_LEASE: Final = 3
 _ROUNDS_TO_LOSE: Final = 2
 _INBOX_LEASES: Final = 20  # An inbox is deleted so many leases after its last renewal.
 _MILLISECONDS: Final = 1000
+_LEAVE_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.01
 _EXPIRIES: Final = 4  # within the time after which a session is forgotten
 _RUNS, _LEAVES = b"runs", b"leaves"
 
@@ -133,6 +135,9 @@ class RedisInstances:
             await self.connection.settle()
             yield instance
             reading.cancel()  # Later messages stay unread, for another instance to act upon.
+            with trio.move_on_after(_LEAVE_SECONDS):
+                while handler.peers():  # noqa: ASYNC110  Requests that were taken are answered.
+                    await trio.sleep(_POLL_SECONDS)
             instance.end_lease()
             await self.connection.settle()
             nursery.cancel_scope.cancel()

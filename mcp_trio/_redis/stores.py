@@ -6,13 +6,14 @@ Keys, each after the prefix:
 - `streams:ID`: a hash of its open streams, with the ids of their requests.
 - `changes`: a stream of change notices.
 - `state:KEY` and `reply:KEY`: a used state, and its result.
+- `bucket:KEY` and `places:KEY`: the tokens of a rate, and the holders of places.
 """
 
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import msgspec
@@ -20,6 +21,7 @@ import trio
 from coredis import PureToken, Redis
 
 from mcp_trio._protocol.event_store import MemoryEventStore
+from mcp_trio._protocol.shares import Rate
 from mcp_trio._redis.connection import RedisConnection, open_connection
 from mcp_trio._redis.instances import RedisInstances
 from mcp_trio._server.http_sessions import HttpStores
@@ -287,6 +289,91 @@ class RedisStates:
             raise RequestError(SERVER_BUSY, "the store of used states does not answer") from error
 
 
+# Limits per caller ------------------------------------------------------------------------------
+
+# Buckets are hashes with their tokens and the time at which they had them, by the clock of Redis.
+_TAKE: Final = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local rate, burst, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+local tokens = tonumber(bucket[1] or burst)
+tokens = math.min(burst, tokens + math.max(0, now - tonumber(bucket[2] or now)) * rate)
+if ARGV[4] == 'take' and tokens < wanted then return tostring((wanted - tokens) / rate) end
+tokens = math.min(burst, tokens - wanted)
+local function exact(number) return string.format('%.17g', number) end
+redis.call('HSET', KEYS[1], 'tokens', exact(tokens), 'at', exact(now))
+redis.call('EXPIRE', KEYS[1], math.ceil((burst - tokens) / rate) + 1)
+return '0'
+"""
+# Places are a sorted set of their holders, by the time at which they are given back.
+_ENTER: Final = """
+local now = tonumber(redis.call('TIME')[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[1]) then return 0 end
+redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+_PLACE_SECONDS: Final = 3600
+_SECONDS_PER_MINUTE: Final = 60
+
+
+@attrs.define(eq=False, repr=False)
+class RedisLimits:
+    """A `LimitStore` in Redis: the limits of a caller are common to all instances.
+
+    A place whose holder's process has ended is given back after an hour. Requests are rejected
+    (server busy) while Redis is away.
+    """
+
+    _stores: "RedisStores"
+
+    async def take(self, key: str, rate: Rate, tokens: float) -> float:
+        """Take tokens from a bucket; return the seconds to wait, or 0.
+
+        Raises:
+            RequestError: Redis does not answer (server busy).
+        """
+        return float(await self._change(key, rate, tokens, "take"))
+
+    async def charge(self, key: str, rate: Rate, tokens: float) -> None:
+        """Take tokens even if the bucket has fewer; a negative number is returned to it.
+
+        Raises:
+            RequestError: Redis does not answer (server busy).
+        """
+        await self._change(key, rate, tokens, "charge")
+
+    async def _change(self, key: str, rate: Rate, tokens: float, how: str) -> Any:
+        args = [repr(rate.per_minute / _SECONDS_PER_MINUTE), str(rate.burst), repr(tokens), how]
+        return await self._evaluate(_TAKE, "bucket", key, *args)
+
+    async def enter(self, key: str, places: int) -> str | None:
+        """Take one of the places of a key; return its holder, or None if all are taken.
+
+        Raises:
+            RequestError: Redis does not answer (server busy).
+        """
+        holder = secrets.token_hex(_NAME_BYTES)
+        has_entered = await self._evaluate(_ENTER, "places", key, places, holder, _PLACE_SECONDS)
+        return holder if has_entered else None
+
+    async def leave(self, key: str, holder: str) -> None:
+        """Give a place back; while Redis is away, later."""
+        connection = self._stores.connection
+        place = connection.key("places", key)
+        connection.post(lambda pipeline: pipeline.zrem(place, [holder]))
+        await connection.settle()
+
+    async def _evaluate(self, script: str, kind: str, key: str, *args: str | int) -> Any:
+        connection = self._stores.connection
+        try:
+            return await connection.evaluate(script, [connection.key(kind, key)], *args)
+        except StoreUnavailableError as error:
+            raise RequestError(SERVER_BUSY, "the store of limits does not answer") from error
+
+
 # All stores -------------------------------------------------------------------------------------
 
 
@@ -337,6 +424,11 @@ class RedisStores:
     def states(self) -> RedisStates:
         """A store of used states, for `Server(states=…)`."""
         return RedisStates(self)
+
+    @property
+    def limits(self) -> RedisLimits:
+        """A store of limits per caller, for `store=` of the limits in `mcp_trio.middleware`."""
+        return RedisLimits(self)
 
     @asynccontextmanager
     async def opened(self, limits: Limits) -> AsyncGenerator[HttpStores]:

@@ -46,6 +46,7 @@ _OWNER_CHANGES_SECONDS: Final = 0.05
 
 _ENDED: Final = ""  # in the place of the owner of a session that does not exist
 
+_TEXT: Final = "text/plain; charset=utf-8"
 UNKNOWN_OUTCOME: Final = "the instance that ran this request was lost: its outcome is unknown"
 
 
@@ -268,6 +269,7 @@ class Forwarder:
         instance: This instance.
         nursery: The nursery of the requests that others have forwarded.
         is_leaving: Whether this instance takes no more sessions.
+        is_over: Whether this instance has left the others.
     """
 
     limits: Limits
@@ -277,6 +279,7 @@ class Forwarder:
     instance: Instance = attrs.field(init=False)
     nursery: trio.Nursery = attrs.field(init=False)
     is_leaving: bool = attrs.field(default=False, init=False)
+    is_over: bool = attrs.field(default=False, init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
     _sent: dict[int, _Request] = attrs.field(factory=dict[int, _Request], init=False)
     _received: dict[tuple[str, int], ForwardedExchange] = attrs.field(
@@ -387,6 +390,8 @@ class Forwarder:
                     if owner is not None and not await self.instance.is_lost(owner):
                         exchange.answer_unknown()
                         return None
+                elif self.is_leaving and request.method == "GET":
+                    return _unavailable("the server is closing: reconnect")
                 elif owner is not None or self.is_leaving:
                     to = owner or next(iter(await self.instance.others()), None)
                     if to is None:
@@ -396,8 +401,10 @@ class Forwarder:
                         return None
                     self._owners.pop(session_id, None)
                     if outcome is Outcome.LOST:
-                        text = UNKNOWN_OUTCOME
-                        return Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text)
+                        # Not JSON-RPC: clients take that for an answer to the request.
+                        lines = [("Content-Type", _TEXT), *headers]
+                        await exchange.answer(_BAD_GATEWAY, lines, UNKNOWN_OUTCOME.encode())
+                        return None
                     if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
                         continue
                 await self._take(session_id, owner, request)
@@ -468,7 +475,9 @@ class Forwarder:
             except BaseException:
                 self.instance.hand_over(session_id, facts)
                 raise
-            if not is_open:
+            if is_open:
+                self.instance.keep(session_id, facts)
+            else:
                 self.instance.forget(session_id)
                 await self.instance.settle()
         finally:
@@ -537,6 +546,8 @@ class Forwarder:
                         self.instance.send(sent.owner, _encode(_Read(number, len(data))))
                     case _Ended(_, is_complete):
                         sent.is_over = True
+                        if not is_started:  # `end_streams` has ended it.
+                            return Outcome.UNKNOWN_SESSION
                         if is_complete:
                             await exchange.end()
                         return Outcome.ANSWERED
@@ -544,6 +555,8 @@ class Forwarder:
                 sent.is_over = True
                 if is_started:  # The host closes the connection of an incomplete response.
                     return Outcome.ANSWERED
+                if sent.is_stream:  # A GET has no effects.
+                    return Outcome.NOT_TAKEN
                 is_unread = forwarded in await self.instance.unread(sent.owner)
                 return Outcome.NOT_TAKEN if is_unread else Outcome.LOST
 

@@ -185,7 +185,8 @@ class McpEndpoint:
             if isinstance(pending.exchange, ForwardedExchange):
                 pending.exchange.answer_unknown()  # another instance takes the session
                 return
-            raise RejectedError(closing())
+            if not self.runtime.may_forward:
+                raise RejectedError(closing())
         routing_result = self.runtime.endpoint.route(pending.request, body)
         await _ACTIONS[type(routing_result)](self, pending, routing_result, body)
 

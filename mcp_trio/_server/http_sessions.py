@@ -623,6 +623,7 @@ class Runtime:
         )
         async with trio.open_nursery() as forwarder.nursery:
             await self._run_joined(forwarder, instances, task_status)
+            forwarder.is_over = True
             forwarder.nursery.cancel_scope.cancel()
 
     async def _run_joined(
@@ -687,6 +688,11 @@ class Runtime:
         )
         recorders = (getattr(getattr(it, "sequencer", None), "recorder", None) for it in sessions)
         return any(recorder is not None and recorder.is_paused for recorder in recorders)
+
+    @property
+    def may_forward(self) -> bool:
+        """Return whether requests that arrive now can be forwarded to other instances."""
+        return self.forwarder is not None and not self.forwarder.is_over
 
     def note_headers(self, headers: Mapping[str, str]) -> None:
         """Keep the headers of the current request for a `RecordPolicy` that depends on headers."""

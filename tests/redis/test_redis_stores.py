@@ -9,7 +9,13 @@ from mcp_trio import Limits
 from mcp_trio._server.instances import SessionFacts, StoreUnavailableError
 from mcp_trio._testing.store_contracts import ScriptedHandler
 from mcp_trio.errors import RequestError
-from mcp_trio.testing import check_changes, check_events, check_instances, check_states
+from mcp_trio.testing import (
+    check_changes,
+    check_events,
+    check_instances,
+    check_limit_store,
+    check_states,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
@@ -59,6 +65,16 @@ async def test_the_contract_of_states_holds(stores_of):
     stores = stores_of()
     async with stores.opened(Limits()):
         await check_states(stores.states)
+
+
+async def test_the_contract_of_limits_holds(stores_of):
+    stores = stores_of()
+
+    async def make():
+        return stores.limits
+
+    async with stores.opened(Limits()):
+        assert await check_limit_store(make)
 
 
 async def test_states_need_open_stores(stores_of):

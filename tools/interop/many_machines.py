@@ -1,0 +1,351 @@
+"""Many clients of three instances that are killed, stopped and cut off from Redis.
+
+    python tools/interop/many_machines.py --seconds 600 --clients 200
+
+A Redis and three instances of many_server.py run on this machine, behind a TCP balancer that
+sends each connection to another instance. The clients are ours, and those of the official SDKs for
+Python and TypeScript. Every 20 seconds one instance is killed (SIGKILL) or stopped (SIGTERM), in
+turn, and started again; once Redis is paused for 5 seconds, and once it is restarted. The summary
+counts the calls by their outcome, the calls that were executed more than once, the messages that
+are missing of answered calls, and the latencies. The exit status is 1 if a call was executed more
+than once, if an answered call was not executed, or if a message of an answered call is missing.
+"""
+
+import argparse
+import collections
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+from peers import PYTHON_1, TYPESCRIPT  # installed by install.py
+
+from mcp_trio import Client
+from mcp_trio._client.client import notifications_handled
+from mcp_trio.errors import MCPError, OutcomeUnknown
+from mcp_trio.types import LoggingMessageParams
+
+HERE: Final = Path(__file__).resolve().parent
+INSTANCES: Final = 3
+LEGACY: Final = ["2025-11-25"]
+REPORTS: Final = 10  # each so many-th call sends messages
+MESSAGES: Final = 3
+PAUSE_SECONDS: Final = 5.0
+CALL_SECONDS: Final = 30.0
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+@attrs.define
+class Call:
+    """A call of a client, as it has ended."""
+
+    key: str
+    outcome: str
+    milliseconds: float
+    messages: int
+
+
+@attrs.define(eq=False)
+class Redis:
+    """The process of Redis; it keeps its data over a restart (appendonly)."""
+
+    folder: str
+    port: int = attrs.field(factory=free_port)
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Start Redis."""
+        program = shutil.which("redis-server")
+        if program is None:
+            raise SystemExit("redis-server is not installed: apt-get install redis-server")
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder]
+        options += ["--save", "", "--appendonly", "yes"]
+        self.process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to Redis."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """Stop Redis, and wait for its end."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+
+
+@attrs.define(eq=False)
+class Instance:
+    """The process of one instance, which is started again at the same port."""
+
+    redis: Redis
+    executions: Path
+    balancer_port: int
+    lease_seconds: float
+    log: int = subprocess.DEVNULL
+    port: int = attrs.field(factory=free_port)
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Start the instance."""
+        command = [sys.executable, str(HERE / "many_instance.py"), str(self.port)]
+        command += [f"redis://127.0.0.1:{self.redis.port}/0", str(self.lease_seconds)]
+        command += [f"127.0.0.1:{self.balancer_port}"]
+        environment = {**os.environ, "EXECUTIONS": str(self.executions)}
+        self.process = subprocess.Popen(command, env=environment, stderr=self.log)
+
+    async def ready(self) -> None:
+        """Wait until the instance accepts connections."""
+        while True:
+            with contextlib.suppress(OSError):
+                await (await trio.open_tcp_stream("127.0.0.1", self.port)).aclose()
+                return
+            await trio.sleep(0.1)
+
+    async def end(self, number: int) -> None:
+        """Send a signal to the instance, and wait for its end."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        await trio.to_thread.run_sync(self.process.wait)
+
+
+@attrs.define(eq=False)
+class Balancer:
+    """A TCP balancer: each connection goes to the next instance that accepts it."""
+
+    instances: Sequence[Instance] = ()
+    port: int = attrs.field(factory=free_port)
+    _turn: "itertools.count[int]" = attrs.field(factory=itertools.count, init=False)
+
+    async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry connections until cancelled."""
+        await trio.serve_tcp(self._carry, self.port, host="127.0.0.1", task_status=task_status)
+
+    async def _carry(self, client: trio.SocketStream) -> None:
+        for _ in self.instances:
+            instance = self.instances[next(self._turn) % len(self.instances)]
+            try:
+                server = await trio.open_tcp_stream("127.0.0.1", instance.port)
+            except OSError:
+                continue
+            async with server, trio.open_nursery() as nursery:
+                nursery.start_soon(_copy, client, server)
+                await _copy(server, client)
+                nursery.cancel_scope.cancel()
+            break
+        await trio.aclose_forcefully(client)
+
+
+async def _copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async for data in source:
+            await target.send_all(data)
+        await target.send_eof()
+
+
+def _take(received: list[str], params: LoggingMessageParams) -> None:
+    received.append(str(params.data))
+
+
+async def call_until(url: str, name: str, end: float, calls: list[Call]) -> None:
+    """Call the tools by our client until the time `end`; begin a new session after an error."""
+    numbers = itertools.count(1)
+    while time.time() < end:
+        received: list[str] = []
+        try:
+            async with Client(
+                url,
+                protocol_versions=LEGACY,
+                log_level="info",
+                log=partial(_take, received),
+            ) as client:
+                while time.time() < end:
+                    number = next(numbers)
+                    key = f"{name}-{number}"
+                    tool = "add" if number % REPORTS else "report"
+                    began, outcome = time.perf_counter(), "error"
+                    try:
+                        with trio.fail_after(CALL_SECONDS):
+                            await client.call_tool(tool, {"key": key})
+                        outcome = "answered"
+                    except (OutcomeUnknown, trio.TooSlowError):
+                        outcome = "unknown"
+                    except MCPError as error:
+                        outcome = "unknown" if "outcome is unknown" in str(error) else "error"
+                        print("#", name, error, file=sys.stderr)
+                    milliseconds = (time.perf_counter() - began) * 1000
+                    await notifications_handled(client)
+                    notes = sum(each.startswith(f"{key} ") for each in received)
+                    received.clear()
+                    calls.append(Call(key, outcome, milliseconds, notes))
+                    await trio.sleep(0.2)
+        except MCPError as error:
+            print("#", name, repr(error), file=sys.stderr)
+            await trio.sleep(0.5)
+
+
+async def call_by_sdk(command: Sequence[str], calls: list[Call]) -> None:
+    """Run a program that calls the tools by an official SDK, and read its lines."""
+    done = await trio.run_process(command, capture_stdout=True, stderr=None, check=False)
+    for line in done.stdout.decode().splitlines():
+        key, outcome, milliseconds, messages = line.split()
+        calls.append(Call(key, outcome, float(milliseconds), int(messages)))
+
+
+async def disturb(
+    instances: Sequence[Instance], redis: Redis, seconds: float, every: float
+) -> None:
+    """Kill and stop instances in turn; pause Redis after a third of the time, and restart it."""
+    began, turn = trio.current_time(), itertools.count()
+    redis_events = [(seconds / 3, "pause"), (2 * seconds / 3, "restart")]
+    while True:
+        await trio.sleep(every)
+        elapsed = trio.current_time() - began
+        if elapsed > seconds - every / 2:
+            return
+        number = next(turn)
+        instance, how = instances[number % len(instances)], (signal.SIGKILL, signal.SIGTERM)
+        print(f"{elapsed:5.0f} s: {how[number % 2].name} to an instance", file=sys.stderr)
+        await instance.end(how[number % 2])
+        instance.start()
+        await instance.ready()
+        if redis_events and elapsed > redis_events[0][0]:
+            _, event = redis_events.pop(0)
+            print(f"{elapsed:5.0f} s: {event} of Redis", file=sys.stderr)
+            if event == "pause":
+                redis.signal(signal.SIGSTOP)
+                await trio.sleep(PAUSE_SECONDS)
+                redis.signal(signal.SIGCONT)
+            else:
+                await trio.to_thread.run_sync(redis.stop)
+                redis.start()
+
+
+def named(kind: str, count: int) -> str:
+    """Return the names of clients of one kind, for a command line."""
+    return ",".join(f"{kind}{number}" for number in range(count))
+
+
+def callers(count: int, seconds: float, url: str, sdks: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the commands of the official SDKs."""
+    if "python" in sdks:
+        names = named("python", count)
+        yield [PYTHON_1.python, str(HERE / "python_many_caller.py"), url, names, str(seconds)]
+    if "typescript" in sdks:
+        names = named("typescript", count)
+        yield [*TYPESCRIPT.start("many_caller.mjs"), url, names, str(seconds)]
+
+
+def summarize(calls: Sequence[Call], executions: Path) -> int:
+    """Print the summary; return the exit status."""
+    executed = collections.Counter(executions.read_text().split())
+    failures = 0
+    print(
+        f"{'clients':12} {'calls':>6} {'answered':>8} {'unknown':>7} {'errors':>6}"
+        f" {'twice':>5} {'lost':>5} {'p50 ms':>7} {'p99 ms':>7} {'max ms':>7}"
+    )
+    by_kind: dict[str, list[Call]] = collections.defaultdict(list)
+    for call in calls:
+        by_kind[re.split(r"\d", call.key)[0]].append(call)
+    for kind, its in sorted(by_kind.items()):
+        outcomes = collections.Counter(call.outcome for call in its)
+        answered = [call for call in its if call.outcome == "answered"]
+        twice = sum(executed[call.key] > 1 for call in its)
+        never = sum(not executed[call.key] for call in answered)
+        reports = [each for each in answered if int(each.key.rpartition("-")[2]) % REPORTS == 0]
+        lost = sum(MESSAGES - call.messages for call in reports)
+        plain = sorted(call.milliseconds for call in answered if call not in reports) or [0.0]
+        percent = statistics.quantiles(plain, n=100) if len(plain) > 1 else plain * 99
+        print(
+            f"{kind:12} {len(its):6} {len(answered):8} {outcomes['unknown']:7}"
+            f" {outcomes['error']:6} {twice:5} {lost:5} {percent[49]:7.1f} {percent[98]:7.1f}"
+            f" {plain[-1]:7.1f}"
+        )
+        failures += twice + never + max(0, lost)
+    return 1 if failures else 0
+
+
+@asynccontextmanager
+async def served(
+    redis: Redis, executions: Path, lease_seconds: float, log: int
+) -> AsyncIterator[Any]:
+    """Run Redis, the instances and the balancer within the block."""
+    balancer = Balancer()
+    instances = [
+        Instance(redis, executions, balancer.port, lease_seconds, log) for _ in range(INSTANCES)
+    ]
+    redis.start()
+    try:
+        for instance in instances:
+            instance.start()
+        for instance in instances:
+            await instance.ready()
+        balancer.instances = instances
+        async with trio.open_nursery() as nursery:
+            await nursery.start(balancer.run)
+            yield f"http://127.0.0.1:{balancer.port}/mcp", instances
+            nursery.cancel_scope.cancel()
+    finally:
+        for instance in instances:
+            if instance.process is not None:
+                instance.process.kill()
+                instance.process.wait()
+        redis.signal(signal.SIGCONT)
+        redis.stop()
+
+
+async def main(options: argparse.Namespace) -> int:
+    """Run everything, and print the summary."""
+    calls: list[Call] = []
+    with tempfile.TemporaryDirectory() as folder:
+        executions = Path(folder) / "executions"
+        executions.touch()
+        log = 2 if options.verbose else subprocess.DEVNULL
+        lease_seconds = options.lease_seconds
+        async with served(Redis(folder), executions, lease_seconds, log) as (url, instances):
+            redis = instances[0].redis
+            sdks = [each for each in options.sdks.split(",") if each]
+            of_each = options.clients // (2 * len(sdks)) if sdks else 0
+            ours = options.clients - of_each * len(sdks)
+            end = time.time() + options.seconds
+            async with trio.open_nursery() as nursery:
+                for number in range(ours):
+                    nursery.start_soon(call_until, url, f"ours{number}", end, calls)
+                if sdks:
+                    for command in callers(of_each, options.seconds, url, sdks):
+                        nursery.start_soon(call_by_sdk, command, calls)
+                nursery.start_soon(disturb, instances, redis, options.seconds, options.every)
+        return summarize(calls, executions)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between two ends")
+    parser.add_argument("--lease-seconds", type=float, default=6.0)
+    parser.add_argument("--verbose", action="store_true", help="print the logs of instances")
+    parser.add_argument("--sdks", default="python,typescript")
+    raise SystemExit(trio.run(main, parser.parse_args()))

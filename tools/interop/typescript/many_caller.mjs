@@ -1,0 +1,51 @@
+// Call the server of tools/interop/many_machines.py by the official TypeScript SDK:
+// `node many_caller.mjs URL NAMES SECONDS`. Prints one line for each call: the key, the outcome, the
+// milliseconds and the messages received.
+
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { LoggingMessageNotificationSchema } from "@modelcontextprotocol/sdk/types.js";
+
+const [url, names, seconds] = process.argv.slice(2);
+const end = Date.now() + 1000 * Number(seconds);
+
+async function callUntilEnd(name) {
+  let number = 0;
+  while (Date.now() < end) {
+    const received = [];
+    const client = new Client({ name: "many", version: "1" }, { capabilities: {} });
+    client.setNotificationHandler(LoggingMessageNotificationSchema, ({ params }) => {
+      received.push(String(params.data));
+    });
+    client.onerror = () => {};
+    try {
+      await client.connect(new StreamableHTTPClientTransport(new URL(url)));
+      while (Date.now() < end) {
+        number += 1;
+        const tool = number % 10 === 0 ? "report" : "add";
+        const key = `${name}-${number}`;
+        const began = performance.now();
+        let outcome = "unknown";
+        try {
+          const call = { name: tool, arguments: { key } };
+          const result = await client.callTool(call, undefined, { timeout: 30000 });
+          outcome = result.isError ? "error" : "answered";
+        } finally {
+          const notes = received.filter((each) => each.startsWith(`${key} `)).length;
+          console.log(key, outcome, (performance.now() - began).toFixed(1), notes);
+        }
+        await sleep(200);
+      }
+    } catch (error) {
+      console.error("#", name, String(error));
+      await sleep(500);
+    } finally {
+      await client.close().catch(() => {});
+    }
+  }
+}
+
+await Promise.all(names.split(",").map(callUntilEnd));
+process.exit(0);
