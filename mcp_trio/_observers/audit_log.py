@@ -94,7 +94,7 @@ class AuditLog:
 
     A line has the principal, the method, the name of the tool or prompt or the URI of the resource,
     the arguments with secrets replaced, the decision ("allowed", "denied" by an access rule, or
-    "rejected" by the protocol or by a user), the outcome, and the record of a recorded session.
+    "rejected" by the protocol, a limit or a user), the outcome, and the record of a recorded session.
     Questions to the client, such as sampling, have lines too. A line is written when the request
     has ended, before its response is sent.
 
@@ -258,7 +258,8 @@ class AuditLog:
         return partial(self._log, operation)
 
     def _log(self, operation: Operation, outcome: Outcome) -> None:
-        decision = "rejected" if outcome.error == "protocol" else "allowed"
+        is_rejected = outcome.error in ("protocol", "limited")
+        decision = "rejected" if is_rejected else "allowed"
         members: dict[str, Any] = {
             "event": "asked the peer" if operation.kind == "call" else "request",
             **facts_of(operation),

@@ -90,8 +90,8 @@ class Metrics:
                 labels = [self._label(operation.name), "error" if outcome.error else ""]
                 self._effects.labels(*labels).observe(outcome.seconds)
                 return
-            # Unknown methods and tools are errors of the protocol, and have no series of their own.
-            is_rejected = outcome.error == "protocol"
+            # Unknown methods and tools, which clients make up, have no series of their own.
+            is_rejected = outcome.error in ("protocol", "limited")
             has_name = operation.name in ("tools/call", "prompts/get") and not is_rejected
             method = operation.name
             if method not in METHODS:

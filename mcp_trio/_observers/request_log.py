@@ -221,7 +221,7 @@ class _LogFile(RotatingFileHandler):
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # type: ignore[override] # noqa: ARG002, N802
         """Return whether the file is full."""
-        return self.stream.tell() >= self.maxBytes
+        return self.stream is not None and self.stream.tell() >= self.maxBytes
 
 
 def _json(value: object) -> str:

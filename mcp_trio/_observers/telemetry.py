@@ -229,7 +229,7 @@ class Telemetry:
         every = attributes | ended
         measured = {key: value for key, value in every.items() if key in _MEASURED}
         # A client chooses the names of unknown tools, which must not become series of a metric.
-        if outcome.error == "protocol":
+        if outcome.error in ("protocol", "limited"):
             for key in _TARGETS.values():
                 measured.pop(key, None)
         self._durations[name].record(outcome.seconds, measured)

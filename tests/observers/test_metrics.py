@@ -2,13 +2,13 @@
 
 from functools import partial
 
-import attrs
 import httpx2
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcp_trio import Client, Context, RequestError, Server
+from mcp_trio._server.http_sessions import MemoryChanges
 from mcp_trio.http import HttpStores
 from mcp_trio.observers import Metrics
 from mcp_trio.recording import RecordPolicy
@@ -117,34 +117,27 @@ async def test_a_server_is_ready_until_it_stops(autojump_clock):
         assert (answer.status, answer.json["reasons"]) == (503, ["the server is stopping"])
 
 
-@attrs.define
-class Store:
-    """A store of sessions on another machine."""
+class Store(MemoryChanges):
+    """A store on another machine."""
 
-    seconds: float = 0.0
-    error: Exception | None = None
+    seconds = 0.0
+    error = None
 
     async def check(self):
         await trio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
 
-    def keep(self, session_id, facts): ...
-
-    def forget(self, session_id): ...
-
-    async def find(self, session_id): ...
-
 
 @pytest.mark.parametrize("fault", [{"seconds": 60}, {"error": OSError("away")}])
 async def test_a_server_whose_store_is_away_is_not_ready(fault, autojump_clock):
     store = Store()
-    async with site_of(plain_harbour(), stores=HttpStores(sessions=store)) as site:
+    async with site_of(plain_harbour(), stores=HttpStores(changes=store)) as site:
         assert (await site.ask("GET", path="/ready")).status == 200
         store.seconds, store.error = fault.get("seconds", 0), fault.get("error")
         answer = await site.ask("GET", path="/ready")
         assert answer.status == 503
-        assert answer.json["reasons"] == ["the store of sessions cannot be reached"]
+        assert answer.json["reasons"] == ["the store of changes cannot be reached"]
 
 
 async def test_the_readiness_check_needs_no_authorization(autojump_clock):

@@ -148,7 +148,7 @@ async def test_calls_of_a_client_have_the_outcome_that_the_caller_gets(autojump_
         await client.call_tool("moor", {"ship": "raft"})
         with pytest.raises(RequestError):
             await client.call_tool("scuttle")
-        with pytest.raises(Exception, match="no answer"):
+        with pytest.raises(Exception, match="no response"):
             await client.call_tool("moor", {"ship": "cog"}, total_seconds=0.5)
         with trio.move_on_after(0.5):
             await client.call_tool("moor", {"ship": "cog"})
