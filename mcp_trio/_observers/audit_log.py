@@ -94,9 +94,9 @@ class AuditLog:
 
     A line has the principal, the method, the name of the tool or prompt or the URI of the resource,
     the arguments with secrets replaced, the decision ("allowed", "denied" by an access rule, or
-    "rejected" by the protocol, a limit or a user), the outcome, and the record of a recorded session.
-    Questions to the client, such as sampling, have lines too. A line is written when the request
-    has ended, before its response is sent.
+    "rejected" by the protocol, a limit or a user), the outcome, and the record, if the session is
+    recorded. Questions to the client, such as sampling, have lines too. A line is written when the
+    request has ended, before its response is sent.
 
     The file is open while a server serves or a client is connected, and belongs to one process. If
     a line cannot be written, the request goes on, an error is logged, and the next line has the

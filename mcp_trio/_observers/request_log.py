@@ -219,7 +219,7 @@ class BoundedQueueHandler(QueueHandler):
 class _LogFile(RotatingFileHandler):
     """A file that is rotated at its size; the base class formats each record once more for that."""
 
-    def shouldRollover(self, record: logging.LogRecord) -> bool:  # type: ignore[override] # noqa: ARG002, N802
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802
         """Return whether the file is full."""
         return self.stream is not None and self.stream.tell() >= self.maxBytes
 
