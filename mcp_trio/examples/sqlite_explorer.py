@@ -25,7 +25,6 @@ from urllib.parse import quote
 from msgspec import Meta
 
 from mcp_trio import Context, RequestError, Server, effect
-from mcp_trio.examples.production_logging import configure_logging
 from mcp_trio.examples.sqlite_database import (
     Cell,
     Database,
@@ -35,6 +34,7 @@ from mcp_trio.examples.sqlite_database import (
     open_database,
     quoted,
 )
+from mcp_trio.observers import RequestLog
 from mcp_trio.types import EmbeddedResource
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ async def lifespan(_: Server) -> AsyncGenerator[Database]:
     level = os.environ.get("SQLITE_EXPLORER_LOG_LEVEL", "INFO").upper()
     may_write = os.environ.get("SQLITE_EXPLORER_WRITE") == "1"
     with (
-        configure_logging(Path(log) if log else None, level=level),
+        RequestLog(log, level=level),
         TemporaryDirectory(prefix="sqlite-explorer-") as folder,
         ExitStack() as stack,
     ):

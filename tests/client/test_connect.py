@@ -32,6 +32,7 @@ from mcp_trio import types as t
 from mcp_trio._auth.http_auth import ClientAuth
 from mcp_trio._client.client import ClientOptions
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
+from mcp_trio._session.observing import Observer, Observers
 from mcp_trio.errors import LocalProtocolError, OutcomeUnknown, RecordingError, RemoteProtocolError
 from mcp_trio.limits import RequestLimits
 from mcp_trio.recording import read_recording
@@ -318,6 +319,7 @@ async def test_process_options_for_other_targets_are_rejected(bench, options):
 
 def test_client_options_lists_all_options_of_client():
     modules = {"httpx": httpx, "httpx2": httpx2, "ssl": ssl, "ClientAuth": ClientAuth}
+    modules |= {"Observer": Observer, "Observers": Observers}
     types = typing.get_type_hints(Client, localns=modules)
     fields = {field.name: types[field.name] for field in attrs.fields(Client) if field.init}
     assert fields.pop("target")
