@@ -237,7 +237,7 @@ class McpEndpoint:
         self, pending: PendingRequest, routing_result: SessionMessage, body: bytes
     ) -> Awaitable[object]:
         """Deliver a message to its session; return an awaitable that sends the response."""
-        session = self.runtime.sessions.used(routing_result.session)
+        session = self.runtime.sessions.use(routing_result.session)
         channel, awaited = session.channel, routing_result.awaited
         auth = pending.request.auth
         self.runtime.sessions.note_message(session, routing_result.message, body)
@@ -303,7 +303,7 @@ class McpEndpoint:
                 pending.exchange, stream, self._timer_queue
             )
         finally:
-            if not is_answered:  # Otherwise `used` has noted the time just now.
+            if not is_answered:  # Otherwise `use` has noted the time just now.
                 session.used_at = trio.current_time()
             if not has_stayed:
                 session.channel.mark_disconnected(stream)
@@ -313,7 +313,7 @@ class McpEndpoint:
         self, pending: PendingRequest, routing_result: OpenStream, _body: bytes
     ) -> None:
         """Answer a GET with the session's own stream, or resume a stream that broke off."""
-        session = self.runtime.sessions.used(routing_result.session)
+        session = self.runtime.sessions.use(routing_result.session)
         event_id = routing_result.last_event_id
         if event_id:
             try:
@@ -341,7 +341,7 @@ class McpEndpoint:
 
     async def end(self, pending: PendingRequest, routing_result: EndSession, _body: bytes) -> None:
         """Close the session that the client has ended with DELETE."""
-        session = self.runtime.sessions.used(routing_result.session)
+        session = self.runtime.sessions.use(routing_result.session)
         session.close()
         self.runtime.sessions.forget(session)
         await pending.answer(200)
@@ -589,7 +589,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
                 self.runtime, pending, session_id, body, unknown, self.respond_post
             )
             return
-        session = self.runtime.sessions.used(session_id)
+        session = self.runtime.sessions.use(session_id)
         message = self.runtime.endpoint.decoder.decode(body)
         if isinstance(message, Malformed):
             rejection = Rejection(

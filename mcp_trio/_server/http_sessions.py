@@ -450,7 +450,7 @@ class Sessions:
         unused.close()
         self.forget(unused)
 
-    def used(self, session_id: str) -> HttpSession:
+    def use(self, session_id: str) -> HttpSession:
         """Return the session with a known id, and note that its client has used it now."""
         session = self._open[session_id]
         self._forget_unused(session)
@@ -827,7 +827,7 @@ class Runtime:
         """Close a session that another instance has taken."""
         if session_id in (each.id for each in self.sessions):
             logger.error("another instance has taken a session, as our lease was over")
-            self.sessions.used(session_id).leave()
+            self.sessions.use(session_id).leave()
 
     async def hand_over(self) -> None:
         """Let other instances continue the sessions, each when its requests are answered.

@@ -657,7 +657,7 @@ async def test_a_lost_stateless_session_ends_only_its_own_requests(
 async def test_a_lost_legacy_session_does_not_affect_the_others(open_site, autojump_clock):
     site = await open_site(harbour(limits=LIMITS))
     client, other = await site.open(), await site.open()
-    await site.runtime.sessions.used(client.id).channel.aclose()
+    await site.runtime.sessions.use(client.id).channel.aclose()
     await trio.sleep(0.1)
     assert (await client.ask(call("tide"))).status == 404
     assert text((await other.ask(call("tide"))).json) == "high"

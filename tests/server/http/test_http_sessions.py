@@ -320,7 +320,7 @@ async def test_the_events_kept_for_resumption_are_bounded(opened, autojump_clock
     await trio.sleep(9)
     rejected = await client.ask(method="GET", accept=EVENTS, Last_Event_ID=first.id)
     assert rejected.status == 400
-    streams = client.site.runtime.sessions.used(client.id).channel._numbered
+    streams = client.site.runtime.sessions.use(client.id).channel._numbered
     assert not streams
 
 
