@@ -65,6 +65,7 @@ RATES: Final[Mapping[str, Rate]] = {
     OPENID_CONFIGURATION: Rate(600, 100),
 }
 
+# The kind and the key of the record with the signing keys in the storage.
 _KEYS: Final = ("signing keys", "current")
 
 # A key is published for this time before it signs; servers that verify tokens fetch the published

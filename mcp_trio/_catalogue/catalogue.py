@@ -59,9 +59,9 @@ CREATE TABLE recordings (
     calls INTEGER NOT NULL,
     errors INTEGER NOT NULL,      -- calls that neither succeeded nor were cancelled
     slowest REAL NOT NULL,        -- seconds
-    masked INTEGER NOT NULL,
+    masked INTEGER NOT NULL,      -- secrets that were replaced
     complete INTEGER NOT NULL,
-    loss INTEGER NOT NULL,
+    loss INTEGER NOT NULL,        -- records were lost
     damaged INTEGER NOT NULL
 );
 CREATE INDEX recordings_started ON recordings (started);
@@ -86,7 +86,7 @@ CREATE INDEX calls_seconds ON calls (seconds, recording);
 CREATE TABLE effects (
     recording INTEGER NOT NULL REFERENCES recordings (id) ON DELETE CASCADE,
     name TEXT NOT NULL,
-    number INTEGER NOT NULL
+    number INTEGER NOT NULL       -- how often the effect ran
 );
 CREATE INDEX effects_name ON effects (name, recording);
 CREATE INDEX effects_recording ON effects (recording);
@@ -98,8 +98,8 @@ CREATE INDEX tags_tag ON tags (tag, recording);
 CREATE INDEX tags_recording ON tags (recording);
 CREATE TABLE masked (
     recording INTEGER NOT NULL REFERENCES recordings (id) ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    number INTEGER NOT NULL
+    name TEXT NOT NULL,           -- of the member that held the secrets
+    number INTEGER NOT NULL       -- of replaced secrets
 );
 CREATE INDEX masked_recording ON masked (recording);
 CREATE VIRTUAL TABLE texts USING fts5 (text, recording UNINDEXED);

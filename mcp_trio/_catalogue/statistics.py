@@ -103,16 +103,16 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
     ):
         errors.setdefault(name, {})[kind] = count
     tools: list[ToolStatistics] = []
-    for name, each in durations.items():
+    for name, in_order in durations.items():
         # A percentile is the smallest duration that so many percent of the calls do not exceed.
-        at = {percent: math.ceil(len(each) * percent / 100) - 1 for percent in _PERCENTILES}
+        at = {percent: math.ceil(len(in_order) * percent / 100) - 1 for percent in _PERCENTILES}
         tools.append(
             ToolStatistics(
                 name=name,
-                calls=len(each),
+                calls=len(in_order),
                 errors=errors.get(name, {}),
-                seconds={percent: each[max(index, 0)] for percent, index in at.items()},
-                slowest=each[-1],
+                seconds={percent: in_order[max(index, 0)] for percent, index in at.items()},
+                slowest=in_order[-1],
             )
         )
     tools.sort(key=lambda tool: (-tool.calls, tool.name))

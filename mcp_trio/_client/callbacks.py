@@ -68,7 +68,7 @@ class ReportProgress(Protocol):
     def __call__(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        """Report progress, which has to grow. Await the result, so that a cancellation is noticed.
+        """Report progress, which has to grow. Awaiting the result checks for cancellation.
 
         Nothing is sent if the server has not asked for progress.
         """

@@ -22,7 +22,8 @@ _PREFIX_BYTES_MAX: Final = 4096
 # than its bytes.
 _PIECE_BYTES_MIN: Final = 512
 
-# A byte order mark and a CR do not count, but only the end of a line shows whether it has them.
+# A byte order mark and a CR do not count towards the limit. An incomplete line may be longer by
+# their length, because only its end shows whether it has them.
 _MARGIN_BYTES: Final = len(_BYTE_ORDER_MARK) + len(b"\r")
 
 

@@ -6,10 +6,10 @@ dialect publishes; a schema with any other `$ref` is rejected.
 
 The work is counted, because a few references, `uniqueItems` or a regular expression can require
 more than any computer can do. `schema_keywords.py` reads the schema and has the keywords, each of
-which counts its steps. Limited are the depth of a schema, its number of objects and arrays, the
-steps of reading it, the steps of checking one value, and the depth to which subschemas apply within
-one another. The result depends on the schema and the value alone, never on time, so that a replay
-gets the same.
+which counts its steps. There are limits on the depth of a schema, its number of objects and arrays,
+the steps of reading it, the steps of checking one value, and the depth to which subschemas apply
+within one another. The result depends on the schema and the value alone, never on time, so that a
+replay gets the same.
 
 https://modelcontextprotocol.io/specification/2025-11-25/basic#json-schema-usage
 """

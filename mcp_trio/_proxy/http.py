@@ -4,14 +4,14 @@ Clients and server should not be able to notice the proxy, except for its addres
 
 - Requests of every path and method are forwarded with their headers and body. `Host` becomes the
   server's, and hop-by-hop headers are not forwarded. `Accept-Encoding` becomes `identity`, since
-  the proxy could not read compressed answers.
+  the proxy could not read compressed responses.
 - Statuses and bodies are forwarded unchanged. Each piece of a stream is forwarded when it arrives,
   after the records of the events that it completes. Other bodies are buffered until they are
   complete, or `limits.messages.bytes_max` long.
 - When a client disconnects, its request to the server is cancelled. When a response breaks off, the
-  client's answer breaks off. A server that does not answer becomes a 502 that says so.
+  response to the client breaks off. If the server does not respond, the client gets a 502.
 - Only messages are recorded: no headers except the ids of sessions and events, no credentials, and
-  no bodies that are not MCP. An exchange that is not a message with a plain answer leaves a mark
+  no bodies that are not MCP. An exchange that is not a message with a plain response leaves a mark
   `http` without content: a status, a media type, an error.
 
 Each session has a recording of its own, from its `initialize` on, found by the session id that the
@@ -112,7 +112,7 @@ def request_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
 
 
 def response_headers(response: httpx2.Response) -> Headers:
-    """Return the headers of a server's answer to forward.
+    """Return the headers of a server's response to forward.
 
     Raises:
         ValueError: A header is not valid in HTTP.
@@ -578,7 +578,7 @@ class ListenOptions:
         path: The path of its endpoint; None is that of the server, if the server is at a URL.
         hosts: Values of `Host` that are accepted besides the address that it is bound to.
         origins: Values of `Origin` that are accepted besides its own.
-        allows_cors: Whether answers allow browsers to read them; if the server is at an HTTP URL,
+        allows_cors: Whether responses allow browsers to read them; if the server is at an HTTP URL,
             the server decides instead.
         token: The bearer token that clients have to send; None accepts all.
     """

@@ -66,7 +66,8 @@ class _Debugger(pdb.Pdb):
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
         """Stop at an exception in the user's code.
 
-        While a coroutine waits, pdb would stop where any other one ends, with `StopIteration`.
+        While a coroutine waits, other coroutines end, each by `StopIteration`. pdb would stop at
+        each of them.
         """
         if owner_of(frame.f_code.co_filename) == "user":
             super().user_exception(frame, exc_info)

@@ -102,6 +102,7 @@ _DECISIONS_MAX: Final = 2_000
 _UNRECORDED_RANK: Final = 1e12
 """The rank of an option that the recording does not have, which is after all others."""
 
+# A rank and an option, below those of every event.
 _FIRST: Final = (-1.0, "")
 
 TIME_PASSES: Final = "time passes"

@@ -69,7 +69,7 @@ class _Gone(_Message, frozen=True):
 
 
 class _Read(_Message, frozen=True):
-    """The client has been sent so many bytes of the response."""
+    """The instance has sent so many more bytes to the client; the owner may send as many again."""
 
     size: int
 

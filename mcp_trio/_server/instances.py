@@ -68,7 +68,7 @@ class InstanceHandler(Protocol):
         ...
 
     def peers(self) -> Collection[str]:
-        """Return the names of the instances whose loss is reported to `lose`."""
+        """Return the names of the instances that this one waits for; `lose` reports their end."""
         ...
 
 

@@ -14,7 +14,7 @@ handle the retry. There are two kinds of such handlers:
 A replay cannot compute keys, random numbers, the time of day and the contents of the store again.
 Therefore each use of them is an effect.
 
-https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
+https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 """
 
 import functools

@@ -83,8 +83,8 @@ class ThreadBridge:
     ) -> Result:
         """Return the result of an async function that runs in the event loop.
 
-        Called in the thread, which it blocks. With `outlives_request` it is a wait of a replay that
-        stands for work of the thread itself, so `abandon` does not wait for it.
+        Called in the thread, which it blocks. `outlives_request` is True for the wait that takes
+        the place of an effect in a replay; `abandon` does not wait for it, nor for an effect.
 
         Raises:
             RequestAbandoned: The request is over, or was cancelled meanwhile.

@@ -231,6 +231,7 @@ class Dispatcher:
     def finish(self, handling: Handling, response: bytes | None) -> None:
         """Finish a handler: send its response, and give its place to a request that waits."""
         rounds = None if handling.rounds is None else self._rounds_of(handling)
+        # Between two rounds a suspended handler has neither a request nor a place.
         has_place = rounds is None or rounds.is_open
         is_answered = has_place and self._finish_handling(handling, response)
         if rounds is not None:
