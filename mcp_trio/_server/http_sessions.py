@@ -839,11 +839,10 @@ class Runtime:
         if forwarder is None or self.is_closing:
             return
         try:
-            await forwarder.instance.leave()
-            if not await forwarder.instance.others():
-                logger.info("no other instance runs: the sessions wait for the next one")
-        except StoreUnavailableError as error:
-            logger.warning("the sessions cannot be handed over: %s", error)
+            with trio.fail_after(self.server.limits.shutdown.close_seconds):
+                await forwarder.instance.leave()
+        except (StoreUnavailableError, trio.TooSlowError) as error:
+            logger.warning("the sessions cannot be handed over: %s", error or "no answer")
             return
         forwarder.is_leaving = True
         self.leaving.set()

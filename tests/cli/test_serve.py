@@ -252,6 +252,14 @@ CONTRADICTIONS = {
         ["plain.py", "--transport", "tcp", "--certfile", "plain.py"],
         "--certfile cannot be used with tcp",
     ),
+    "a Redis for websocket": (
+        ["plain.py", "--transport", "websocket", "--redis", "redis://127.0.0.1"],
+        "--redis cannot be used with websocket",
+    ),
+    "a Redis that is none": (
+        ["plain.py", *OVER_HTTP, "--redis", "http://127.0.0.1"],
+        "redis://",
+    ),
     "a socket of a long name": (
         ["plain.py", "--transport", "unix", "--socket", "x" * 200],
         "path too long",

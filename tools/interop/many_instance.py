@@ -1,4 +1,7 @@
-"""One instance of many_server.py: `many_instance.py PORT REDIS_URL LEASE_SECONDS ALLOWED_HOST`."""
+"""One instance of many_server.py: `many_instance.py PORT REDIS_URL LEASE_SECONDS HOST`.
+
+A further argument `memory` leaves Redis out.
+"""
 
 import sys
 
@@ -6,6 +9,6 @@ from many_server import server
 
 from mcp_trio.redis import RedisStores
 
-port, url, lease_seconds, host = sys.argv[1:5]
+port, url, lease_seconds, host, *memory = sys.argv[1:]
 stores = RedisStores(url, prefix="many", lease_seconds=float(lease_seconds))
-server.run("http", port=int(port), stores=stores, hosts=[host])
+server.run("http", port=int(port), stores=None if memory else stores, hosts=[host])

@@ -108,11 +108,11 @@ class Instance:
     port: int = attrs.field(factory=free_port)
     process: "subprocess.Popen[bytes] | None" = None
 
-    def start(self) -> None:
-        """Start the instance."""
+    def start(self, *options: str) -> None:
+        """Start the instance, with further arguments of many_instance.py."""
         command = [sys.executable, str(HERE / "many_instance.py"), str(self.port)]
         command += [f"redis://127.0.0.1:{self.redis.port}/0", str(self.lease_seconds)]
-        command += [f"127.0.0.1:{self.balancer_port}"]
+        command += [f"127.0.0.1:{self.balancer_port}", *options]
         environment = {**os.environ, "EXECUTIONS": str(self.executions)}
         self.process = subprocess.Popen(command, env=environment, stderr=self.log)
 

@@ -14,6 +14,12 @@ executions = os.open(os.environ["EXECUTIONS"], os.O_WRONLY | os.O_APPEND | os.O_
 
 
 @server.tool
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text
+
+
+@server.tool
 async def add(key: str) -> str:
     """Note that the call with this key was executed."""
     os.write(executions, f"{key}\n".encode())

@@ -439,6 +439,15 @@ async def test_the_last_instance_keeps_sessions_for_the_next_one(open_site, stor
     assert text((await ask(here, client, call("tide"))).json) == "high"
 
 
+async def test_an_instance_stops_without_the_store(open_sites, monkeypatch, autojump_clock):
+    _, there = await open_sites()
+    client = await there.open()
+    instance = type(there.runtime.forwarder.instance)
+    monkeypatch.setattr(instance, "leave", lambda _: trio.sleep_forever())
+    await stop(there)
+    assert (await client.ask(call("tide"))).status == 503
+
+
 async def test_a_stopped_instance_ends_the_streams_that_it_forwards(open_sites, autojump_clock):
     here, there = await open_sites()
     client = await there.open()

@@ -1,0 +1,97 @@
+"""CPU time per call: with memory stores, and with Redis where each call reaches its owner or not.
+
+    python tools/interop/many_costs.py --calls 5000
+
+One client of a session with a handshake calls a tool that only returns. With "any instance", every
+second call goes to the instance that does not own the session. The CPU time is that of the
+instances, and of Redis.
+"""
+
+import argparse
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import trio
+from many_machines import Instance, Redis
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+INITIALIZE: Final = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "costs", "version": "1"},
+    },
+}
+
+
+def cpu_seconds(process: "subprocess.Popen[bytes] | None") -> float:
+    """Return the CPU time that a process has used so far."""
+    if process is None:
+        return 0.0
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+async def measure(instances: list[Instance], redis: Redis, calls: int) -> tuple[float, float]:
+    """Return the CPU microseconds per call of all instances, and of Redis."""
+    headers = {"Accept": "application/json, text/event-stream"}
+    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+        urls = [f"http://127.0.0.1:{each.port}/mcp" for each in instances]
+        opened = await http.post(urls[0], json=INITIALIZE)
+        http.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        await http.post(urls[0], json=initialized)
+
+        async def call(number: int) -> None:
+            params = {"name": "echo", "arguments": {"text": "a"}}
+            message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+            response = await http.post(urls[number % len(urls)], json=message)
+            assert response.json()["result"]["content"][0]["text"] == "a"
+
+        for number in range(200):
+            await call(number)
+        before = [cpu_seconds(each.process) for each in instances], cpu_seconds(redis.process)
+        for number in range(calls):
+            await call(number)
+        used = sum(cpu_seconds(each.process) for each in instances) - sum(before[0])
+        of_redis = cpu_seconds(redis.process) - before[1]
+    return 1e6 * used / calls, 1e6 * of_redis / calls
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Measure each case, and print a table."""
+    print(f"{'case':36} {'instances, us':>14} {'Redis, us':>10}")
+    with tempfile.TemporaryDirectory() as folder:
+        for case, count, has_redis in (
+            ("memory stores", 1, False),
+            ("Redis, calls reach the owner", 1, True),
+            ("Redis, calls reach any instance", 2, True),
+        ):
+            redis = Redis(folder)
+            instances = [Instance(redis, Path(folder) / "executions", 0, 9.0) for _ in range(count)]
+            try:
+                redis.start()
+                for each in instances:
+                    each.start(*([] if has_redis else ["memory"]))
+                    await each.ready()
+                used, of_redis = await measure(instances, redis, options.calls)
+            finally:
+                for each in instances:
+                    if each.process is not None:
+                        each.process.kill()
+                        each.process.wait()
+                redis.stop()
+            print(f"{case:36} {used:14.0f} {of_redis:10.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calls", type=int, default=5000)
+    trio.run(main, parser.parse_args())
