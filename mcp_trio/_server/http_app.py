@@ -1033,8 +1033,12 @@ class MountedApp:
         return await task.wait_ready()
 
     async def aclose(self) -> None:
-        """Close all sessions, in bounded time; a later request starts a new runtime."""
+        """Hand sessions over to other instances, and close the rest, in bounded time.
+
+        A later request starts a new runtime.
+        """
         task, self._task = self._task, None
         if task is not None:
+            await task.app.runtime.hand_over()
             task.app.runtime.close()
             await task.app.runtime.ended.wait()

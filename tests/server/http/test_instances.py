@@ -9,6 +9,7 @@ from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._server.http_sessions import HttpStores
 from mcp_trio.http import MemoryInstances, StoreUnavailableError
 from mcp_trio.limits import HttpLimits, ShutdownLimits
+from mcp_trio.recording import replay
 from tests.server.http.conftest import call, harbour, hello, notes, notification, request, text
 
 BROKEN_OFF = 502
@@ -361,6 +362,26 @@ async def test_a_full_instance_rejects_the_session_of_a_lost_owner_until_it_has_
     assert "sessions_max" in answer.json["error"]["message"]
     await here.ask("DELETE", Mcp_Session_Id=own.id)
     assert text((await ask(here, client, call("tide", id=2))).json) == "high"
+
+
+async def test_the_recording_of_a_session_that_goes_on_elsewhere_replays(
+    open_site, stores, tmp_path, autojump_clock
+):
+    here, there = [await open_site(harbour(), stores=stores, record=tmp_path) for _ in range(2)]
+    client = await there.open()
+    await client.ask(request("logging/setLevel", {"level": "error"}, 1))
+    lose(stores, there)
+    asked = here.begin("POST", call("log", id=2), Mcp_Session_Id=client.id)
+    assert text((await asked.rest())[-1]) == "logged"
+    for site in (here, there):
+        site.runtime.close()
+        await site.runtime.ended.wait()
+    reports = [
+        await trio.to_thread.run_sync(replay, path, harbour())
+        for path in tmp_path.iterdir()
+        if b'"tools/call"' in path.read_bytes()
+    ]
+    assert [report.requests for report in reports] == [2]  # the level and the call
 
 
 # Handing over.
