@@ -16,7 +16,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -41,6 +41,7 @@ _ROUNDS_TO_LOSE: Final = 2
 _INBOX_LEASES: Final = 20  # An inbox is deleted so many leases after its last renewal.
 _MILLISECONDS: Final = 1000
 _LEAVE_SECONDS: Final = 1.0
+_TAKE_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.01
 _EXPIRIES: Final = 4  # within the time after which a session is forgotten
 _RUNS, _LEAVES = b"runs", b"leaves"
@@ -125,16 +126,18 @@ class RedisInstances:
         async with trio.open_nursery() as nursery:
             self.connection.when_back(instance.mark_stale)
             nursery.start_soon(instance.renew_lease)
-            reading = trio.CancelScope()
+            reading, has_stopped = trio.CancelScope(), trio.Event()
 
             async def take_messages() -> None:
                 with reading:
                     await instance.take_messages()
+                has_stopped.set()
 
             nursery.start_soon(take_messages)
             await self.connection.settle()
             yield instance
             reading.cancel()  # Later messages stay unread, for another instance to act upon.
+            await has_stopped.wait()
             with trio.move_on_after(_LEAVE_SECONDS):
                 while handler.peers():  # noqa: ASYNC110  Requests that were taken are answered.
                     await trio.sleep(_POLL_SECONDS)
@@ -338,19 +341,21 @@ class RedisInstance:
         key = self._connection.key("inbox", self.name)
         while True:
             entries = await self._connection.next_entries(key, "0-0")
-            ids = [entry_id for entry_id, _ in entries]
-            await self._delete(key, ids)
+            while not await self._take_once(key, entries):
+                await trio.lowlevel.checkpoint()
+
+    async def _take_once(self, key: str, entries: Sequence[tuple[str, bytes]]) -> bool:
+        """Delete messages and act on them; return False if Redis is away.
+
+        If this is cancelled in between, the sender would take the messages for executed.
+        """
+        ids = [entry_id for entry_id, _ in entries]
+        with trio.move_on_after(_TAKE_SECONDS, shield=True), suppress(StoreUnavailableError):
+            await self._connection.call(lambda redis: redis.xdel(key, ids))
             for _, data in entries:
                 self._take(_decode_entry(data))
-
-    async def _delete(self, key: str, ids: Sequence[str]) -> None:
-        """Delete messages, before they are acted on; keep trying while Redis is away."""
-        while True:
-            try:
-                await self._connection.call(lambda redis: redis.xdel(key, ids))
-            except StoreUnavailableError:
-                continue
-            return
+            return True
+        return False
 
     def _take(self, entry: _Entry) -> None:
         link = self._links.setdefault(entry.sender, _Link())

@@ -443,6 +443,8 @@ class Forwarder:
             await taking.wait()
         known = self._owners.get(session_id)
         if known is None:
+            if self.is_leaving:  # This instance may just have handed the session over.
+                await self.instance.settle()
             stored = await self.instance.find(session_id)
             if stored is None or stored.facts.principal != principal:
                 return _ENDED

@@ -842,7 +842,7 @@ class Runtime:
             with trio.fail_after(self.server.limits.shutdown.close_seconds):
                 await forwarder.instance.leave()
         except (StoreUnavailableError, trio.TooSlowError) as error:
-            logger.warning("the sessions cannot be handed over: %s", error or "no answer")
+            logger.warning("the sessions cannot be handed over: %s", str(error) or "no answer")
             return
         forwarder.is_leaving = True
         self.leaving.set()
