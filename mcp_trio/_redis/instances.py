@@ -136,6 +136,9 @@ class RedisInstances:
             nursery.start_soon(take_messages)
             await self.connection.settle()
             yield instance
+            with trio.move_on_after(_LEAVE_SECONDS):
+                while handler.peers():  # noqa: ASYNC110  Forwarded requests are answered.
+                    await trio.sleep(_POLL_SECONDS)
             reading.cancel()  # Later messages stay unread, for another instance to act upon.
             await has_stopped.wait()
             with trio.move_on_after(_LEAVE_SECONDS):

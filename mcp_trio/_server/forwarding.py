@@ -562,6 +562,11 @@ class Forwarder:
                 is_unread = forwarded in await self.instance.unread(sent.owner)
                 return Outcome.NOT_TAKEN if is_unread else Outcome.LOST
 
+    @property
+    def is_forwarding(self) -> bool:
+        """Return whether a request that this instance has forwarded, other than a GET, is open."""
+        return any(not request.is_stream for request in self._sent.values())
+
     def end_streams(self) -> None:
         """End the streams of other instances, so that their clients reconnect elsewhere."""
         for number, request in self._sent.items():

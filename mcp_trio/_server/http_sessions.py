@@ -848,10 +848,11 @@ class Runtime:
         self.leaving.set()
         forwarder.end_streams()
         with trio.move_on_after(self.server.limits.shutdown.hand_over_seconds):
-            while self._hand_over_sessions(_is_answered):  # noqa: ASYNC110  many events end it
-                await trio.sleep(_HAND_OVER_SECONDS)
+            self._hand_over_sessions(_is_answered)
             # Clients with an idle connection send their next request, which closes the connection.
             await trio.sleep(_CLOSE_CONNECTIONS_SECONDS)
+            while self._hand_over_sessions(_is_answered) or forwarder.is_forwarding:  # noqa: ASYNC110
+                await trio.sleep(_HAND_OVER_SECONDS)
         self._hand_over_sessions(lambda _session: True)
         await forwarder.instance.settle()
 

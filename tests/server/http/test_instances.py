@@ -469,6 +469,15 @@ async def test_an_instance_stops_without_the_store(open_sites, monkeypatch, auto
     assert (await client.ask(call("tide"))).status == 503
 
 
+async def test_a_stopped_instance_relays_the_answers_of_others_first(open_sites, autojump_clock):
+    here, there = await open_sites()
+    client = await there.open()
+    asked = here.begin("POST", call("wait", {"seconds": 3}), Mcp_Session_Id=client.id)
+    await trio.sleep(0.1)
+    await stop(here)
+    assert text((await asked.rest())[-1]) == "waited"
+
+
 async def test_a_stopped_instance_ends_the_streams_that_it_forwards(open_sites, autojump_clock):
     here, there = await open_sites()
     client = await there.open()
