@@ -215,20 +215,29 @@ async def call_by_sdk(command: Sequence[str], calls: list[Call]) -> None:
 
 
 async def disturb(
-    instances: Sequence[Instance], redis: Redis, seconds: float, every: float
+    instances: Sequence[Instance],
+    redis: Redis,
+    seconds: float,
+    every: float,
+    *,
+    is_gentle: bool,
 ) -> None:
-    """Kill and stop instances in turn; pause Redis after a third of the time, and restart it."""
+    """End instances in turn; pause Redis after a third of the time, and restart it.
+
+    If `is_gentle`, instances are only stopped, and Redis goes on: clients must see no error.
+    """
     began, turn = trio.current_time(), itertools.count()
-    redis_events = [(seconds / 3, "pause"), (2 * seconds / 3, "restart")]
+    redis_events = [] if is_gentle else [(seconds / 3, "pause"), (2 * seconds / 3, "restart")]
+    ways = (signal.SIGTERM,) if is_gentle else (signal.SIGKILL, signal.SIGTERM)
     while True:
         await trio.sleep(every)
         elapsed = trio.current_time() - began
         if elapsed > seconds - every / 2:
             return
         number = next(turn)
-        instance, how = instances[number % len(instances)], (signal.SIGKILL, signal.SIGTERM)
-        print(f"{elapsed:5.0f} s: {how[number % 2].name} to an instance", file=sys.stderr)
-        await instance.end(how[number % 2])
+        instance, way = instances[number % len(instances)], ways[number % len(ways)]
+        print(f"{elapsed:5.0f} s: {way.name} to an instance", file=sys.stderr)
+        await instance.end(way)
         instance.start()
         await instance.ready()
         if redis_events and elapsed > redis_events[0][0]:
@@ -336,7 +345,9 @@ async def main(options: argparse.Namespace) -> int:
                 if sdks:
                     for command in callers(of_each, options.seconds, url, sdks):
                         nursery.start_soon(call_by_sdk, command, calls)
-                nursery.start_soon(disturb, instances, redis, options.seconds, options.every)
+                seconds, every, is_gentle = options.seconds, options.every, options.rolling
+                end_instances = partial(disturb, is_gentle=is_gentle)
+                nursery.start_soon(end_instances, instances, redis, seconds, every)
         return summarize(calls, executions)
 
 
@@ -346,6 +357,7 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two ends")
     parser.add_argument("--lease-seconds", type=float, default=6.0)
+    parser.add_argument("--rolling", action="store_true", help="only stop instances, by SIGTERM")
     parser.add_argument("--verbose", action="store_true", help="print the logs of instances")
     parser.add_argument("--sdks", default="python,typescript")
     raise SystemExit(trio.run(main, parser.parse_args()))
