@@ -236,11 +236,13 @@ class _Scope:
     def key(self, request: MiddlewareRequest, context: Context) -> str:
         """Return the key of a request in the store: of the server, the limit and the caller."""
         parts = [
-            _entry(request, context) if each == "tool" else _CALLERS[each](context)
+            f"{request.method} {_entry(request, context)}"
+            if each == "tool"
+            else _CALLERS[each](context)
             for each in self.per
         ]
-        settings = " ".join(str(each) for each in self.settings.values())
-        return "\n".join([context.server.name, self.title, settings, *parts])
+        settings = [*self.settings.values()]
+        return encode_body([context.server.name, self.title, *settings, *parts]).decode()
 
     def effect(
         self,
@@ -258,7 +260,6 @@ class _Scope:
             run=run,
             codec=codec,
             run_in_replay=run_in_replay,
-            is_counted=False,
         )
 
     @property
@@ -393,8 +394,12 @@ class ConcurrencyLimit:
         if context is None:
             return await call_next(request)
 
+        key = ""
+
         async def enter() -> str | None:
-            return await self.store.enter(scope.key(request, context), self.places)
+            nonlocal key
+            key = scope.key(request, context)
+            return await self.store.enter(key, self.places)
 
         # A resumable handler leaves at the end of each round, so it has to enter in each.
         holder = await perform(
@@ -407,7 +412,8 @@ class ConcurrencyLimit:
             )
 
         async def leave() -> None:
-            await self.store.leave(scope.key(request, context), holder)
+            # Not the present key: a retry may have come from another network.
+            await self.store.leave(key, holder)
 
         try:
             return await call_next(request)
@@ -460,10 +466,13 @@ class Quota:
         context, scope = self._scope.context_of(request), self._scope
         if context is None:
             return await call_next(request)
-        handling, store = _handling(context), self.store
+        handling, store, taken = _handling(context), self.store, 0
 
         async def take() -> float:
-            return _rounded_up(await store.take(scope.key(request, context), self._rate, 1))
+            nonlocal taken
+            seconds = await store.take(scope.key(request, context), self._rate, 1)
+            taken = not seconds
+            return _rounded_up(seconds)
 
         seconds = await perform(_handling(context), scope.effect(take, _SECONDS))
         if seconds > 0:
@@ -477,8 +486,8 @@ class Quota:
             if self.of == "bytes":
                 sent = 0 if result is None else len(msgspec.json.encode(result))
                 amount = handling.request.size_bytes + sent
-            # One was taken before.
-            await store.charge(scope.key(request, context), self._rate, amount - 1)
+            # In a later round of a resumable handler, nothing was taken at its beginning.
+            await store.charge(scope.key(request, context), self._rate, amount - taken)
 
         try:
             result = await call_next(request)

@@ -146,7 +146,6 @@ class Locks:
                 run=functools.partial(limiter.acquire_on_behalf_of, holder),
                 codec=NO_RESULT,
                 run_in_replay=acquire_again,
-                is_counted=False,
             )
             await perform(handling, effect)
         except BaseException:
@@ -344,7 +343,6 @@ class Context(BaseContext):
             arguments=functools.partial(encode_body, {"seconds": seconds}),
             run=functools.partial(trio.sleep, seconds),
             codec=NO_RESULT,
-            is_counted=False,
         )
         await perform(self._handling, effect)
 

@@ -224,6 +224,7 @@ def effect_of(
         arguments=functools.partial(_encoded_arguments, served, function, args, keywords),
         run=run or functools.partial(function, *args, **keywords),
         codec=served.shared.effect_codecs.of(function),
+        is_counted=True,
     )
 
 

@@ -120,6 +120,7 @@ class EffectTransport(_Transport):
             arguments=functools.partial(encode_body, recorded),
             run=functools.partial(_send_and_read, self._inner_transport, request, bytes_max),
             codec=shared.effect_codecs.of(_send_and_read),
+            is_counted=True,
         )
         library = library_of(request)
         # The error may have been recorded by a handler that used the other library.

@@ -74,7 +74,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
         codec: Converts the value.
         run_in_replay: Runs in a replay in place of the effect, if the recorded effect succeeded:
             for example, takes the same lock. A resumable handler runs such an effect in each round.
-        is_counted: Whether it counts for `EffectCaller.effects`.
+        is_counted: Whether it counts for `EffectCaller.effects`, as a call of the user's code does.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
     run: Callable[[], Any]
     codec: Codec[Result]
     run_in_replay: Callable[[], Awaitable[object]] | None = None
-    is_counted: bool = True
+    is_counted: bool = False
 
     def command(self, *, is_cancelled: bool) -> bytes:
         """Return the body of the `cmd` record."""

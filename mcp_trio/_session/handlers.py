@@ -70,7 +70,7 @@ class EffectCaller(Protocol):
     Attributes:
         journal: The operations of a resumable handler in all its rounds; None for other code.
         random: The random number generator of code that is not recorded, made on first use.
-        effects: The number of effects that ran so far, without those of the engine itself.
+        effects: The number of effects of the user that ran so far, without sleeps and locks.
     """
 
     journal: HandlerJournal | None
@@ -161,7 +161,7 @@ class Handling(msgspec.Struct, eq=False):
             cancelled.
         sends_error_texts: Whether the peer receives the text of the exception that the handler
             raised; None: as the application says.
-        effects: The number of effects that ran so far, without those of the engine itself.
+        effects: The number of effects of the user that ran so far, without sleeps and locks.
         may_log: Returns whether the next log message may be sent to the peer; None: all may.
     """
 

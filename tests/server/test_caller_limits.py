@@ -258,6 +258,26 @@ async def test_a_handler_that_asks_in_rounds_has_a_place_in_each(autojump_clock)
     assert store._holders == {}
 
 
+async def test_each_round_of_a_handler_is_charged(autojump_clock):
+    server = Server("harbour")
+    store = MemoryLimitStore()
+    server.middleware(Quota("60/hour", of="effects", store=store))
+
+    @server.tool(resumable=True)
+    async def book(*, ctx: Context) -> str:
+        for number in range(3):
+            await ctx.elicit("sure?")
+            await ctx.effect(_look, number)
+        return "booked"
+
+    async with Client(server, elicitation=lambda _: True) as client:
+        await client.call_tool("book")
+        (key,) = store._buckets._full_at
+        rate = Rate(per_minute=1, burst=60)
+        assert await store.take(key, rate, 58) == pytest.approx(60, abs=2)
+        assert await store.take(key, rate, 57) == 0
+
+
 # Quotas
 
 

@@ -2,11 +2,13 @@
 
 One process has a server and its client, joined in memory. Sessions of some calls take turns: not
 recorded; with a policy that never keeps them; held and forgotten; recorded; recorded with
-redaction, as a policy does at rate 1. The CPU time of a call is printed, and how much of it the
-policy causes. Slowness is no failure.
+redaction, as a policy does at rate 1; recorded and encrypted. The CPU time of a call is printed,
+and how much of it the recording causes. Slowness is no failure.
 """
 
 import argparse
+import base64
+import os
 import statistics
 import tempfile
 import time
@@ -18,18 +20,22 @@ import trio
 from measuring import print_table
 
 from mcp_trio import Client, Context, Server
+from mcp_trio._recorder.encryption import KEYS_VARIABLE
 from mcp_trio.recording import RecordOptions, RecordPolicy
 
 
 def servers(folder: Path) -> Mapping[str, Server]:
     """Return a server for each way to record it."""
     (folder / "plain").mkdir()
+    (folder / "encrypted").mkdir()
+    os.environ[KEYS_VARIABLE] = "bench:" + base64.b64encode(bytes(32)).decode()
     records = {
         "not recorded": None,
         "policy, left out by the rate": RecordPolicy(folder / "out", rate=0, errors=False),
         "policy, held and forgotten": RecordPolicy(folder / "held", rate=0, slow_seconds=9),
         "recorded": RecordOptions(folder / "plain"),
         "policy, kept and redacted": RecordPolicy(folder / "kept"),
+        "recorded and encrypted": RecordOptions(folder / "encrypted", encrypt=True),
     }
     return {title: _server(record) for title, record in records.items()}
 
