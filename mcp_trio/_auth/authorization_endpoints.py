@@ -411,7 +411,7 @@ class Endpoints:
             return error_page("The application has not registered the address to return to.")
         state = parameters.get("state")
         try:
-            pending = self._checked(client, redirect_uri, parameters)
+            pending = self._valid_request(client, redirect_uri, parameters)
         except OAuthError as error:
             values = {"error": error.code, "error_description": error.description}
             url = self._redirect_url(redirect_uri, state, values)
@@ -436,7 +436,7 @@ class Endpoints:
         user = await self.login(request)
         return Session(subject=user) if isinstance(user, str) else user
 
-    def _checked(
+    def _valid_request(
         self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]
     ) -> AuthorizationRequest:
         """Return the authorization request in parameters.

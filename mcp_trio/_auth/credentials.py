@@ -217,11 +217,6 @@ class OAuth:
         )
 
 
-def _needs_one(**given: object) -> None:
-    if sum(value is not None for value in given.values()) != 1:
-        raise ValueError(f"exactly one of {' and '.join(f'{name}=' for name in given)} is needed")
-
-
 @attrs.frozen(kw_only=True)
 class ClientCredentials:
     """Credentials of a program that acts for itself (`client_credentials`).
@@ -251,7 +246,8 @@ class ClientCredentials:
     trusted_hosts: Collection[str] = ()
 
     def __attrs_post_init__(self) -> None:
-        _needs_one(secret=self.secret, private_key=self.private_key)
+        if (self.secret is None) is (self.private_key is None):
+            raise ValueError("exactly one of secret= and private_key= is needed")
 
     def flow_settings(self) -> FlowSettings:
         """Return the settings of the flow."""

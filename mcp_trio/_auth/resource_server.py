@@ -378,7 +378,7 @@ class ProtectedResource:
             if "authorization" not in request.headers:
                 raise self._unauthenticated(request)
             raise self._unauthenticated(request, "the token is unknown, or has expired")
-        self._check(auth)
+        self._check_audience_and_expiry(auth)
         if settings.scopes and not settings.granted(auth).issuperset(settings.scopes):
             text = "the token lacks a scope that every request needs"
             rejection = Rejection(
@@ -449,11 +449,12 @@ class ProtectedResource:
         if proof is None or DPOP_HEADER.lower() in request.repeated:
             text = "the header DPoP must be sent once"
             raise self._unproven(request, INVALID_DPOP_PROOF, text)
+        origin, prefix = self._origin_and_prefix(request)
         try:
             dpop.check(
                 proof,
                 method=request.method,
-                url=self._url(request),
+                url=f"{origin}{prefix}{request.path}",
                 token=token,
                 thumbprint=bound[_DPOP_KEY],
             )
@@ -462,19 +463,14 @@ class ProtectedResource:
         except NonceNeededError:
             raise self._unproven(request, USE_DPOP_NONCE, "the proof needs a nonce") from None
 
-    def _url(self, request: HttpRequest) -> str:
-        """Return the public URL of a request, without its query."""
-        origin, prefix = self._origin_and_prefix(request)
-        return f"{origin}{prefix}{request.path}"
-
     def _unproven(self, request: HttpRequest, error: str, text: str) -> _RejectedError:
         headers = [self._challenge(request, error, text, scheme=DPOP)]
         if self.settings.dpop.uses_nonces:
             headers.append((NONCE_HEADER, self.settings.dpop.nonce()))
         return _RejectedError(Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers))
 
-    def _check(self, auth: AuthInfo) -> None:
-        """Check the audience and the expiry, as for the tokens of all verifiers.
+    def _check_audience_and_expiry(self, auth: AuthInfo) -> None:
+        """Check what no verifier has to check by itself.
 
         Raises:
             InvalidTokenError: The token is for another server, or has expired.

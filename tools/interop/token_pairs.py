@@ -54,7 +54,8 @@ OWN_ISSUER: Final = "AuthorizationServer"
 # The reason of each pair that fails, by client and server.
 EXPECTED_FAILURES: Final[Mapping[tuple[str, str], str]] = {
     (OURS, PYTHON): (
-        "the SDK adds a slash to the issuer in its metadata; issuers are compared as plain strings"
+        "the SDK adds a slash to the issuer in its metadata, and issuers are compared as plain"
+        " strings (RFC 8414, sections 3.3 and 4)"
     ),
 }
 
