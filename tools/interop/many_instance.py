@@ -10,5 +10,8 @@ from many_server import server
 from mcp_trio.redis import RedisStores
 
 port, url, lease_seconds, host, *memory = sys.argv[1:]
-stores = RedisStores(url, prefix="many", lease_seconds=float(lease_seconds))
-server.run("http", port=int(port), stores=None if memory else stores, hosts=[host])
+if memory:
+    server.run("http", port=int(port), hosts=[host])
+else:
+    stores = RedisStores(url, prefix="many", lease_seconds=float(lease_seconds))
+    server.run("http", port=int(port), hosts=[host], stores=stores)
