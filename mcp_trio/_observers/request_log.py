@@ -9,7 +9,6 @@ import gzip
 import logging
 import os
 import shutil
-import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -37,20 +36,10 @@ def facts_of(operation: Operation) -> dict[str, Any]:
         "method": operation.name,
         "target": operation.target,
         "principal": operation.principal,
-        "trace": _trace_id(operation),
+        "trace": operation.trace_id,
         "record": operation.record,
     }
     return {name: value for name, value in facts.items() if value not in ("", None)}
-
-
-def _trace_id(operation: Operation) -> str:
-    """Return the trace id of the current span, else that of the request; "" without either."""
-    # If the application does not use OpenTelemetry, that need not be imported.
-    trace: Any = sys.modules.get("opentelemetry.trace")
-    context = None if trace is None else trace.get_current_span().get_span_context()
-    if context is None or not context.is_valid:
-        return operation.trace_id
-    return f"{context.trace_id:032x}"
 
 
 def for_process(path: str | os.PathLike[str]) -> str:
@@ -101,8 +90,7 @@ class RequestLog:
         """Return the function that logs the request when it ends; None for other operations."""
         if operation.kind != "request":
             return None
-        facts = facts_of(operation)
-        return partial(_log_request, operation, facts)
+        return partial(_log_request, operation)
 
     def __enter__(self) -> Self:
         self._users += 1
@@ -152,7 +140,7 @@ class RequestLog:
             return undo.pop_all()
 
 
-def _log_request(operation: Operation, facts: dict[str, Any], outcome: Outcome) -> None:
+def _log_request(operation: Operation, outcome: Outcome) -> None:
     ended: dict[str, Any] = {
         "outcome": outcome.error or "ok",
         "ms": round(outcome.seconds * 1000, 3),
@@ -167,7 +155,7 @@ def _log_request(operation: Operation, facts: dict[str, Any], outcome: Outcome) 
         operation.target,
         ended["outcome"],
         ended["ms"],
-        extra={_FACTS: facts | ended},
+        extra={_FACTS: facts_of(operation) | ended},
     )
 
 

@@ -18,7 +18,6 @@ try:
     from opentelemetry.context import Context, attach, detach
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
     from opentelemetry.trace import (
-        INVALID_SPAN_CONTEXT,
         Link,
         Span,
         SpanKind,
@@ -195,6 +194,8 @@ class Telemetry:
             attributes=attributes,
             links=links,
         )
+        if (own := span.get_span_context()).is_valid:
+            operation.span_trace_id = f"{own.trace_id:032x}"
         # With the baggage that came with the request.
         inside = set_span_in_context(span, context)
         if is_request and self.handlers:
@@ -303,9 +304,3 @@ def _role_of(operation: Operation) -> str:
 
 def _read_gauge(load: Callable[[], Load], member: str, _: CallbackOptions) -> Iterable[Observation]:
     yield Observation(getattr(load(), member))
-
-
-def current_trace_id() -> str:
-    """Return the trace id of the current span; "" if there is none."""
-    context = get_current_span().get_span_context()
-    return "" if context == INVALID_SPAN_CONTEXT else f"{context.trace_id:032x}"

@@ -60,6 +60,7 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
         scopes: Functions that return context managers in which the operation's code runs; an
             observer may add one when the operation begins.
         outer: The request whose handler runs the effect.
+        span_trace_id: The trace id of the span that an observer has begun for it; "" without one.
     """
 
     kind: OperationKind
@@ -75,6 +76,7 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
         default_factory=list[Callable[[], AbstractContextManager[object]]]
     )
     outer: "Operation | None" = None
+    span_trace_id: str = ""
 
     @property
     def target(self) -> str:
@@ -102,8 +104,8 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def trace_id(self) -> str:
-        """The trace id of the `traceparent` that came with a request; "" without one."""
-        return trace_id_of(self.trace.get("traceparent"))
+        """The trace id of its span, else that of the `traceparent` that came with it, or ""."""
+        return self.span_trace_id or trace_id_of(self.trace.get("traceparent"))
 
     @property
     def recording(self) -> Path | None:

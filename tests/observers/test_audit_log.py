@@ -53,6 +53,7 @@ async def day(path, key=KEY):
         await client.list_tools()
 
 
+@pytest.mark.requirement("TOOL-40")
 async def test_each_use_has_a_line_with_its_decision_and_redacted_arguments(
     tmp_path, autojump_clock
 ):

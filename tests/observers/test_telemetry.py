@@ -56,6 +56,7 @@ def by_name(exporter):
     return {(span.name, span.kind): span for span in exporter.get_finished_spans()}
 
 
+@pytest.mark.requirement("TRACE-01")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_trace_leads_from_the_client_through_the_server_to_the_effect(
     version, autojump_clock
