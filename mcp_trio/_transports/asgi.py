@@ -730,7 +730,8 @@ def _client_certificate(scope: Scope) -> str | None:
 
     https://asgi.readthedocs.io/en/latest/specs/tls.html
     """
-    tls = (scope.get("extensions") or {}).get("tls")
+    extensions: Mapping[str, Any] = scope.get("extensions") or {}
+    tls = extensions.get("tls")
     if not tls or tls.get("client_cert_error") or not tls.get("client_cert_chain"):
         return None
     return digest_text(ssl.PEM_cert_to_DER_cert(next(iter(tls["client_cert_chain"]))))
