@@ -97,6 +97,7 @@ class _Link:
     confirmed: int = 0  # the number that was last confirmed to the other instance
     unconfirmed: deque[tuple[int, bytes]] = attrs.field(factory=deque[tuple[int, bytes]])
     missed_leases: int = 0
+    unread: list[bytes] = attrs.field(factory=list[bytes])  # withdrawn from a lost instance
 
 
 @attrs.define(eq=False, repr=False)
@@ -162,6 +163,7 @@ class RedisInstance:
     _links: dict[str, _Link] = attrs.field(factory=dict[str, _Link], init=False)
     _state: bytes = attrs.field(default=_RUNS, init=False)
     _is_stale: bool = attrs.field(default=True, init=False)
+    _withdrawing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _expiries_due: float = attrs.field(default=0.0, init=False)
 
     # Sessions.
@@ -371,15 +373,15 @@ class RedisInstance:
 
     async def unread(self, name: str) -> Sequence[bytes]:
         """Return the messages to a lost instance that it has never taken, and withdraw them."""
-        key = self._connection.key("inbox", name)
-        unread: list[bytes] = []
-        for entry_id, data in await self._connection.entries(key):
-            entry = _decode_entry(data)
-            if entry.sender == self.name and entry.number:
-                delete = partial(_delete_entry, key, entry_id)
-                if await self._connection.call(delete):
-                    unread.append(entry.message)
-        return unread
+        key, link = self._connection.key("inbox", name), self._links.setdefault(name, _Link())
+        async with self._withdrawing:  # Several requests may ask at once.
+            for entry_id, data in await self._connection.entries(key):
+                entry = _decode_entry(data)
+                if entry.sender == self.name and entry.number:
+                    delete = partial(_delete_entry, key, entry_id)
+                    if await self._connection.call(delete):
+                        link.unread.append(entry.message)
+        return link.unread
 
 
 async def _delete_entry(key: str, entry_id: str, redis: Any) -> int:

@@ -387,7 +387,7 @@ class Forwarder:
                     await answer_here()
                     return None
                 if isinstance(exchange, ForwardedExchange):
-                    if owner is not None and not await self.instance.is_lost(owner):
+                    if self.is_leaving or not (owner is None or await self.instance.is_lost(owner)):
                         exchange.answer_unknown()
                         return None
                 elif self.is_leaving and request.method == "GET":
@@ -563,9 +563,9 @@ class Forwarder:
                 return Outcome.NOT_TAKEN if is_unread else Outcome.LOST
 
     @property
-    def is_forwarding(self) -> bool:
-        """Return whether a request that this instance has forwarded, other than a GET, is open."""
-        return any(not request.is_stream for request in self._sent.values())
+    def is_busy(self) -> bool:
+        """Return whether this instance takes a session, or relays an answer other than a stream."""
+        return bool(self._taking) or any(not each.is_stream for each in self._sent.values())
 
     def end_streams(self) -> None:
         """End the streams of other instances, so that their clients reconnect elsewhere."""

@@ -851,7 +851,7 @@ class Runtime:
             self._hand_over_sessions(_is_answered)
             # Clients with an idle connection send their next request, which closes the connection.
             await trio.sleep(_CLOSE_CONNECTIONS_SECONDS)
-            while self._hand_over_sessions(_is_answered) or forwarder.is_forwarding:  # noqa: ASYNC110
+            while self._hand_over_sessions(_is_answered) or forwarder.is_busy:  # noqa: ASYNC110
                 await trio.sleep(_HAND_OVER_SECONDS)
         self._hand_over_sessions(lambda _session: True)
         await forwarder.instance.settle()

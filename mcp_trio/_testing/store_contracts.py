@@ -131,7 +131,8 @@ async def check_instances(
         await _until(lambda: name in handlers[0].lost, "its end is reported to those that watch it")
         one.send(name, b"late")
         await one.settle()
-        assert list(await one.unread(name)) == [b"late"], "it takes no more messages"
+        for _ in range(2):
+            assert list(await one.unread(name)) == [b"late"], "it takes no more messages"
         assert await one.take("c", name), "its sessions can be taken"
         one.forget("c")
         await one.settle()

@@ -469,6 +469,20 @@ async def test_an_instance_stops_without_the_store(open_sites, monkeypatch, auto
     assert (await client.ask(call("tide"))).status == 503
 
 
+async def test_a_leaving_instance_takes_no_session(open_sites, stores, nursery, autojump_clock):
+    here, there, leaving = await open_sites(3)
+    client, busy = await there.open(), await leaving.open()
+    busy.begin(call("wait", {"seconds": 3}))
+    await trio.sleep(0.1)
+    nursery.start_soon(stop, leaving)
+    await trio.sleep(0.1)
+    facts = stores.instances.sessions[client.id].facts
+    there.runtime.forwarder.instance.hand_over(client.id, facts)
+    here.runtime.forwarder._owners[client.id] = (name_of(leaving), None)
+    assert text((await ask(here, client, call("tide"))).json) == "high"
+    assert stores.instances.sessions[client.id].owner == name_of(here)
+
+
 async def test_a_stopped_instance_relays_the_answers_of_others_first(open_sites, autojump_clock):
     here, there = await open_sites()
     client = await there.open()
