@@ -10,7 +10,7 @@ import logging
 import math
 import ssl
 from collections import deque
-from collections.abc import (
+from collections.abc import Mapping, (
     AsyncGenerator,
     Awaitable,
     Callable,
