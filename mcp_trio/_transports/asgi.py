@@ -10,11 +10,12 @@ import logging
 import math
 import ssl
 from collections import deque
-from collections.abc import Mapping, (
+from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
     Iterable,
+    Mapping,
     MutableMapping,
     Sequence,
 )
