@@ -364,7 +364,11 @@ class Handling(msgspec.Struct, eq=False):
         return run_when_there_is_room()
 
     def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
-        """Begin the first step, unless responses fill the queue or a replay orders all steps."""
+        """Return the coroutine of the handler, whose first step a leader runs now.
+
+        None: the handler has to start in a task of its own, because responses fill the queue, or
+        because a replay decides when each step runs.
+        """
         lane, sequencer = self.lane, self.session.sequencer
         if self.session.send_queue.is_full_of_responses or sequencer.replays:
             return None

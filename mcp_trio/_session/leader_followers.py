@@ -97,9 +97,10 @@ class Job(Protocol):
         ...
 
     def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
-        """Return what `run` runs, for a leader that takes the first step at once.
+        """Return the coroutine of the handler, whose first step a leader runs now.
 
-        The step is journaled already; the later ones are not. None: the job has to wait before it.
+        This call journals the first step. The caller journals the later ones, by `drive`. None: the
+        job has to start by `run` in a task of its own.
         """
         ...
 
