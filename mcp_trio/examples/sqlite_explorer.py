@@ -8,7 +8,7 @@ Environment variables configure the server; a host sets them in its configuratio
 
     SQLITE_EXPLORER_DATABASE    the file; by default a small sample of a lending library
     SQLITE_EXPLORER_WRITE       1 lets statements change the database
-    SQLITE_EXPLORER_LOG         a log file, rotated and compressed
+    SQLITE_EXPLORER_LOG         a log file with a line for each request, rotated and compressed
     SQLITE_EXPLORER_LOG_LEVEL   the level of records in that file; INFO by default
 """
 
@@ -45,15 +45,10 @@ RESOURCE_NOT_FOUND = -32002
 
 @asynccontextmanager
 async def lifespan(_: Server) -> AsyncGenerator[Database]:
-    """Start logging and open the database before the first session; close both after the last."""
-    file, log = os.environ.get("SQLITE_EXPLORER_DATABASE"), os.environ.get("SQLITE_EXPLORER_LOG")
-    level = os.environ.get("SQLITE_EXPLORER_LOG_LEVEL", "INFO").upper()
+    """Open the database before the first session, and close it after the last."""
+    file = os.environ.get("SQLITE_EXPLORER_DATABASE")
     may_write = os.environ.get("SQLITE_EXPLORER_WRITE") == "1"
-    with (
-        RequestLog(log, level=level),
-        TemporaryDirectory(prefix="sqlite-explorer-") as folder,
-        ExitStack() as stack,
-    ):
+    with TemporaryDirectory(prefix="sqlite-explorer-") as folder, ExitStack() as stack:
         path = Path(file) if file else make_sample(Path(folder, "library.db"))
         logger.info("opening %s for %s", path, "writing" if may_write else "reading")
         try:
@@ -70,6 +65,12 @@ server: Server = Server(
     version="1.0",
     instructions="Read the tables first. Pass values as parameters, not inside the SQL.",
     lifespan=lifespan,
+    observers=[
+        RequestLog(
+            os.environ.get("SQLITE_EXPLORER_LOG") or None,
+            level=os.environ.get("SQLITE_EXPLORER_LOG_LEVEL", "INFO").upper(),
+        )
+    ],
 )
 
 
