@@ -114,10 +114,13 @@ def test_the_tools_that_the_documentation_names_exist():
 
 def test_the_limits_that_the_documentation_names_exist():
     from mcp_trio.limits import DEFAULT_LIMITS
+    from mcp_trio.observers import RequestLog
     from mcp_trio.recording import RecordOptions, RecordPolicy
 
-    known = {field.name for kind in (RecordOptions, RecordPolicy) for field in attrs.fields(kind)}
-    named = set(re.findall(r"`(\w+_(?:max|seconds|ms|bytes))\b", README))
+    kinds = (RecordOptions, RecordPolicy, RequestLog)
+    known = {field.name for kind in kinds for field in attrs.fields(kind)}
+    # The names of metrics for Prometheus begin with `mcp_`.
+    named = set(re.findall(r"`(?!mcp_)(\w+_(?:max|seconds|ms|bytes))\b", README))
     # These are options of servers, calls, and authorization servers.
     others = {
         *("ttl_seconds", "list_ttl_seconds", "total_seconds"),
