@@ -188,6 +188,14 @@ class RedisChanges:
 
     _connection: RedisConnection
 
+    async def check(self) -> None:
+        """Check that Redis answers; while it does not, `/ready` says so.
+
+        Raises:
+            StoreUnavailableError: Redis is away.
+        """
+        await self._connection.call(lambda redis: redis.ping())
+
     @asynccontextmanager
     async def joined(self, on_change: NotifyChange) -> AsyncGenerator[NotifyChange]:
         """Join the broadcast, and give a function that sends a change to the other members."""

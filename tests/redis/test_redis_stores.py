@@ -186,6 +186,26 @@ async def test_states_are_rejected_while_redis_is_away(redis, stores_of, monkeyp
         await until(is_kept)
 
 
+async def test_the_readiness_check_sees_that_redis_is_away_and_back(redis, stores_of):
+    async with stores_of().opened(Limits()) as stores, stores.changes.joined(lambda _: None):
+
+        async def is_reached():
+            try:
+                await stores.changes.check()
+            except StoreUnavailableError:
+                return False
+            return True
+
+        async def is_away():
+            return not await is_reached()
+
+        await until(is_reached)
+        redis.kill()
+        await until(is_away)
+        await redis.start()
+        await until(is_reached)
+
+
 async def test_stores_open_while_redis_is_away(redis, join):
     redis.kill()
     handler = ScriptedHandler()
