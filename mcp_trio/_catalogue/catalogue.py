@@ -619,7 +619,8 @@ def is_being_written(name: str) -> bool:
     except OSError:
         return False
     try:
-        return not try_lock(descriptor)
+        # Shared, since several threads may ask at the same time, and none of them is a recorder.
+        return not try_lock(descriptor, is_shared=True)
     finally:
         os.close(descriptor)
 

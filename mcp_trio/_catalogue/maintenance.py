@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from mcp_trio._catalogue.catalogue import Catalogue, ReadJob, is_being_written, job_of
+from mcp_trio._catalogue.uploads import FolderUpload, uploaded_recordings
 from mcp_trio._recorder.encryption import is_encrypted
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
 from mcp_trio._recorder.policy import PolicyRun
@@ -40,6 +41,9 @@ class FolderMaintenance:
         policy_run: The recordings of the policy.
         now: Returns the time of day.
         in_thread: Calls a function in a thread, and waits for it.
+
+    Raises:
+        RecordingError: The store of the policy's `upload` cannot be used.
     """
 
     policy_run: PolicyRun
@@ -48,9 +52,21 @@ class FolderMaintenance:
     _finished: SimpleQueue[Path] = attrs.field(factory=SimpleQueue[Path], init=False)
     _has_finished: trio.Event = attrs.field(factory=trio.Event, init=False)
     is_ending: bool = attrs.field(default=False, init=False)
+    _upload: FolderUpload | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.policy_run.finished = self.finished
+        policy = self.policy_run.policy
+        if policy.upload:
+            self._upload = FolderUpload(
+                self.folder,
+                policy.upload,
+                compress=policy.compress,
+                # With a lower rate, a running recording may be one that is forgotten at its end.
+                with_running=policy.rate >= 1,
+                is_ending=lambda: self.is_ending,
+                on_uploaded=policy.status.count_upload,
+            )
 
     @property
     def folder(self) -> Path:
@@ -63,10 +79,20 @@ class FolderMaintenance:
         self._has_finished.set()
 
     async def run(self) -> None:
-        """Tidy now, and every `check_seconds`; put complete recordings into the catalogue at once.
+        """Tidy and upload now, and every `check_seconds`; catalogue complete recordings at once.
 
-        Errors are logged: the recordings and their sessions go on without the catalogue.
+        Errors are logged: the recordings and their sessions go on without the catalogue, and
+        without the store. When this is cancelled, an upload that waits for the store is left
+        behind in its thread, and ends as soon as it does not wait any more.
         """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tidy_repeatedly)
+            if self._upload is not None:
+                while True:
+                    await trio.to_thread.run_sync(self.upload, abandon_on_cancel=True)
+                    await trio.sleep(self.policy_run.policy.check_seconds)
+
+    async def _tidy_repeatedly(self) -> None:
         policy = self.policy_run.policy
         next_check = -math.inf
         while True:
@@ -131,6 +157,15 @@ class FolderMaintenance:
         finally:
             os.close(descriptor)
 
+    def upload(self) -> None:
+        """Upload what is complete and not in the store yet, and report the first problem."""
+        assert self._upload is not None
+        try:
+            problems = self._upload.run()
+        except Exception as error:  # the disk may fail in any way
+            problems = [f"cannot upload {self.folder}: {error}"]
+        self.policy_run.policy.status.report_upload(problems[0] if problems else "")
+
     def _compress(self, catalogue: Catalogue) -> None:
         for file, _, _ in catalogue.in_order_of_removal():
             if self.is_ending:
@@ -152,7 +187,10 @@ class FolderMaintenance:
                 )
 
     def _remove(self, catalogue: Catalogue) -> None:
-        """Remove recordings until each limit of the policy is kept, those with errors last."""
+        """Remove recordings until each limit of the policy is kept, those with errors last.
+
+        With a store, only those are removed that are in it, and all of them if that is asked.
+        """
         policy, run = self.policy_run.policy, self.policy_run
         rows = catalogue.in_order_of_removal()
         oldest = -math.inf
@@ -161,6 +199,9 @@ class FolderMaintenance:
         number, size = len(rows), catalogue.total_bytes()
         free = shutil.disk_usage(self.folder).free
         removed: list[str] = []
+        uploaded: set[str] | None = None
+        if policy.upload:
+            uploaded = uploaded_recordings(self.folder, policy.upload, compress=policy.compress)
         for file, bytes_, started in rows:
             if self.is_ending:
                 break
@@ -169,7 +210,9 @@ class FolderMaintenance:
                 or (policy.keep_bytes_max is not None and size > policy.keep_bytes_max)
                 or (policy.free_bytes_min is not None and free < policy.free_bytes_min)
             )
-            if not is_over and started >= oldest:
+            if uploaded is not None and file not in uploaded:
+                continue
+            if not is_over and started >= oldest and not policy.remove_uploaded:
                 continue
             job = job_of(self.folder, self.folder / file)
             try:

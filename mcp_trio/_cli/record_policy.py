@@ -67,6 +67,17 @@ policy_options: Final = combined(
         metavar="N",
         help="Remove recordings, and at last stop recording, while the disk has less room.",
     ),
+    click.option(
+        "--upload",
+        metavar="URL",
+        help="Copy complete recordings to a store, such as s3://bucket/prefix.",
+    ),
+    click.option(
+        "--remove-uploaded",
+        is_flag=True,
+        default=None,
+        help="Remove recordings from the folder when they are in the store.",
+    ),
 )
 
 # The argument of `RecordPolicy` for each option.
@@ -81,6 +92,8 @@ _ARGUMENTS: Final = {
     "max_gib": "keep_bytes_max",
     "max_recordings": "keep_count_max",
     "min_free_gib": "free_bytes_min",
+    "upload": "upload",
+    "remove_uploaded": "remove_uploaded",
 }
 
 
@@ -108,7 +121,9 @@ def recording_of(
     if not given:
         return make_record_options(path, choices, strict=strict)
     if Path(path).is_file():
-        raise click.UsageError(f"--keep-… and --max-… are for folders, and {path} is a file")
+        raise click.UsageError(
+            f"--keep-…, --max-… and --upload are for folders, and {path} is a file"
+        )
     try:
         Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -113,6 +113,29 @@ def _shares_by_name(value: SharesByName) -> Mapping[str, float]:
     return shares
 
 
+# The stores that `obstore` knows and that keep what they are given. A table, so that a wrong URL is
+# reported where it is written, and without the library.
+_UPLOAD_SCHEMES: Final = ("s3", "gs", "az", "file")
+
+
+def check_upload_url(url: str) -> None:
+    """Raise a `ValueError` unless this may be the URL of a store.
+
+    Its text names the schemes. A URL has no credentials, because it is logged.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme not in _UPLOAD_SCHEMES or not separator or not rest:
+        names = ", ".join(f"{each}://" for each in _UPLOAD_SCHEMES)
+        raise ValueError(
+            f"{url!r} is not the URL of a store, such as s3://bucket/prefix: it begins with {names}"
+        )
+    if "@" in rest or "?" in rest:
+        raise ValueError(
+            f"the URL of the store at {scheme}:// has credentials or a query: credentials are read"
+            " from the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+
+
 def _folder(path: str | os.PathLike[str]) -> str:
     return os.path.join(os.fspath(path), "")  # noqa: PTH118  a Path cannot end in a slash
 
@@ -134,6 +157,9 @@ class RecordStatus:
         held_bytes: Bytes of records in memory now, by an estimate.
         problem: The last problem of the disk, or of redaction; empty if there was none, and again
             when a recording could be made.
+        uploaded: Files that were uploaded.
+        uploaded_bytes: The bytes of these.
+        upload_problem: The problem of the last attempt to upload; empty if there was none.
     """
 
     sessions: int = 0
@@ -147,12 +173,28 @@ class RecordStatus:
     masked: Counter[str] = attrs.field(factory=Counter[str])
     held_bytes: int = 0
     problem: str = ""
+    uploaded: int = 0
+    uploaded_bytes: int = 0
+    upload_problem: str = ""
 
     def report(self, problem: str) -> None:
         """Keep a problem, and log it unless it is that of the last time."""
         if problem != self.problem:
             logger.warning("%s; sessions go on, and what is not recorded is counted", problem)
         self.problem = problem
+
+    def count_upload(self, size: int) -> None:
+        """Count a file of so many bytes that was uploaded."""
+        self.uploaded += 1
+        self.uploaded_bytes += size
+
+    def report_upload(self, problem: str) -> None:
+        """Keep the problem of an attempt to upload, or ""; log it unless the last had one too."""
+        if problem and not self.upload_problem:
+            logger.warning("%s; the file stays in its folder, and is tried again", problem)
+        elif self.upload_problem and not problem:
+            logger.info("recordings are uploaded again")
+        self.upload_problem = problem
 
 
 class Durations:
@@ -219,13 +261,17 @@ class RecordPolicy(RecordOptions):
             may have filled the disk, for which no recording should be removed unasked.
         check_seconds: The seconds after which the background task compresses and removes again.
         index_arguments: Whether the catalogue has the text of the calls' arguments.
+        upload: The URL of a store, such as `s3://bucket/prefix`, to which a background task copies
+            the files of recordings when they are complete. Recordings that are not in the store
+            are not removed, except by you. Needs `mcp_trio[upload]`.
+        remove_uploaded: Whether a complete recording is removed when all of it is in the store.
         chance: Returns a random number from 0 to 1; for tests.
         status: The counters of this policy.
 
     Raises:
         TypeError: A single text stands for a collection.
-        ValueError: A share is not from 0 to 1, another number is not above 0, or `overwrite` is
-            set.
+        ValueError: A share is not from 0 to 1, another number is not above 0, `upload` is not the
+            URL of a store, or `remove_uploaded` is set without it; or `overwrite` is set.
     """
 
     is_policy: ClassVar[bool] = True
@@ -254,6 +300,8 @@ class RecordPolicy(RecordOptions):
     free_bytes_min: int | None = attrs.field(default=None, kw_only=True, validator=check_positive)
     check_seconds: float = attrs.field(default=60.0, kw_only=True, validator=check_positive)
     index_arguments: bool = attrs.field(default=False, kw_only=True)
+    upload: str = attrs.field(default="", kw_only=True)
+    remove_uploaded: bool = attrs.field(default=False, kw_only=True)
     chance: Callable[[], float] = attrs.field(default=random.random, kw_only=True, repr=False)
     status: RecordStatus = attrs.field(factory=RecordStatus, init=False, eq=False, repr=False)
     _durations: Durations = attrs.field(factory=Durations, init=False, eq=False, repr=False)
@@ -263,6 +311,10 @@ class RecordPolicy(RecordOptions):
             raise ValueError("a RecordPolicy never overwrites a recording: remove overwrite=True")
         if isinstance(self.headers, str):
             raise TypeError(f"headers takes a collection of names: write {[self.headers]!r}")
+        if self.upload:
+            check_upload_url(self.upload)
+        elif self.remove_uploaded:
+            raise ValueError("remove_uploaded needs the URL of a store: upload='s3://bucket'")
 
     @property
     def may_keep(self) -> bool:

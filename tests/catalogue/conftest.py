@@ -1,5 +1,10 @@
 """Recordings of a theatre, made by real sessions."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import trio
 
@@ -56,3 +61,50 @@ def folder(tmp_path):
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     return path
+
+
+class S3Server:
+    """The process of a real S3 server, `rclone serve s3`; the folder `shop` in it is a bucket."""
+
+    def __init__(self, folder):
+        self.bucket = folder / "shop"
+        self.bucket.mkdir(parents=True)
+        self.address = "127.0.0.1:0"
+        self.process = None
+
+    def start(self):
+        command = [Path(sys.executable).with_name("rclone"), "serve", "s3", self.bucket.parent]
+        options = ["--addr", self.address, "--auth-key", "ada,red-tulip-97", "--config", ""]
+        options += ["--dir-cache-time", "0"]  # the fixture `s3` removes files itself
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            if found := re.search(r"server on \[http://([0-9.:]+)/", line):
+                self.address = found[1]
+                return
+        raise AssertionError("rclone ended before it served")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def s3_process(tmp_path_factory):
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def s3(s3_process, monkeypatch):
+    """A running S3 server with an empty bucket, and its credentials in the environment."""
+    for path in s3_process.bucket.rglob("*.mcprec*"):
+        path.unlink()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_process.address}")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ada")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "red-tulip-97")
+    return s3_process

@@ -1,0 +1,372 @@
+"""Copies of recordings in a store: an S3-compatible server, a cloud bucket, or another folder.
+
+Recordings are written to a local folder first, as without a store, so no session waits for the
+network. A pass over the folder uploads the files that are complete and are not in the store yet.
+The names of uploaded files are kept in a list in the folder. If it is lost, they are uploaded
+again, to the same names, which changes nothing.
+
+`obstore` speaks to the stores: one library without further dependencies for S3, Google Cloud
+Storage and Azure, whose calls release the interpreter while they wait. Its credentials come from
+the environment.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import attrs
+import msgspec
+
+from mcp_trio._catalogue.catalogue import is_being_written, names_in_folder, recordings_of
+from mcp_trio._recorder.encryption import is_encrypted
+from mcp_trio._recorder.files import COMPRESSED_SUFFIX, SUFFIX, segment_of
+from mcp_trio._system import try_lock
+from mcp_trio.errors import RecordingError
+from mcp_trio.limits import MIB
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+logger = logging.getLogger("mcp_trio")
+
+_LOCK: Final = ".upload.lock"
+_PART: Final = ".part"
+_LEVEL: Final = 9
+_READ_BYTES: Final = 256 * 1024
+
+# Smaller files are uploaded in one request, larger ones in parts of this size.
+_PART_BYTES: Final = 5 * MIB
+_PARTS_AT_ONCE: Final = 2
+
+# One file may be at fault for one failure. After so many in a row it is the store, and the pass
+# ends.
+_FAILURES_MAX: Final = 3
+
+# The list is written anew when it has many more names than the folder.
+_UNUSED_NAMES_MAX: Final = 1000
+
+# The next pass tries again, so one request does not have to be repeated for long.
+_RETRIES: Final = 2
+_RETRY_SECONDS: Final = 5
+_REQUEST_SECONDS: Final = 30
+_CONNECT_SECONDS: Final = 5
+
+
+class _EndingError(Exception):
+    """The server ends while a file is uploaded."""
+
+
+def open_store(url: str) -> "ObjectStore":
+    """Return the store at a URL such as `s3://bucket/prefix`, without a request to it.
+
+    Raises:
+        RecordingError: The library is not installed, or its settings in the environment, or the
+            URL, are invalid.
+    """
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError as error:
+        raise RecordingError(
+            f"cannot use {url}: the package obstore is missing: pip install 'mcp_trio[upload]'"
+        ) from error
+    try:
+        if url.startswith("file:"):
+            return from_url(url)
+        return from_url(
+            url,
+            retry_config={
+                "max_retries": _RETRIES,
+                "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
+            },
+            client_options={
+                "timeout": timedelta(seconds=_REQUEST_SECONDS),
+                "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+                # obstore does not read this variable when it is given options.
+                "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"},
+            },
+        )
+    except (BaseError, ValueError) as error:
+        raise RecordingError(f"cannot use {url}: {_first_line(error)}") from error
+
+
+def uploaded_recordings(folder: Path, url: str, *, compress: bool) -> set[str]:
+    """Return the recordings whose files are all in the store, by the names of their first files."""
+    uploaded = _read_list(_list_path(folder, url))
+    names = _names(folder)
+    return {
+        first
+        for first, recording in recordings_of(folder, names, ()).items()
+        if all(
+            uploaded.get(_stored_name(folder / name, compress=compress)) == _changed(folder / name)
+            for name in recording.files
+        )
+    }
+
+
+@attrs.define(eq=False, repr=False)
+class FolderUpload:
+    """The upload of a folder's recordings to a store; its calls block, and belong in a thread.
+
+    Attributes:
+        folder: The folder of the recordings; inner folders are left alone.
+        url: The URL of the store.
+        compress: Whether a file that is neither compressed nor encrypted is compressed on its way.
+        with_running: Whether the complete segments of a recording are uploaded while it goes on.
+        is_ending: Returns whether to stop before the next file, or within a large one.
+        on_uploaded: Called with the number of bytes of each file after it was uploaded.
+
+    Raises:
+        RecordingError: As `open_store`.
+    """
+
+    folder: Path
+    url: str
+    compress: bool = attrs.field(kw_only=True)
+    with_running: bool = attrs.field(kw_only=True)
+    is_ending: Callable[[], bool] = attrs.field(default=lambda: False, kw_only=True)
+    on_uploaded: Callable[[int], object] = attrs.field(default=lambda _: None, kw_only=True)
+    _store: "ObjectStore" = attrs.field(init=False)
+    _settled: set[str] = attrs.field(factory=set[str], init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._store = open_store(self.url)
+
+    def run(self) -> list[str]:
+        """Upload the complete files that are not in the store; return what failed.
+
+        If another process uploads from this folder now, nothing is done. A file that fails does
+        not keep the others from being uploaded, unless the store seems to be away.
+
+        Raises:
+            OSError: The folder, or the list of uploaded files, cannot be used.
+        """
+        descriptor = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            return self._upload() if try_lock(descriptor) else []
+        finally:
+            os.close(descriptor)
+
+    def _upload(self) -> list[str]:
+        names = _names(self.folder)
+        self._settled &= names
+        list_path = _list_path(self.folder, self.url)
+        uploaded = self._short_list(list_path, names)
+        problems: list[str] = []
+        failures = 0
+        for first, recording in sorted(recordings_of(self.folder, names, self._settled).items()):
+            *files, last = (self.folder / name for name in recording.files)
+            is_running = _is_empty(last) or is_being_written(os.fspath(last))
+            if is_running and not self.with_running:
+                continue
+            is_settled = not is_running
+            for path in files if is_running else (*files, last):
+                if self.is_ending():
+                    return problems
+                # The last bytes of a segment are written after the next one has begun.
+                if is_running and is_being_written(os.fspath(path)):
+                    continue
+                try:
+                    with _opened(path) as file:
+                        found = Path(file.name)
+                        name = _stored_name(found, compress=self.compress)
+                        changed = os.fstat(file.fileno()).st_mtime_ns
+                        if uploaded.get(name) == changed:
+                            continue
+                        self._put(file, name, compressed=name != found.name)
+                    _append(list_path, name, changed)
+                except _EndingError:
+                    return problems
+                except Exception as error:  # the disk, or the store, may fail in any way
+                    is_settled = False
+                    if not path.exists():  # it was removed meanwhile
+                        continue
+                    problems.append(f"cannot upload {path} to {self.url}: {_first_line(error)}")
+                    failures += 1
+                    if failures >= _FAILURES_MAX:
+                        return problems
+                else:
+                    failures = 0
+            if is_settled:
+                self._settled.add(first)
+        return problems
+
+    def _put(self, file: IO[bytes], name: str, *, compressed: bool) -> None:
+        import obstore
+
+        size = os.fstat(file.fileno()).st_size
+        sent = 0
+
+        def chunks() -> Iterator[bytes]:
+            nonlocal sent
+            for chunk in _compressed(file, size) if compressed else _read(file):
+                if self.is_ending():
+                    raise _EndingError
+                sent += len(chunk)
+                yield chunk
+
+        data = chunks() if size > _PART_BYTES else b"".join(chunks())
+        obstore.put(self._store, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+        self.on_uploaded(sent)
+
+    def _short_list(self, path: Path, names: Collection[str]) -> dict[str, int]:
+        """Return the list of uploaded files; shorten it if many of them were removed."""
+        uploaded = _read_list(path)
+        if len(uploaded) > len(names) + _UNUSED_NAMES_MAX:
+            kept = {_stored_name(self.folder / name, compress=self.compress) for name in names}
+            uploaded = {name: changed for name, changed in uploaded.items() if name in kept}
+            part = path.with_name(path.name + _PART)
+            part.unlink(missing_ok=True)
+            for name, changed in uploaded.items():
+                _append(part, name, changed)
+            part.replace(path)
+        return uploaded
+
+
+def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:
+    """Copy the recordings of a store into a folder.
+
+    A file that the folder has, with the same size, is not copied again. A copy is complete when it
+    gets its name, and only its owner can read it.
+
+    Args:
+        url: The URL of the store.
+        folder: The folder; it is created if need be, for its owner only.
+        pattern: The names to copy, as in a shell; by default all.
+
+    Returns:
+        The number of files that were copied, and that of files which were there.
+
+    Raises:
+        RecordingError: As `open_store`; or the store cannot be read, or a file not be written, or
+            the folder has another file of the name.
+    """
+    store = open_store(url)
+    import obstore
+
+    copied = present = 0
+    name, other = "", None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # An overload of it returns a type of the optional package arro3.
+        found = obstore.list_with_delimiter(store)["objects"]  # pyright: ignore[reportUnknownMemberType]
+        sizes = {each["path"]: each["size"] for each in found}
+        # The first file of a recording last: readers look for segments that are named like it.
+        for name in sorted(sizes, key=segment_of, reverse=True):
+            is_recording = name.endswith((SUFFIX, SUFFIX + COMPRESSED_SUFFIX))
+            # The name comes from the store, and must not lead out of the folder.
+            if not is_recording or Path(name).name != name:
+                continue
+            if not fnmatchcase(segment_of(name)[0], pattern):
+                continue
+            target = folder / name
+            if target.exists():
+                if target.stat().st_size != sizes[name]:
+                    other = target
+                    break
+                present += 1
+                continue
+            part = folder / (name + _PART)
+            descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    for chunk in obstore.get(store, name):
+                        file.write(chunk)
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+            copied += 1
+    except Exception as error:  # obstore has an exception of its own for each kind of failure
+        raise RecordingError(
+            f"cannot copy {name or 'recordings'} from {url}: {_first_line(error)}"
+        ) from error
+    if other is not None:
+        raise RecordingError(
+            f"cannot copy {other.name} from {url}: {other} is another file of the same name; copy"
+            " to another folder"
+        )
+    return copied, present
+
+
+def _names(folder: Path) -> set[str]:
+    return {name for name in names_in_folder(folder) if os.sep not in name}
+
+
+def _stored_name(path: Path, *, compress: bool) -> str:
+    """Return the name of a file in the store, which is that of the file when it is compressed."""
+    if not compress or path.name.endswith(COMPRESSED_SUFFIX) or is_encrypted(path):
+        return path.name
+    return path.name + COMPRESSED_SUFFIX
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file, or that by which the background task has just replaced it."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return path.with_name(path.name + COMPRESSED_SUFFIX).open("rb")
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether a file was just created; False if it is gone."""
+    try:
+        return not path.stat().st_size
+    except OSError:
+        return False
+
+
+def _changed(path: Path) -> int | None:
+    """Return the time of the last change in nanoseconds; compression preserves it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _read(file: IO[bytes]) -> Iterator[bytes]:
+    while chunk := file.read(_READ_BYTES):
+        yield chunk
+
+
+def _compressed(file: IO[bytes], size: int) -> Iterator[bytes]:
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=_LEVEL)
+    return compressor.read_to_iter(file, size=size, read_size=_READ_BYTES)
+
+
+def _list_path(folder: Path, url: str) -> Path:
+    """Return the file that lists what is uploaded to a store; each store has a list of its own."""
+    digest = hashlib.sha256(url.encode()).hexdigest()
+    return folder / f".uploaded-{digest[:16]}.jsonl"
+
+
+def _read_list(path: Path) -> dict[str, int]:
+    """Return the time of the last change of each uploaded file, by its name in the store."""
+    uploaded: dict[str, int] = {}
+    with suppress(FileNotFoundError):
+        for line in path.read_bytes().splitlines():
+            # A line may be incomplete, after a crash: the file is uploaded once more.
+            with suppress(msgspec.DecodeError):
+                name, changed = msgspec.json.decode(line, type=tuple[str, int])
+                uploaded[name] = changed
+    return uploaded
+
+
+def _append(path: Path, name: str, changed: int) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    try:
+        os.write(descriptor, msgspec.json.encode((name, changed)) + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error of obstore; the others show its Rust objects."""
+    return (str(error) or type(error).__name__).splitlines()[0]
