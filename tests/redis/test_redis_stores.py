@@ -33,9 +33,9 @@ async def until(holds):
 @pytest.fixture
 def join(stores_of):
     @contextlib.asynccontextmanager
-    async def join(handler):
+    async def join(handler, lease_seconds=1.5):
         async with (
-            stores_of().opened(Limits()) as stores,
+            stores_of(lease_seconds).opened(Limits()) as stores,
             stores.instances.joined(handler) as instance,
         ):
             yield instance
@@ -129,7 +129,7 @@ async def test_an_instance_whose_lease_was_over_loses_the_sessions_that_were_tak
 
 async def test_a_pause_that_is_shorter_than_a_lease_loses_nothing(redis, join):
     handlers = [ScriptedHandler(), ScriptedHandler()]
-    async with join(handlers[0]) as one, join(handlers[1]) as two:
+    async with join(handlers[0], 9.0) as one, join(handlers[1], 9.0) as two:
         handlers[0].watched.add(two.name)
         handlers[1].watched.add(one.name)
         one.keep("a", FACTS)
