@@ -7,24 +7,21 @@ the spans is another process. Slowness is no failure.
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import trio
-from measuring import print_table
+from in_process import bench_server, measure_in_turns
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NoOpTracerProvider
 
-from mcp_trio import Client, Context, Server
+from mcp_trio import Server
 from mcp_trio.observers import AuditLog, Metrics, RequestLog, Telemetry
 
 RECEIVER = """
@@ -55,58 +52,17 @@ def servers(folder: Path, exporting: TracerProvider) -> Mapping[str, Server]:
         "RequestLog": [RequestLog(folder / "server.log")],
         "AuditLog": [AuditLog(folder / "audit.jsonl", key=b"a key of 16 byte")],
     }
-    return {title: _server(each) for title, each in observers.items()}
-
-
-def _server(observers: list[Any]) -> Server:
-    server = Server("bench", observers=observers)
-
-    @server.tool
-    async def add(a: int, b: int, note: str = "") -> str:
-        return f"{a + b} {note}"
-
-    @server.tool
-    async def with_effect(a: int, *, ctx: Context) -> int:
-        await ctx.sleep(0)
-        return a
-
-    return server
-
-
-async def session(server: Server, calls: int, tool: str) -> float:
-    """Return the microseconds of CPU time of one call."""
-    async with Client(server) as client:
-        arguments = {"a": 1, "b": 2, "note": "a note " * 10} if tool == "add" else {"a": 1}
-        await client.call_tool(tool, arguments)
-        begin = time.process_time()
-        for _ in range(calls):
-            await client.call_tool(tool, arguments)
-    return (time.process_time() - begin) / calls * 1e6
+    return {title: bench_server(observers=each) for title, each in observers.items()}
 
 
 async def measure(folder: Path, url: str, turns: int, calls: int) -> None:
     """Measure in turns, and print a table."""
-    results: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     exporting = TracerProvider()
     exporting.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces"), max_queue_size=100_000)
     )
-    made = servers(folder, exporting)
-    for _ in range(turns):
-        for title, server in made.items():
-            for tool in ("add", "with_effect"):
-                results[title, tool].append(await session(server, calls, tool))
+    await measure_in_turns(servers(folder, exporting), turns, calls)
     await trio.to_thread.run_sync(exporting.shutdown)
-    rows: list[tuple[str, ...]] = []
-    for title in made:
-        cells = [title]
-        for tool in ("add", "with_effect"):
-            cost = statistics.median(results[title, tool])
-            base = statistics.median(results["no observer", tool])
-            cells += [f"{cost:.0f}", f"{cost - base:+.0f}"]
-        rows.append(tuple(cells))
-    headings = ["", "call, µs", "more", "call with an effect, µs", "more"]
-    print_table("CPU time of a call: client and server", headings, rows)
 
 
 def main() -> None:
