@@ -108,7 +108,7 @@ class ProviderToken:
     __slots__ = ("value",)
 
     def __init__(self, value: str) -> None:
-        self.value = value
+        self.value: str = value
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)

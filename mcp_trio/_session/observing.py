@@ -177,7 +177,7 @@ class Observation:
     def __init__(
         self, observers: "Observers", operation: Operation, clock: Callable[[], float]
     ) -> None:
-        self.operation = operation
+        self.operation: Operation = operation
         self._observers = observers
         self._clock = clock
         self._ends: list[End] = []
