@@ -237,7 +237,7 @@ def test_a_served_process_freezes_its_heap_while_it_serves(preparation, is_left_
     if is_left_alone:
         assert before >= served >= after > 10_000  # Frozen objects may still be freed.
     else:
-        assert before == after == 0
+        assert max(before, after) < 1_000  # CPython 3.12 freezes 375 objects when it starts.
         assert served > 10_000
 
 
