@@ -368,7 +368,7 @@ class ServerAuth(httpx2.Auth):
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send the request with a token; get a new one if the server rejects it, and repeat it.
 
-        A token that was issued just now and is rejected ends the attempts, as do scopes that were
+        It gives up if a new token is rejected, or if the server asks only for scopes that were
         requested before.
 
         Raises:
@@ -744,7 +744,9 @@ class _Driver:
         return HttpResponse(status=response.status_code, headers=headers, body=body)
 
     async def _check_address(self, url: str) -> None:
-        """Check that the name in a URL does not lead closer to this computer than the server.
+        """Check that a URL does not lead to a more local address than that of the server.
+
+        This computer is the most local one, then come private networks, then public addresses.
 
         The name may lead elsewhere a moment later (DNS rebinding). TLS protects from that, since
         the service at the other address has no certificate for this name.
@@ -792,11 +794,11 @@ class _Driver:
         return ClientInformation(client_id=client_id, client_secret=client_secret)
 
     async def _authorize(self, action: Authorize) -> str:
-        """Return the URL to which the browser was redirected, from the listener or the host."""
+        """Return the URL to which the browser was redirected, by listener or `on_authorize`."""
         seconds, redirected = self.limits.login_seconds, ""
         failure: Exception | None = None
 
-        async def call_host(cancel_scope: trio.CancelScope) -> None:
+        async def call_on_authorize(cancel_scope: trio.CancelScope) -> None:
             nonlocal redirected, failure
             try:
                 returned = await self._oauth.on_authorize(action.url)
@@ -815,7 +817,7 @@ class _Driver:
 
         with self.user_wait(), trio.move_on_after(seconds) as timeout:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(call_host, nursery.cancel_scope)
+                nursery.start_soon(call_on_authorize, nursery.cancel_scope)
                 if self.listener is not None:
                     redirected = await self.listener.wait(self.flow.state)
                     nursery.cancel_scope.cancel()

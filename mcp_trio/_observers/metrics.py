@@ -31,13 +31,16 @@ _GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     "suspended": ("handlers_suspended", "Handlers that wait for a retry of a stateless client."),
     "send_queue_bytes": ("send_queue_bytes", "Bytes of messages that are not sent yet."),
     "unwritten_bytes": ("recording_lag_bytes", "Bytes of records that are not written yet."),
-    "paused_recordings": ("recordings_paused", "Recordings that only count, as a write failed."),
+    "paused_recordings": (
+        "recordings_paused",
+        "Recordings that only count their records since a write failed.",
+    ),
 }
 
 # By the member of `RecordStatus`: the name and the description of a counter.
 _POLICY: Final[Mapping[str, tuple[str, str]]] = {
     "kept": ("recordings_kept", "Sessions that have ended and are kept by the policy."),
-    "forgotten": ("recordings_forgotten", "Sessions without a reason to keep them."),
+    "forgotten": ("recordings_forgotten", "Sessions whose recording the policy did not keep."),
     "unrecorded": ("recordings_unrecorded", "Sessions that could not be recorded."),
     "removed": ("recordings_removed", "Recordings that the retention has removed."),
 }

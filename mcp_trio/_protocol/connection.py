@@ -291,7 +291,7 @@ class Connection:
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     # Of the message that is being received.
     _auth: AuthInfo | None = attrs.field(default=None, init=False)
-    _client: int = attrs.field(default=0, init=False)
+    _client: int = attrs.field(default=0, init=False)  # a number, if the client is not known
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer

@@ -175,7 +175,7 @@ class Method:
 
 
 def _too_deep() -> msgspec.ValidationError:
-    # The caller's own calls left less stack than the decoder of the envelope had.
+    # The envelope was decoded with more room on the stack than the caller has left here.
     return msgspec.ValidationError("nested too deeply")
 
 

@@ -225,7 +225,8 @@ class ResponseMatcher:
     _open_requests: set[int] = attrs.field(factory=set[int], init=False)
     _expected_requests: list[RecordedMessage] = attrs.field(init=False)
     _unanswered: set[int] = attrs.field(factory=set[int], init=False)
-    # For each recorded notification, the number of live ones of its key after which it has arrived.
+    # The ordinal of each recorded notification among those with its key: it has arrived once as
+    # many live ones have.
     _notification_numbers: dict[int, int] = attrs.field(init=False)
     _last_client_index: int = attrs.field(init=False)
 

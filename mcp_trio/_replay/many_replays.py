@@ -228,7 +228,7 @@ _RECORDINGS_PER_TASK_MAX: Final = 8
 # The request, and the facts, in the text of a divergence.
 _REQUEST: Final = re.compile(r'^replay diverged at record [^,]*, (\S+(?: "[^"]*")?)', re.MULTILINE)
 _FACT: Final = re.compile(r"^  (line|changed|cause|meaning): +(.*)$", re.MULTILINE)
-# A cause that is possible for each recording, and differs between them by a number.
+# This cause fits any recording, and has a count in it, so it does not tell causes apart.
 _OTHER_SESSIONS: Final = re.compile(r"[0-9]+ other sessions? ")
 
 

@@ -9,8 +9,8 @@ All tasks *settle* when they are blocked and no thread runs. The replayer then l
 at its position. It advances the clock to the record's time, which lets deadlines expire that had
 expired by then, and then:
 
-- An `in` or `shut` record is delivered to the session. Marks begin sessions where there are several
-  or a lifespan; a mark begins the lifespan, and another one cancels it.
+- An `in` or `shut` record is delivered to the session. If the recording has several sessions or a
+  lifespan, `mark` records begin the sessions, and begin and cancel the lifespan.
 - A step lets its lane go on, and so does a record that begins a step of its lane. The lane goes on
   to its next wait, and has to make the records that follow the step.
 - A record that no task has made when all tasks have settled is a divergence.
@@ -91,7 +91,8 @@ from mcp_trio._session.session import Session
 from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import ReplayDivergence
 
-# How much later than recorded a deadline may expire if the recording lacks the turns of its clock.
+# How much later than recorded a deadline may expire, if the recording does not tell which records
+# were made in one turn of the event loop.
 _PAUSE_SECONDS_MAX: Final = 1.0
 
 # The kinds of records that the replayer itself causes.
@@ -137,10 +138,9 @@ class Position:
 class LeftOutRequests:
     """The requests that a replay goes on without, after they have diverged.
 
-    A lane of one is `in` this object. The handler of such a request is cancelled, and the records
-    that are left of it are skipped. What the recording has because of these records is left out,
-    too: the client's answers to the requests that the handler would have sent, and the retries of a
-    handler that asks in rounds.
+    `lane in left_out` tells whether a lane belongs to such a request. Its handler is cancelled, and
+    its remaining records are skipped, and so is what they have caused: the client's answers to the
+    requests that the handler would have sent, and the retries of a handler that asks in rounds.
     """
 
     trace: Trace
@@ -191,7 +191,8 @@ class LaneWait:
 
     Attributes:
         has_operation: Whether the lane waits in an operation, and not before a step.
-        due: In outbound mode, the index of the outcome for which it waits; infinite if it waits for
+        due: If only sent messages are compared, the index of the outcome for
+            which it waits; infinite if it waits for
             its cancellation.
         is_timed: Whether it goes on in the turn in which it is ready, so that a step that is
             recorded later is a divergence.
@@ -224,7 +225,7 @@ class Replayer:
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
         has_shut_itself: Whether a session shut down where none is recorded.
-        delivered: The number of the last `in` record.
+        delivered: The number of the last delivered `in` record.
         untracked_calls: The calls that bypassed the context, in order, each once.
         calls: The source location of each lane's last call of its context.
     """
@@ -475,7 +476,10 @@ class Replayer:
             self._begun_index = self.position.index
 
     def is_in_step(self, record: Record) -> bool:
-        """Return whether the lane of the record at the position has waited for it, if recorded."""
+        """Return whether the lane has begun the step that the record at the position begins.
+
+        It is true for a record that begins no step.
+        """
         return not record.step_start or self._begun_index == self.position.index
 
     async def wait_for_turn(

@@ -195,7 +195,7 @@ class Ask(ABC, Generic[T_co]):
 
 
 async def ask_client(
-    handling: Handling, served: "ServedSession", questions: Sequence[Ask[Any]]
+    handling: Handling, served: "ServedSession", asks: Sequence[Ask[Any]]
 ) -> tuple[Any, ...]:
     """Send several requests to the client at once, and return the answers in their order.
 
@@ -206,10 +206,9 @@ async def ask_client(
         RemoteProtocolError: A result is no valid answer.
         RequestError, RequestTimeout, ConnectionLost: The client did not answer a request.
     """
-    questions = prepared(handling, served, questions)
-    results = await ask_all(handling, [question.question() for question in questions])
-    rows = zip(questions, results, strict=True)
-    return tuple(question.read(result) for question, result in rows)
+    asks = prepared(handling, served, asks)
+    results = await ask_all(handling, [ask.question() for ask in asks])
+    return tuple(ask.read(result) for ask, result in zip(asks, results, strict=True))
 
 
 def prepared(
@@ -263,7 +262,7 @@ def check_capabilities(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
 
 @attrs.define(init=False, eq=False)
 class Elicitation(Ask[Answer[T]]):
-    """A request that the user fills in a form.
+    """A request to the user to fill in a form.
 
     Attributes:
         message: The text that the client shows.
@@ -296,7 +295,7 @@ class Elicitation(Ask[Answer[T]]):
         return form_of(self.kind)
 
     def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the mode `form` if the client supports no forms, as `Ask.needs` describes."""
+        """Return the capability for forms if the client lacks it; see `Ask.needs`."""
         # A client that announces elicitation without a mode supports forms.
         can_form = peer.can("elicitation.form") or not peer.can("elicitation.url")
         return {} if can_form and peer.can("elicitation") else {"elicitation": {"form": {}}}

@@ -63,7 +63,10 @@ _IGNORED_LEVELS: Final = {
 
 @attrs.define(eq=False, repr=False)
 class Dispatcher:
-    """The owner of one session's `Connection` and of the peer's open requests."""
+    """The owner of one session's `Connection` and of the peer's open requests.
+
+    A `Handling` is one of these requests with its running handler.
+    """
 
     session: "Session"
     application: Application
@@ -312,7 +315,8 @@ class Dispatcher:
             kept = rounds.reply_to(retry.params.request_state)
             if kept is not None:
                 reply = reencoded_with_id(kept, retry.id)
-            elif rounds.stage is not Stage.SUSPENDED:  # It waits for the reply to the first retry.
+            elif rounds.stage is not Stage.SUSPENDED:
+                # This repeated retry waits for the reply to the first one.
                 self._check_room(retry)
                 self._admission.hold(retry)
                 self._handlings[retry.id] = rounds.handling

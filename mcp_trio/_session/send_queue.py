@@ -2,8 +2,9 @@
 
 A message is recorded and queued in one synchronous step, and sent in that order. The queue is
 flushed at the end of a read, by the last request in flight, or by the writer, a background task
-that exists only while messages wait. A channel with `deliver_to` gets each message at once, without
-the writer. The journal is flushed before the messages that it records are sent.
+that exists only while messages wait. A channel that pushes received messages (`deliver_to`) gets
+each message at once, without the writer. The journal is flushed before the messages that it
+records are sent.
 
 Responses and other messages are counted separately. Responses never wait for room. While they fill
 the queue, the reader pauses and no handler starts, so a peer that sends requests and does not read

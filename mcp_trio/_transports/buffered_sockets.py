@@ -23,11 +23,12 @@ from mcp_trio.limits import Limits
 
 @coroutine
 def wait_idle(connection: IdleConnection) -> Generator[IdleConnection, None, None]:
-    """Suspend until the socket is readable, by a trap that the leader/followers engine handles.
+    """Suspend until the socket is readable.
 
-    Only a coroutine that the engine steps by hand may await this, and no cancel scope of the
-    coroutine may be open. The wait may end too early. The engine closes a coroutine that it never
-    resumes.
+    This yields to the `Leader` of `_session/leader_followers.py`, not to Trio. Only a coroutine
+    that a leader steps by hand may await this, and no cancel scope of the
+    coroutine may be open. The wait may end too early. A leader closes a
+    coroutine that it never resumes.
     """
     yield connection
 
@@ -274,7 +275,7 @@ class BufferedSocketStream(trio.abc.HalfCloseableStream):
 class TlsSocket(BufferedSocket):
     """A `BufferedSocket` with TLS, by Trio's `SSLStream`; `do_handshake` comes first.
 
-    A plain `BufferedSocket` below the `SSLStream` has the time limit of writes, and closes.
+    A plain `BufferedSocket` below the `SSLStream` limits the time of writes, and does the closing.
 
     Attributes:
         context: The server's certificate, and the TLS versions and ciphers that it accepts.
@@ -322,7 +323,7 @@ class TlsSocket(BufferedSocket):
                     raise
             finally:
                 handshakes.release(client)
-            self._secured = secured  # a failed connection lingers without it
+            self._secured = secured  # Unset after a failure, so that `linger` does not use it.
             certificate: bytes | None = secured.getpeercert(binary_form=True)
             if certificate is not None:
                 self.client_certificate = digest_text(certificate)

@@ -128,7 +128,7 @@ class OutgoingMessage:
         return request_id if is_id else None
 
     def header_params(self, *, with_arguments: bool) -> Mapping[str, Any]:
-        """Return the params that headers repeat: all of them, if arguments of a tool may be."""
+        """Return the params that headers may repeat: all, if these include arguments of a tool."""
         if with_arguments and self._raw_params is not None:
             params: dict[str, Any] = msgspec.json.decode(self._raw_params)
             return params
@@ -205,7 +205,7 @@ class ToolHeaders:
         """Learn from a response to `tools/list`.
 
         Returns:
-            The response without the tools whose annotations break a rule. A response that is not a
+            The response without the tools whose `x-mcp-header` is invalid. A response that is not a
             page of tools is returned unchanged; the session rejects it.
         """
         try:
@@ -569,7 +569,7 @@ class HttpChannel:
     def _finish(self, request_id: int | str | None) -> _PendingRequest | None:
         """End a request that is answered, and return it; None if there is no such request.
 
-        Its stream may end by itself in `limits.shutdown.close_seconds`, because the connection can
+        Its stream gets `limits.shutdown.close_seconds` to end by itself, because the connection can
         be used again only then.
         """
         request = None if request_id is None else self._pending.pop(request_id, None)
