@@ -430,7 +430,7 @@ class Endpoints:
         return await self._ask(client, pending, call)
 
     async def _user(self, request: HttpRequest) -> Session | HttpResponse | None:
-        """Return the user who has sent a request; a login page; or None without a login."""
+        """Return the user of a request, or a login page, or None if there is no login."""
         if isinstance(self.login, IdentityProvider):
             return await self.login.session(request)
         user = await self.login(request)

@@ -74,7 +74,7 @@ class PendingLogin:
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A user who has logged in.
+    """A logged-in user.
 
     Attributes:
         subject: The name of the user.
@@ -177,7 +177,7 @@ class IdentityProvider:
     # Logins.
 
     async def session(self, request: HttpRequest) -> Session | None:
-        """Return the user who has logged in with the browser that sent a request."""
+        """Return the logged-in user of the browser that sent a request."""
         cookie = cookie_of(request, _SESSION_COOKIE, self._own_issuer)
         if cookie is None:
             return None

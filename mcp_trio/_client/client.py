@@ -288,8 +288,8 @@ class Client:
             has None.
         trace: Called for each request; returns its `traceparent`, `tracestate` and `baggage`.
             Other keys are dropped. By default that is the trace context of an observer.
-        observers: What is told of each session and request, such as `Telemetry` and `RequestLog` of
-            `mcp_trio.observers`.
+        observers: Objects called for each session and request, such as `Telemetry` and
+            `RequestLog` of `mcp_trio.observers`.
         state_changed: Called with the new `state` of the connection, and with the reason for it.
 
         env: For a command: variables in addition to the few that it inherits.

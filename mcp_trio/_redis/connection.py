@@ -1,6 +1,6 @@
 """The connection of one application to Redis or Valkey, by coredis.
 
-Commands whose result nobody waits for are *posted*: one task writes them in pipelines, in order. It
+Commands whose result is not awaited are *posted*: one task writes them in pipelines, in order. It
 keeps them while Redis is away, and writes them again when an error leaves it unknown whether Redis
 has executed them. So posted commands have to be harmless when they are executed twice.
 """

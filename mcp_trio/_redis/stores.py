@@ -396,9 +396,9 @@ class RedisStores:
 
         server.run("http", stores=RedisStores("redis://localhost:6379/0", prefix="weather"))
 
-    All instances of a server have the same URL and prefix, and no other server has them. Whoever
-    can write to this Redis can act as any client: protect it with a password and, over a network,
-    with TLS (`rediss://`).
+    All instances of a server have the same URL and prefix, and no other server has them. A program
+    that can write to this Redis can act as any client: protect it with a password and, over a
+    network, with TLS (`rediss://`).
 
     Args:
         url: The URL of Redis, with user, password and number of the database if need be.

@@ -1,4 +1,4 @@
-"""What tells monitoring systems about a served application: `/health`, `/ready` and `/metrics`.
+"""Endpoints for monitoring systems: `/health`, `/ready` and `/metrics`.
 
 Anyone who reaches the port may read the first two. So they have nothing about sessions, users or
 paths, and need no credentials: load balancers send none. `/metrics` is on a port of its own.

@@ -204,8 +204,8 @@ class Server:
             that returns the `AuthInfo` or the name of the user for a request, given its headers.
         record: The recording of the sessions for which `run` or a `serve_*` method gets no `record`
             of its own: a `RecordPolicy` of `mcp_trio.recording`, or another target, as in `serve`.
-        observers: What is told of each session, request and effect, such as `Telemetry`, `Metrics`,
-            `RequestLog` and `AuditLog` of `mcp_trio.observers`.
+        observers: Objects called for each session, request and effect, such as `Telemetry`,
+            `Metrics`, `RequestLog` and `AuditLog` of `mcp_trio.observers`.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
             host start it in an environment that has them.
         openapi_report: The outcome of each operation, of a server from `from_openapi`.
