@@ -309,18 +309,25 @@ class Mock:
         self._strict: list[MockServer] = []
 
     def __call__(
-        self, path: str | os.PathLike[str] | None = None, *, strict: bool = False
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        strict: bool = False,
+        user: str | None = None,
+        tokens: Mapping[str, str] | None = None,
     ) -> "MockServer":
         """Return a mock server, made by `mcp_trio.testing.mock_server`, as a target for `Client`.
 
         `await nursery.start(mock.serve_http)` serves the mock to any other client, too. With
         `strict` the test fails at its end if the client sent a request that is not recorded, or did
-        not send one that is.
+        not send one that is. In the recording of a server with authentication, `user` or `tokens`
+        choose whose results a client gets.
         """
         __tracebackhide__ = True
         from mcp_trio.testing import mock_server
 
-        mock = _or_fail(partial(mock_server, self._paths.given_or_marked_path(path)))
+        path = self._paths.given_or_marked_path(path)
+        mock = _or_fail(partial(mock_server, path, user=user, tokens=tokens))
         if strict:
             self._strict.append(mock)
         return mock

@@ -579,6 +579,28 @@ def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
 # `mcp-trio mock`.
 
 
+def _users(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the argument `user` or `tokens` of `mock_server`. Errors do not repeat a token."""
+    from mcp_trio._client.config import expanded
+    from mcp_trio._protocol.websocket import checked_token
+
+    tokens: dict[str, str] = {}
+    for text in texts:
+        name, equals, token = text.partition("=")
+        if not equals:
+            if len(texts) > 1:
+                raise click.BadParameter("several users need tokens: NAME=TOKEN")
+            return {"user": name}
+        try:
+            token = checked_token(expanded(token, f"the token of {name}", os.environ))
+        except (ValueError, LookupError) as error:
+            raise click.BadParameter(str(error)) from None
+        if token in tokens:
+            raise click.BadParameter(f"{tokens[token]} and {name} have the same token")
+        tokens[token] = name
+    return {"tokens": tokens} if tokens else {}
+
+
 @click.command(
     cls=LiveServerCommand,
     short_help="Stand in for a recorded server or client.",
@@ -592,7 +614,8 @@ A request gets the recorded response of the same request, with its notifications
 server's own requests. A request that was not recorded gets an error that names the nearest one,
 and is listed on stderr at the end. Lists and pings may be repeated, and so may any request of
 stateless clients over http, unless --strict is given. In a redacted recording, a value also
-matches if it has the shape of the recorded one.
+matches if it has the shape of the recorded one. The users of a server with authentication are
+told apart only with --user.
 
 \b
 Exit status: 0 success; 1 with --strict: the requests were not those recorded; with --as client:
@@ -603,6 +626,7 @@ the server answered no request; 2 FILE cannot be used, or the server cannot be s
 Examples:
   mcp-trio mock recordings/trip.mcprec.jsonl
   mcp-trio mock recordings/trip.mcprec.jsonl --transport http --port 8000
+  mcp-trio mock shop.mcprec.jsonl --transport http --user ada=token-1 --user ben=token-2
   mcp-trio call forecast city=Oslo -- mcp-trio mock recordings/trip.mcprec.jsonl
   mcp-trio mock recordings/trip.mcprec.jsonl --as client -- npx -y some-server
 """,
@@ -629,6 +653,16 @@ Examples:
 @click.option(
     "--channel", type=int, metavar="N", help="The session to use, in a recording of several."
 )
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME[=TOKEN]",
+    callback=_users,
+    help="Give clients what this user of the recording got, instead of what any user got. For http"
+    " and websocket, repeated with tokens: the user whose token the client sends; ${VAR} is"
+    " replaced by the environment variable.",
+)
 @click.pass_context
 def mock_command(
     context: click.Context,
@@ -642,12 +676,13 @@ def mock_command(
     pace: bool,
     strict: bool,
     transport: str | None,
+    users: Mapping[str, Any],
     **options: Any,
 ) -> None:
     """Stand in for the server of the recording FILE, or for its client."""
     if role == "client":
-        of_server = {"pace": pace, "strict": strict, "transport": transport, **options}
-        for name, value in of_server.items():
+        of_server = {"pace": pace, "strict": strict, "transport": transport, "user": users}
+        for name, value in {**of_server, **options}.items():
             if is_given(value):
                 raise click.UsageError(f"{flag_of(name)} cannot be used with --as client")
         report = _replay_live(
@@ -662,8 +697,15 @@ def mock_command(
 
     transport = transport or "stdio"
     given = given_serving_options(transport, options)
+    if "tokens" in users and transport not in {"http", "websocket"}:
+        raise click.UsageError("--user NAME=TOKEN needs --transport http or websocket")
+    if "tokens" in users and given.get("token") is not None:
+        raise click.UsageError("--token cannot be used with --user NAME=TOKEN")
     with errors_naming(file):
-        server = mock_server(file, strict=strict, pace=pace, channel=channel)
+        try:
+            server = mock_server(file, strict=strict, pace=pace, channel=channel, **users)
+        except ValueError as error:  # the user is not in the recording
+            raise click.BadParameter(str(error), param_hint="--user") from None
     status = 0
     if transport == "stdio":
         status = run_mock(server)

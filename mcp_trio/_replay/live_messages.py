@@ -21,7 +21,13 @@ from mcp_trio._journal.conversation import (
     subscription_of,
     token_of,
 )
-from mcp_trio._jsonrpc.channel_messages import Lost, RelatedMessage
+from mcp_trio._jsonrpc.channel_messages import (
+    AuthInfo,
+    DecodedMessage,
+    Lost,
+    PrincipalMessage,
+    RelatedMessage,
+)
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import (
     Decoder,
@@ -142,16 +148,21 @@ class MessageChannel:
         while self._unsent and self._is_writable:
             await self._changed.park()
 
-    async def read(self, handle: Callable[[Message | Lost], None]) -> None:
+    async def read(self, handle: Callable[[Message | Lost, AuthInfo | None], None]) -> None:
         """Call `handle` with each message, and each lost request; return when the peer closes.
+
+        The second argument is the sender of the message, if the transport has authenticated it.
 
         Raises:
             ConnectionLost: The connection was lost for a known reason.
         """
         while received := await self.channel.receive():
             for data in received:
+                sender: AuthInfo | None = None
+                if isinstance(data, (PrincipalMessage, DecodedMessage)):
+                    sender = data.auth
                 for message in self._decode(data):
-                    handle(message)
+                    handle(message, sender)
             while len(self._unsent) > _UNSENT_MAX and self._is_writable:
                 await self._changed.park()
 

@@ -248,7 +248,7 @@ class RequestDriver:
         except ConnectionLost as error:
             self._lose(str(error))
 
-    def _receive(self, message: Message | Lost) -> None:
+    def _receive(self, message: Message | Lost, _: AuthInfo | None) -> None:
         if isinstance(message, Response | ErrorResponse | Lost) and message.id == _FINAL_REQUEST_ID:
             self._has_final_response = True
         elif isinstance(message, Lost):

@@ -16,6 +16,10 @@ has tokens in the place of its client's values, which have the shape of these va
 matches if its values have the same shapes, with letters of the same case, digits and all other
 characters at the same positions. The input responses in a retry come from a live user: they match
 if they answer the same input requests, and accept or decline them as the recorded ones did.
+
+A recording of a server with authentication has the user of each message. A mock can stand for all
+of them at once, as one client, or tell them apart: then a request matches only requests of the same
+user, so that each user gets the lists and results, and the rejections, that were recorded for them.
 """
 
 import os
@@ -52,7 +56,7 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.diff import JsonDifference, json_differences
 from mcp_trio._journal.texts import json_text, shortened
-from mcp_trio._jsonrpc.channel_messages import Lost
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, Lost
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
@@ -91,6 +95,7 @@ from mcp_trio.errors import (
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
+    from mcp_trio._auth.resource_server import ResourceServer
     from mcp_trio._server.http_serve import HttpOptions
     from mcp_trio._server.sockets import AccessOptions, WebSocketOptions
 
@@ -123,25 +128,37 @@ class UnrecordedRequest(msgspec.Struct, frozen=True):
         method: The method of the request.
         params: The params, without `_meta`.
         closest: Descriptions of the recorded requests that differ least.
+        user: The user who sent the request, if the mock tells users apart.
     """
 
     method: str
     params: Any
     closest: tuple[str, ...]
+    user: str | None = None
 
     def __str__(self) -> str:
         params = shortened(json_text(self.params), _PARAMS_CHARACTERS_MAX)
-        text = f"{self.method} {params} was not recorded"
+        for_user = "" if self.user is None else f" for the user {self.user!r}"
+        text = f"{self.method} {params} was not recorded{for_user}"
         if not self.closest:
             return f"{text}, nor any other {self.method}"
         return f"{text}; closest recorded requests: {'; '.join(self.closest)}"
 
 
 class RequestMatcher:
-    """Finds the recorded message that is the same as a live one; each is found once, in order."""
+    """Finds the recorded message that is the same as a live one; each is found once, in order.
 
-    def __init__(self, recorded: Conversation) -> None:
-        self._requests = recorded.of("client", "request")
+    The methods take the user of the live message: only messages of the same user are found. None
+    means that the mock does not tell users apart.
+    """
+
+    def __init__(self, recorded: Conversation, users: Collection[str] | None = None) -> None:
+        """Find the messages of these users; with None those of all."""
+        self._requests = [
+            each
+            for each in recorded.of("client", "request")
+            if users is None or _user_of(each) in users
+        ]
         self._open_requests = list(self._requests)
         self._answered_requests: list[RecordedMessage] = []
         self._open_notifications = recorded.of("client", "notification")
@@ -154,69 +171,95 @@ class RequestMatcher:
         """The recorded requests that were not found; discovery is not required."""
         return [each for each in self._open_requests if each.method != DISCOVER]
 
-    def find(self, method: str, params: Raw | None) -> RecordedMessage | None:
+    def find(self, method: str, params: Raw | None, user: str | None) -> RecordedMessage | None:
         """Return the first matching request that was not found before."""
-        found = self._first(self._open_requests, method, params)
+        found = self._first(self._open_requests, method, params, user)
         if found is not None:
             self._open_requests.remove(found)
             self._answered_requests.append(found)
         return found
 
     def find_again(
-        self, method: str, params: Raw | None, in_progress: Collection[int]
+        self, method: str, params: Raw | None, user: str | None, in_progress: Collection[int]
     ) -> RecordedMessage | None:
         """Return the matching request that was found longest ago.
 
         Requests whose index is `in_progress` are left out.
         """
         free = [each for each in self._answered_requests if each.index not in in_progress]
-        found = self._first(free, method, params)
+        found = self._first(free, method, params, user)
         if found is not None:
             self._answered_requests.remove(found)
             self._answered_requests.append(found)
         return found
 
-    def find_repeatable(self, method: str, params: Raw | None) -> RecordedMessage | None:
+    def find_repeatable(
+        self, method: str, params: Raw | None, user: str | None
+    ) -> RecordedMessage | None:
         """Return the last matching request, found or not, if clients may repeat the method."""
         if method not in _REPEATABLE and not method.endswith(_REPEATABLE_SUFFIX):
             return None
-        return self._first(self._requests[::-1], method, params)
+        return self._first(self._requests[::-1], method, params, user)
 
-    def find_notification(self, method: str) -> RecordedMessage | None:
+    def find_notification(self, method: str, user: str | None) -> RecordedMessage | None:
         """Return the first notification of a method that was not found before."""
-        found = next((each for each in self._open_notifications if each.method == method), None)
+        found = next(
+            (
+                each
+                for each in self._open_notifications
+                if each.method == method and (user is None or _user_of(each) == user)
+            ),
+            None,
+        )
         if found is not None:
             self._open_notifications.remove(found)
         return found
 
-    def describe_unrecorded(self, method: str, params: Raw | None) -> UnrecordedRequest:
+    def describe_unrecorded(
+        self, method: str, params: Raw | None, user: str | None
+    ) -> UnrecordedRequest:
         """Describe a request that was not found."""
         call = _call(params)
         candidates = [
-            (_call_differences(each, call), each)
+            (_call_differences(each, call), user is not None and _user_of(each) != user, each)
             for each in self._requests
             if each.method == method
         ]
-        candidates.sort(key=lambda candidate: len(candidate[0]))
+        candidates.sort(key=lambda candidate: (len(candidate[0]), candidate[1]))
         closest: list[str] = []
-        for differences, each in candidates[:_CLOSEST_MAX]:
+        for differences, is_of_other, each in candidates[:_CLOSEST_MAX]:
             text = f"record {each.record}"
+            if is_of_other:
+                text += f" of the user {_user_of(each)!r}"
             if differences:
                 paths = ", ".join(path for path, *_ in differences[:_PATHS_MAX])
                 more = ", …" if len(differences) > _PATHS_MAX else ""
                 text += f", which differs at {paths}{more}"
-            else:
+            elif not is_of_other:
                 text += ", which was answered already"
             closest.append(text)
-        return UnrecordedRequest(method, without_meta(params), tuple(closest))
+        return UnrecordedRequest(method, without_meta(params), tuple(closest), user)
 
     def _first(
-        self, requests: Sequence[RecordedMessage], method: str, params: Raw | None
+        self,
+        requests: Sequence[RecordedMessage],
+        method: str,
+        params: Raw | None,
+        user: str | None,
     ) -> RecordedMessage | None:
         call = _call(params)
-        candidates = [each for each in requests if each.method == method]
+        candidates = [
+            each
+            for each in requests
+            if each.method == method and (user is None or _user_of(each) == user)
+        ]
         found = (each for matches in self._rules for each in candidates if matches(each, call))
         return next(found, None)
+
+
+def _user_of(message: RecordedMessage) -> str | None:
+    """Return the name of a recorded user; None if the message came without authentication."""
+    return None if message.auth is None else message.auth.principal
 
 
 def _call(params: Raw | None) -> bytes:
@@ -352,14 +395,19 @@ class MockSession:
         is_paced: bool,
         limits: Limits,
         repeats: bool = False,
+        users: Collection[str] | None = None,
+        user: str | None = None,
     ) -> None:
         """Make a session that nothing runs yet.
 
         With `is_paced` the mock waits as long as the recorded server before each message. With
-        `repeats` a recorded request can be answered again once it is answered.
+        `repeats` a recorded request can be answered again once it is answered. With `users` only
+        their requests are answered: a message comes from `user`, or else from its sender.
         """
         self.unrecorded: list[UnrecordedRequest] = []
-        self.matcher = RequestMatcher(recorded)
+        self.matcher = RequestMatcher(recorded, users)
+        self._tells_senders = users is not None and user is None
+        self._user = user
         self.negotiated = LightEvent()
         self.closing = LightEvent()
         self.protocol_version: ProtocolVersion | None = None
@@ -421,12 +469,15 @@ class MockSession:
 
     # Messages of the client.
 
-    def _receive(self, message: Message | Lost) -> None:
+    def _receive(self, message: Message | Lost, sender: AuthInfo | None) -> None:
+        user = self._user
+        if self._tells_senders and sender is not None:
+            user = sender.principal
         match message:
             case Request():
-                self._receive_request(message)
+                self._receive_request(message, user)
             case Notification():
-                self._receive_notification(message)
+                self._receive_notification(message, user)
             case Response() | ErrorResponse():
                 index = recorded_index(message.id)
                 if index is not None and index in self._awaited_responses:
@@ -439,17 +490,17 @@ class MockSession:
             case _:
                 pass
 
-    def _receive_request(self, request: Request) -> None:
+    def _receive_request(self, request: Request, user: str | None) -> None:
         self.has_begun = True
         matcher, method, params = self.matcher, request.method, request.params
-        recorded = matcher.find(method, params)
+        recorded = matcher.find(method, params, user)
         if recorded is None and self._repeats:
-            recorded = matcher.find_again(method, params, self._unanswered)
+            recorded = matcher.find_again(method, params, user, self._unanswered)
         if recorded is not None:
             self._live_requests[recorded.index] = request
             self._unanswered.add(recorded.index)
             self._send_caused_by(recorded, request.id)
-        elif (recorded := matcher.find_repeatable(method, params)) is not None:
+        elif (recorded := matcher.find_repeatable(method, params, user)) is not None:
             response = self._recorded.responses.get(recorded.index)
             if response is not None:
                 encoded = encode_recorded_response(response, request.id)
@@ -457,13 +508,13 @@ class MockSession:
         elif (encoded_response := negotiation_response(self._recorded, request)) is not None:
             self._peer.put(encoded_response, request.id, is_answer=True)
         else:
-            unrecorded = matcher.describe_unrecorded(method, params)
+            unrecorded = matcher.describe_unrecorded(method, params, user)
             self.unrecorded.append(unrecorded)
             code = INVALID_PARAMS if unrecorded.closest else METHOD_NOT_FOUND
             error = encode_error(request.id, code, f"this is a mock: {unrecorded}")
             self._peer.put(error, request.id, is_answer=True)
 
-    def _receive_notification(self, message: Notification) -> None:
+    def _receive_notification(self, message: Notification, user: str | None) -> None:
         request_id = reference_of(message) if message.method == CANCELLED else None
         if request_id is not None:
             # Send no more messages of a request that the client has cancelled.
@@ -475,7 +526,7 @@ class MockSession:
             for index in cancelled:
                 del self._live_requests[index]
             self._unanswered.difference_update(cancelled)
-        recorded = self.matcher.find_notification(message.method)
+        recorded = self.matcher.find_notification(message.method, user)
         if recorded is not None:
             self._send_caused_by(recorded)
 
@@ -593,6 +644,8 @@ def mock_server(
     strict: bool = False,
     pace: bool = False,
     channel: int | None = None,
+    user: str | None = None,
+    tokens: Mapping[str, str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> "MockServer":
     """Return a mock of the server in a recording, as a target for `Client`.
@@ -603,14 +656,47 @@ def mock_server(
             recorded requests and no others.
         pace: Whether the mock waits as long as the recorded server before each message.
         channel: The session in a recording of several.
+        user: A user in the recording of a server with authentication: every client gets what this
+            user got.
+        tokens: The users in such a recording, by the bearer tokens that stand for them. Over HTTP
+            and WebSocket, a client with one of these tokens gets what its user got; any other
+            client gets status 401. The tokens are not kept.
         limits: The limits of the sessions.
 
     Raises:
         RecordingError: The file is no recording, or holds several sessions and no `channel` is
             chosen.
+        ValueError: A user has no request in the recording; a token is empty or has characters other
+            than visible ASCII; or both `user` and `tokens` are given.
     """
     recorded = load_conversation(path, channel=channel)
-    return MockServer(recorded=recorded, strict=strict, pace=pace, limits=limits)
+    if tokens is not None and user is not None:
+        raise ValueError("give either user= or tokens=, not both")
+    users: Collection[str] | None = None
+    if user is not None:
+        users = (user,)
+    elif tokens is not None:
+        users = frozenset(tokens.values())
+    known = {_user_of(each) for each in recorded.of("client", "request")} - {None}
+    if unknown := sorted(set(users or ()) - known):
+        names = ", ".join(map(repr, sorted(map(str, known)))) or "none"
+        raise ValueError(f"no request of the user {unknown[0]!r} was recorded; users: {names}")
+    return MockServer(
+        recorded=recorded,
+        strict=strict,
+        pace=pace,
+        limits=limits,
+        user=user,
+        users=users,
+        auth=None if tokens is None else _verifier_of(tokens),
+    )
+
+
+def _verifier_of(tokens: Mapping[str, str]) -> "ResourceServer":
+    from mcp_trio._auth.resource_server import ResourceServer
+    from mcp_trio._auth.verification import StaticTokens
+
+    return ResourceServer(StaticTokens(tokens))
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -625,7 +711,7 @@ class MockServer:
     Lists and pings can be repeated. Any other request gets an error that names the closest recorded
     requests. The notifications and requests of the recorded server come with the response, in their
     order. Over HTTP, stateless clients have no sessions: unless the mock is strict, recorded
-    requests can be repeated there.
+    requests can be repeated there. Users count only with `user` or `tokens` of `mock_server`.
 
     As a context manager, a strict mock calls `check` at its end.
     """
@@ -634,11 +720,14 @@ class MockServer:
     _recorded: Conversation = attrs.field(alias="recorded")
     _is_strict: bool = attrs.field(alias="strict", default=False)
     _is_paced: bool = attrs.field(alias="pace", default=False)
+    _user: str | None = attrs.field(alias="user", default=None)
+    _users: Collection[str] | None = attrs.field(alias="users", default=None)
+    _auth: "ResourceServer | None" = attrs.field(alias="auth", default=None)
     _unrecorded: list[UnrecordedRequest] = attrs.field(factory=list[UnrecordedRequest], init=False)
     _unused: list[RecordedMessage] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._unused = self._recorded.of("client", "request")
+        self._unused = RequestMatcher(self._recorded, self._users).unused
 
     @property
     def unrecorded(self) -> tuple[str, ...]:
@@ -654,7 +743,11 @@ class MockServer:
         """Serve one session over `channel`; return when the client has disconnected.
 
         The channel is closed, also if this call is cancelled.
+
+        Raises:
+            ValueError: The mock has `tokens`, which clients over this channel cannot send.
         """
+        self._check_no_tokens()
         await self._run_session(self._open_session(channel))
 
     def _open_session(self, channel: Channel) -> MockSession:
@@ -664,6 +757,8 @@ class MockServer:
             is_paced=self._is_paced,
             limits=self.limits,
             repeats=isinstance(channel, StatelessChannel) and not self._is_strict,
+            users=self._users,
+            user=self._user,
         )
 
     async def _run_session(self, session: MockSession) -> None:
@@ -731,7 +826,9 @@ class MockServer:
 
         Raises:
             OSError: The file cannot be made, or another server listens there.
+            ValueError: The mock has `tokens`, which need HTTP or WebSocket.
         """
+        self._check_no_tokens()
         from mcp_trio._server.sockets import serve_unix
 
         await serve_unix(self._application(), path, task_status=task_status)
@@ -750,17 +847,24 @@ class MockServer:
 
         Raises:
             OSError: The address cannot be bound.
-            ValueError: The address can be reached from other machines, and `is_open` is not set.
+            ValueError: The address can be reached from other machines, and `is_open` is not set;
+                or the mock has `tokens`, which need HTTP or WebSocket.
         """
+        self._check_no_tokens()
         from mcp_trio._server.sockets import serve_tcp
 
         await serve_tcp(
             self._application(), host=host, port=port, is_open=is_open, task_status=task_status
         )
 
+    def _check_no_tokens(self) -> None:
+        if self._auth is not None:
+            raise ValueError("tokens= needs HTTP or WebSocket; for one user give user=")
+
     def _application(self) -> MockApplication:
         return MockApplication(
             limits=self.limits,
+            auth=self._auth,
             protocol_versions=mocked_protocol_versions(self._recorded),
             open_session=self._open_session,
             run_session=self._run_session,

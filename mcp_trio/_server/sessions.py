@@ -710,16 +710,15 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         protocol_versions: The protocol versions that are served, newest first.
         change_notifier: An empty set of subscribers: the sessions report changes themselves.
         routes: None: there are no custom routes.
+        auth: Authenticates the clients over HTTP and WebSocket; None if at most a bearer token
+            restricts the access.
     """
 
     limits: Limits
     protocol_versions: Sequence[str]
+    auth: "ResourceServer | None" = None
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
     routes: None = attrs.field(default=None, init=False)
-
-    @property
-    def auth(self) -> None:
-        """None: only a bearer token restricts the access."""
 
     def scopes(self) -> Iterable[str]:
         """Return no scopes."""

@@ -20,9 +20,11 @@ import trio
 from mcp_trio import Client, ConnectionLost, RequestError
 from mcp_trio._cli.replay import sweep_summary
 from mcp_trio._replay.targets import fresh_server
+from mcp_trio.auth import Bearer
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.recording import SweepReport, TickClock, drive
 from mcp_trio.testing import mock_server
+from tests.two_users import TOURS, record_two_users, tour
 from tests.ways import CONNECTIONS
 
 measured = pytest.mark.usefixtures("measured_processes")
@@ -521,6 +523,16 @@ def test_a_live_server_that_answers_nothing_is_status_1(invoke, write):
         (("--as", "client"), "name one server"),
         (("--as", "client", "--pace", "--", "some"), "--pace cannot be used with --as client"),
         (("--channel", "7"), "the recording has no messages on channel 7"),
+        (("--user", "ada"), "no request of the user 'ada' was recorded; users: none"),
+        (("--user", "ada", "--user", "ben=token"), "several users need tokens: NAME=TOKEN"),
+        (("--user", "ada=one", "--user", "ben=one"), "ada and ben have the same token"),
+        (("--user", "ada=${NOT_SET}"), "NOT_SET"),
+        (("--user", "ada=one"), "--user NAME=TOKEN needs --transport http or websocket"),
+        (
+            ("--user", "ada=one", "--transport", "http", "--token", "x"),
+            "--token cannot be used with --user NAME=TOKEN",
+        ),
+        (("--as", "client", "--user", "ada", "--", "some"), "--user cannot be used with --as"),
     ],
 )
 def test_contradictory_options_of_mock_are_rejected(invoke, given, text):
@@ -649,6 +661,42 @@ def test_an_address_in_use_is_reported_in_one_line(invoke, tmp_path, way):
         shown = invoke("mock", WEATHER_RECORDING, "--transport", way, *place)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
     assert shown.stderr.startswith(f"cannot listen at {path if way == 'unix' else where}: ")
+
+
+# Users of a recorded server with authentication.
+
+
+@pytest.fixture
+def two_users(tmp_path):
+    return trio.run(record_two_users, tmp_path)
+
+
+def toured(target, **options):
+    async def main():
+        async with Client(target, **options) as client:
+            return await tour(client)
+
+    return trio.run(main)
+
+
+def test_the_mock_tells_users_apart_by_their_tokens(while_listening, two_users, monkeypatch):
+    monkeypatch.setenv("TOKEN_OF_BEN", "other")
+    users = ("--user", "ada=one", "--user", "ben=${TOKEN_OF_BEN}")
+
+    def use(url):
+        tokens = {"one": "ada", "other": "ben"}
+        return {name: toured(url, auth=Bearer(token)) for token, name in tokens.items()}
+
+    given = ("mock", two_users, "--transport", "http", "--port", "0", *users)
+    shown, tours = while_listening(use, *given)
+    assert tours == TOURS
+    assert shown.exit_code == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOURS)
+def test_the_mock_of_one_user_serves_over_stdio(two_users, name):
+    assert toured([*MOCK, str(two_users), "--user", name]) == TOURS[name]
 
 
 # `replay` and `mock` over HTTP.

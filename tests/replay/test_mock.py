@@ -14,6 +14,7 @@ import trio.testing
 from mcp_trio import Client, ConnectionLost, Limits, MCPError, RequestError
 from mcp_trio._journal.conversation import conversation
 from mcp_trio._replay.mock import MockSession, mocked_protocol_versions
+from mcp_trio.auth import Bearer
 from mcp_trio.errors import MockMismatch
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
@@ -32,6 +33,7 @@ from tests.replay.conversations import (
     stateless_call,
     stateless_request,
 )
+from tests.two_users import TOKENS, TOURS, record_two_users, tour
 from tests.ways import WAYS, opened, sent_away, served
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -1012,3 +1014,70 @@ def test_a_mock_serves_the_versions_for_which_results_were_recorded(spoken, hear
     lines = spoken(*heard).read_bytes().splitlines(keepends=True)
     names = mocked_protocol_versions(conversation(read_recording(lines)))
     assert (names[0], names[-1]) == (newest, oldest)
+
+
+# Users of a server with authentication.
+
+
+@pytest.fixture
+async def two_users(tmp_path):
+    return await record_two_users(tmp_path)
+
+
+@pytest.mark.requirement("AUTH-06")
+@pytest.mark.parametrize(
+    ("way", "with_token"),
+    [
+        ("http", lambda token: {"auth": Bearer(token)}),
+        ("websocket", lambda token: {"token": token}),
+    ],
+    ids=["http", "websocket"],
+)
+async def test_each_user_gets_what_was_recorded_for_this_user(two_users, way, with_token):
+    tokens = {"one": "ada", "other": "ben"}
+    with mock_server(two_users, tokens=tokens) as mock:
+        async with served(mock, way) as (url, _):
+            for token, name in reversed(tokens.items()):
+                async with Client(url, **with_token(token)) as client:
+                    assert await tour(client) == TOURS[name]
+            async with Client(url, **with_token("other")) as client:
+                with pytest.raises(RequestError) as caught:
+                    await client.call_tool("book", {"city": "Bergen"})
+            with pytest.raises(ConnectionLost, match="401"):
+                async with Client(url, **with_token("token-of-ada")) as client:
+                    await client.list_tools()
+    assert "was not recorded for the user 'ben'; closest" in str(caught.value)
+    assert "of the user 'ada'" in str(caught.value)
+    (unrecorded,) = mock.unrecorded
+    assert "'ben'" in unrecorded
+
+
+@pytest.mark.parametrize("name", TOURS)
+async def test_a_mock_of_one_user_needs_no_token(two_users, name):
+    async with Client(mock_server(two_users, user=name)) as client:
+        assert await tour(client) == TOURS[name]
+
+
+async def test_a_strict_mock_of_one_user_expects_the_requests_of_this_user_only(two_users):
+    with mock_server(two_users, user="ben", strict=True) as mock:
+        async with Client(mock) as client:
+            await tour(client)
+
+
+async def test_users_must_be_in_the_recording(two_users, spoken):
+    with pytest.raises(ValueError, match="of the user 'eve' was recorded; users: 'ada', 'ben'"):
+        mock_server(two_users, tokens={"one": "ada", "other": "eve"})
+    with pytest.raises(ValueError, match="of the user 'ada' was recorded; users: none"):
+        mock_server(spoken(("C", call(1))), user="ada")
+    with pytest.raises(ValueError, match="either user= or tokens="):
+        mock_server(two_users, user="ada", tokens=TOKENS)
+
+
+async def test_tokens_need_http_or_websocket(two_users, tmp_path):
+    mock = mock_server(two_users, tokens=TOKENS)
+    for serve in (functools.partial(mock.serve_unix, tmp_path / "socket"), mock.serve_tcp):
+        with pytest.raises(ValueError, match="tokens= needs HTTP or WebSocket"):
+            await serve()
+    ours, _ = memory_pair()
+    with pytest.raises(ValueError, match="tokens= needs HTTP or WebSocket"):
+        await mock.serve(ours)
