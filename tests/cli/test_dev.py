@@ -19,7 +19,16 @@ from trio.testing import MockClock
 
 from mcp_trio import Client
 from mcp_trio._cli.dev_server import Logged, subject_of
-from mcp_trio._cli.reloader import INSPECTOR, POLL_SECONDS, MessageLog, Watcher
+from mcp_trio._cli.reloader import (
+    INSPECTOR,
+    POLL_SECONDS,
+    MessageLog,
+    Watcher,
+    handle_keys,
+    print_recordings,
+    replay_last,
+    run_inspector,
+)
 from mcp_trio._cli.timeline import Row
 from mcp_trio.errors import ConnectionLost, MCPError
 from tests.cli.conftest import Terminal
@@ -178,6 +187,16 @@ def end() -> str:
 SECONDS = 30
 
 
+def answer_at(url, tool="tide", **arguments):
+    async def call():
+        async with Client(url, raise_tool_errors=False) as client:
+            with trio.fail_after(SECONDS):
+                result = await client.call_tool(tool, arguments)
+            return result.content[0].text
+
+    return trio.run(call)
+
+
 class Dev:
     """A running `mcp-trio dev`, what it printed, and its URL."""
 
@@ -205,13 +224,7 @@ class Dev:
         return re.search(r"URL: (http://127\.0\.0\.1:\d+/mcp)", self.shown)[1]
 
     def call(self, tool="tide", **arguments):
-        async def call():
-            async with Client(self.url, raise_tool_errors=False) as client:
-                with trio.fail_after(SECONDS):
-                    result = await client.call_tool(tool, arguments)
-                return result.content[0].text
-
-        return trio.run(call)
+        return answer_at(self.url, tool, **arguments)
 
     def end(self, number=signal.SIGTERM):
         self._process.send_signal(number)
@@ -311,6 +324,35 @@ def test_the_last_good_code_is_served_while_the_new_one_has_an_error(running):
     Path("server.py").write_text(SERVER.replace("high", "low"))
     running.wait_for("serving server.py")
     assert running.call() == "low"
+
+
+def test_each_version_is_served_until_a_signal_ends_the_command(dev, while_listening):
+    def wait_until(text, url):
+        end = time.monotonic() + SECONDS
+        while answer_at(url) != text:
+            assert time.monotonic() < end
+            time.sleep(POLL_SECONDS)
+
+    def use(url):
+        wait_until("high", url)
+        Path("server.py").write_text(SERVER.replace("high", "low"))
+        wait_until("low", url)
+        with pytest.raises(ConnectionLost):
+            answer_at(url, "end")
+        rewrite("low", "higher")
+        wait_until("higher", url)
+
+    options = ("--no-inspector", "--port", "0", "--record", "kept")
+    shown, _ = while_listening(use, "dev", "server.py", *options)
+    assert shown.exit_code == 0
+    for text in (
+        "changed: server.py\n",
+        "the process that served ended with status 7",
+        "nothing is served until a file changes",
+        "<-  tools/call tide",
+    ):
+        assert text in shown.output
+    assert list(Path("kept").iterdir())
 
 
 def test_a_server_that_cannot_be_served_at_first_is_served_once_it_can(dev):
@@ -434,6 +476,33 @@ def test_the_keys_replay_list_help_and_quit(tmp_path, monkeypatch):
         assert terminal.process.wait(20) == 0
 
 
+async def test_each_key_has_its_action_until_the_terminal_is_closed():
+    ours, theirs = os.pipe()
+    pressed = []
+    os.write(theirs, b"axb")
+    os.close(theirs)
+    with trio.fail_after(SECONDS):
+        await handle_keys(ours, {key: lambda key=key: pressed.append(key) for key in "ab"})
+    os.close(ours)
+    assert pressed == ["a", "b"]
+
+
+async def test_recordings_are_listed_and_the_last_one_is_replayed(dev, capfd):
+    folder = Path("kept")
+    folder.mkdir()
+    print_recordings(folder)
+    await replay_last(folder, "server.py")
+    assert capfd.readouterr().out == "no recordings in kept\nnothing is recorded yet\n"
+    command = [sys.executable, "-m", "mcp_trio", "run", "server.py", "--record", "kept/"]
+    async with Client(command) as client:
+        await client.call_tool("tide")
+    print_recordings(folder)
+    assert re.search(r" there-\S+\.mcprec\.jsonl\n1 recording in kept\n", capfd.readouterr().out)
+    with trio.fail_after(SECONDS):
+        await replay_last(folder, "server.py")
+    assert "the same, byte for byte" in capfd.readouterr().out
+
+
 # The Inspector.
 
 
@@ -463,14 +532,39 @@ def test_the_inspector_is_opened_for_the_url_and_ends_with_the_command(dev, prog
         assert running.end(signal.SIGINT) == 0
 
 
-def test_an_inspector_that_cannot_run_is_one_line(dev, programs):
-    executable(programs / "npx", "exit 4")
-    with dev(inspector=(), PATH=str(programs)) as running:
-        running.wait_for("the MCP Inspector ended with status 4")
+@pytest.fixture
+def shown_of_inspector(programs, monkeypatch, capsys):
+    """Run the Inspector until it ends; return what it printed."""
+    monkeypatch.setenv("PATH", str(programs))
+
+    async def shown_of_inspector():
+        with trio.fail_after(SECONDS):
+            await run_inspector("http://127.0.0.1:1/mcp")
+        return "".join(capsys.readouterr())
+
+    return shown_of_inspector
+
+
+async def test_an_inspector_that_cannot_run_is_one_line(programs, shown_of_inspector):
+    executable(programs / "npx", "echo one; exit 4")
+    assert await shown_of_inspector() == ("inspector: one\nthe MCP Inspector ended with status 4\n")
+    (programs / "npx").write_text("not a program")
+    assert "the MCP Inspector is not opened: " in await shown_of_inspector()
     executable(programs / "node", "echo v20.20.2")
-    with dev(inspector=(), PATH=str(programs)) as running:
-        running.wait_for("it needs Node 22.19, not v20.20.2")
+    assert "it needs Node 22.19, not v20.20.2\n" in await shown_of_inspector()
     (programs / "node").unlink()
-    with dev(inspector=(), PATH=str(programs)) as running:
-        running.wait_for("the MCP Inspector is not opened: Node is not installed")
-        assert running.call() == "high"
+    assert await shown_of_inspector() == (
+        "the MCP Inspector is not opened: Node is not installed\n"
+    )
+
+
+async def test_a_cancelled_inspector_is_stopped(programs, shown_of_inspector):
+    running = programs / "running"
+    executable(programs / "npx", f"echo $$ > {running}; exec sleep 1000")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shown_of_inspector)
+        while not (running.exists() and running.read_text().endswith("\n")):
+            await trio.sleep(POLL_SECONDS)
+        nursery.cancel_scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(running.read_text()), 0)
