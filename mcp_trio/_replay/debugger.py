@@ -4,13 +4,12 @@ import contextlib
 import os
 import pdb  # noqa: T100  the debugger of `breakpoint()`
 import sys
-from collections.abc import Generator
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 from mcp_trio._replay.stops import StoppedReplay
 from mcp_trio._session.call_sites import owner_of
-from mcp_trio._session.lanes import LANE
+from mcp_trio._session.lanes import without_lane
 
 _OWN_HOOKS: Final = frozenset({"", "pdb.set_trace"})
 
@@ -23,20 +22,10 @@ def open_debugger(stopped: StoppedReplay) -> None:
     """
     is_replaced = sys.breakpointhook is not sys.__breakpointhook__
     if is_replaced or os.environ.get("PYTHONBREAKPOINT", "") not in _OWN_HOOKS:
-        with _without_lane():
+        with without_lane():
             breakpoint()  # noqa: T100  this is its purpose
     else:
         _Debugger(stopped).open()
-
-
-@contextlib.contextmanager
-def _without_lane() -> Generator[None]:
-    """Let what is evaluated in a debugger take no part in the replay."""
-    token = LANE.set(None)
-    try:
-        yield
-    finally:
-        LANE.reset(token)
 
 
 class _Debugger(pdb.Pdb):
@@ -60,7 +49,7 @@ class _Debugger(pdb.Pdb):
             self.set_break(*entry, temporary=True)
             self.set_continue()
             return
-        with contextlib.redirect_stdout(self.stdout), _without_lane():
+        with contextlib.redirect_stdout(self.stdout), without_lane():
             super().interaction(frame, traceback)
 
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:

@@ -30,6 +30,7 @@ import math
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from random import Random
@@ -115,6 +116,16 @@ def enter_lane(lane: Lane) -> None:
     """Let the calling task act in `lane`, while keeping its lanes in outer sessions."""
     lane.outer = LANE.get()
     LANE.set(lane)
+
+
+@contextmanager
+def without_lane() -> Generator[None]:
+    """Let the code of the block take no part in a recording or replay: it is not the handler's."""
+    token = LANE.set(None)
+    try:
+        yield
+    finally:
+        LANE.reset(token)
 
 
 def lane_in(owner: object) -> Lane | None:

@@ -4,10 +4,11 @@ A session reports each of its operations to its observers: the session itself, t
 peer, the requests that this side sends, and the effects of handlers. An observer is told when an
 operation begins, and returns the function to call with its outcome.
 
-Observers run in the reader and the dispatcher of a session, so they must return at once. An
-exception of an observer is logged, and changes nothing for the session. They see what a session
-does, but nothing of theirs is recorded or sent. A replay has no observers, unless an observer has
-`observes_replays`.
+Observers run in the reader, the dispatcher and the handlers of a session, so they must return at
+once. An exception of an observer is logged, and changes nothing for the session. They see what a
+session does, but nothing of theirs is recorded or sent: they run without the lane of the handler,
+so the clocks and random numbers that they use are their own. A replay has no observers, unless an
+observer has `observes_replays`.
 """
 
 import logging
@@ -27,6 +28,7 @@ from mcp_trio._journal.conversation import members_of
 from mcp_trio._protocol.events import ImmediateResponse
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.requests import IncomingRequest
+from mcp_trio._session.lanes import without_lane
 from mcp_trio.errors import RequestError, RequestTimeout
 from mcp_trio.types import CallToolResult, RequestId
 
@@ -158,7 +160,8 @@ class Observer(Protocol):
     def begin(self, operation: Operation) -> End | None:
         """Note that an operation begins; return the function to call with its outcome, if any.
 
-        It is called in the event loop, and must return at once.
+        It is called in the event loop, and must return at once; for an effect of a handler that
+        runs in a thread, it is called in that thread.
         """
         ...
 
@@ -183,27 +186,36 @@ class Observation:
         self._ends: list[End] = []
         self._scopes: ExitStack | None = None
         self._token: Token[Operation | None] | None = None
-        for observer in observers.observers:
-            try:
-                end = observer.begin(operation)
-            except Exception:
-                logger.exception(_FAILED, observer)
-            else:
-                if end is not None:
-                    self._ends.append(end)
+        with without_lane():
+            for observer in observers.observers:
+                try:
+                    end = observer.begin(operation)
+                except Exception:
+                    logger.exception(_FAILED, observer)
+                else:
+                    if end is not None:
+                        self._ends.append(end)
         self._began = clock()
 
     def __enter__(self) -> Self:
         self._token = CURRENT_OPERATION.set(self.operation)
         if self.operation.scopes:
             self._scopes = ExitStack()
-            for scope in self.operation.scopes:
-                self._scopes.enter_context(scope())
+            with without_lane():
+                for scope in self.operation.scopes:
+                    try:
+                        self._scopes.enter_context(scope())
+                    except Exception:
+                        logger.exception(_FAILED, scope)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._scopes is not None:
-            self._scopes.close()
+            with without_lane():
+                try:
+                    self._scopes.close()
+                except Exception:
+                    logger.exception(_FAILED, self.operation.scopes)
         assert self._token is not None
         CURRENT_OPERATION.reset(self._token)
 
@@ -238,14 +250,15 @@ class Observation:
         if error is None:
             self.end(Outcome())
         elif self.operation.kind == "effect":
-            self.end(Outcome(error=type(error).__name__, text=str(error)))
+            self.end(Outcome(error=type(error).__name__, text=_text_of(error)))
         elif isinstance(error, RequestError):
             self.end(Outcome(error="protocol", code=error.code, text=error.message))
         elif isinstance(error, trio.Cancelled):
             self.end(Outcome(error="cancelled"))
         else:
             is_timeout = isinstance(error, RequestTimeout)
-            self.end(Outcome(error="timeout" if is_timeout else "unanswered", text=str(error)))
+            kind = "timeout" if is_timeout else "unanswered"
+            self.end(Outcome(error=kind, text=_text_of(error)))
 
     def end(self, outcome: Outcome) -> None:
         """Report the outcome; only the first call counts."""
@@ -253,11 +266,20 @@ class Observation:
         if not ends:
             return
         outcome = msgspec.structs.replace(outcome, seconds=self._clock() - self._began)
-        for end in ends:
-            try:
-                end(outcome)
-            except Exception:
-                logger.exception(_FAILED, end)
+        with without_lane():
+            for end in ends:
+                try:
+                    end(outcome)
+                except Exception:
+                    logger.exception(_FAILED, end)
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an exception; that of a user may fail to make one."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 @attrs.frozen(eq=False)

@@ -1,12 +1,16 @@
 """Operations that observers are told of, and their outcomes."""
 
+import random
+import time
+from contextlib import contextmanager
+
 import attrs
 import pytest
 import trio
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError
 from mcp_trio.limits import Limits, RequestLimits
-from mcp_trio.recording import open_recording, read_recording, replay
+from mcp_trio.recording import RecordOptions, open_recording, read_recording, replay
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import CreateMessageResult, TextContent
 
@@ -173,6 +177,52 @@ async def test_an_observer_that_fails_is_logged_and_changes_nothing(autojump_clo
     assert {record.exc_info[0] for record in caplog.records} == {LookupError, ZeroDivisionError}
 
 
+async def test_a_scope_of_an_observer_that_fails_is_logged_and_changes_nothing(
+    autojump_clock, caplog
+):
+    @contextmanager
+    def fails_at_the_begin():
+        raise LookupError
+        yield
+
+    @contextmanager
+    def fails_at_the_end():
+        yield
+        raise ZeroDivisionError
+
+    class Failing:
+        def begin(self, operation):
+            operation.scopes += [fails_at_the_begin, fails_at_the_end]
+
+    seen = Seen()
+    async with Client(harbour(Failing(), seen)) as client:
+        assert (await client.call_tool("moor", {"ship": "cog"})).data == "moored"
+    assert seen.of("request", "tools/call")[0][1].error == ""
+    assert {record.exc_info[0] for record in caplog.records} == {LookupError, ZeroDivisionError}
+
+
+async def test_an_error_whose_text_fails_reaches_the_handler(autojump_clock):
+    class WordlessError(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    async def fail():
+        raise WordlessError
+
+    server, seen = harbour(), Seen()
+    server.observers = [seen]
+
+    @server.tool
+    async def sink(ctx: Context) -> str:
+        with pytest.raises(WordlessError):
+            await ctx.effect(fail)
+        return "sunk"
+
+    async with Client(server) as client:
+        assert (await client.call_tool("sink")).data == "sunk"
+    assert seen.of("effect", "fail")[0][1].error == "WordlessError"
+
+
 def messages(path):
     records = list(read_recording(open_recording(path)))
     return [(each.kind, each.lane, each.body) for each in records if each.kind != "open"]
@@ -208,6 +258,58 @@ def test_observers_change_no_byte_of_a_recording_and_see_no_replay(tmp_path):
     assert [each.record for each, _ in again.of("request", "tools/call")] == [
         each.record for each, _ in calls
     ]
+
+
+@pytest.mark.requirement("TOOL-40")
+@pytest.mark.parametrize("versions", [None, LEGACY])
+def test_the_clocks_and_random_numbers_of_observers_are_not_those_of_handlers(tmp_path, versions):
+    class Restless:
+        def begin(self, operation):
+            operation.scopes.append(self.scope)
+            self.use()
+            return lambda _: self.use()
+
+        @contextmanager
+        def scope(self):
+            self.use()
+            yield
+            self.use()
+
+        def use(self):
+            time.time()
+            random.random()
+            tmp_path.stat()
+
+    def server_with(*observers):
+        server = harbour(*observers)
+
+        @server.tool
+        async def toss(ctx: Context) -> float:
+            await ctx.sample("heads or tails")
+            return random.random()
+
+        return server
+
+    async def sample(_):
+        content = TextContent(text="heads")
+        return CreateMessageResult(role="assistant", content=content, model="m")
+
+    async def tosses():
+        options = {} if versions is None else {"protocol_versions": versions}
+        ours, theirs = memory_pair()
+        record = RecordOptions(path, strict=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: server_with(Restless()).serve(ours, record=record))
+            async with Client(theirs, sampling=sample, **options) as client:
+                await client.call_tool("toss")
+                await client.call_tool("moor", {"ship": "cog"})
+
+    path = tmp_path / "day.mcprec.jsonl"
+    trio.run(tosses, clock=trio.testing.MockClock(autojump_threshold=0))
+    kinds = [kind for kind, _, _ in messages(path)]
+    assert "out" in kinds
+    assert "val" not in kinds
+    assert replay(path, server_with()).is_complete
 
 
 async def test_observers_are_entered_while_the_server_serves(autojump_clock):
