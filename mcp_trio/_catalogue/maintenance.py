@@ -161,7 +161,7 @@ class FolderMaintenance:
         """Upload what is complete and not in the store yet, and report the first problem."""
         assert self._upload is not None
         try:
-            problems = self._upload.run()
+            problems = self._upload.run() or []
         except Exception as error:  # the disk may fail in any way
             problems = [f"cannot upload {self.folder}: {error}"]
         self.policy_run.policy.status.report_upload(problems[0] if problems else "")

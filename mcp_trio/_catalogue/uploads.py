@@ -25,7 +25,7 @@ import msgspec
 
 from mcp_trio._catalogue.catalogue import is_being_written, names_in_folder, recordings_of
 from mcp_trio._recorder.encryption import is_encrypted
-from mcp_trio._recorder.files import COMPRESSED_SUFFIX, SUFFIX, segment_of
+from mcp_trio._recorder.files import COMPRESSED_SUFFIX, SUFFIX, segment_name, segment_of
 from mcp_trio._system import try_lock
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import MIB
@@ -138,18 +138,18 @@ class FolderUpload:
     def __attrs_post_init__(self) -> None:
         self._store = open_store(self.url)
 
-    def run(self) -> list[str]:
+    def run(self) -> list[str] | None:
         """Upload the complete files that are not in the store; return what failed.
 
-        If another process uploads from this folder now, nothing is done. A file that fails does
-        not keep the others from being uploaded, unless the store seems to be away.
+        None: another process uploads from this folder now, and nothing was done. A file that fails
+        does not keep the others from being uploaded, unless the store seems to be away.
 
         Raises:
             OSError: The folder, or the list of uploaded files, cannot be used.
         """
         descriptor = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            return self._upload() if try_lock(descriptor) else []
+            return self._upload() if try_lock(descriptor) else None
         finally:
             os.close(descriptor)
 
@@ -162,7 +162,13 @@ class FolderUpload:
         failures = 0
         for first, recording in sorted(recordings_of(self.folder, names, self._settled).items()):
             *files, last = (self.folder / name for name in recording.files)
-            is_running = _is_empty(last) or is_being_written(os.fspath(last))
+            number = segment_of(last.name)[1] + 1
+            # Another segment may have begun since the names were read, before this one was closed.
+            is_running = (
+                _is_empty(last)
+                or is_being_written(os.fspath(last))
+                or Path(segment_name(os.fspath(self.folder / first), number)).exists()
+            )
             if is_running and not self.with_running:
                 continue
             is_settled = not is_running
@@ -222,9 +228,9 @@ class FolderUpload:
             kept = {_stored_name(self.folder / name, compress=self.compress) for name in names}
             uploaded = {name: changed for name, changed in uploaded.items() if name in kept}
             part = path.with_name(path.name + _PART)
-            part.unlink(missing_ok=True)
-            for name, changed in uploaded.items():
-                _append(part, name, changed)
+            descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(map(_line, uploaded.items()))
             part.replace(path)
         return uploaded
 
@@ -362,9 +368,13 @@ def _read_list(path: Path) -> dict[str, int]:
 def _append(path: Path, name: str, changed: int) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
-        os.write(descriptor, msgspec.json.encode((name, changed)) + b"\n")
+        os.write(descriptor, _line((name, changed)))
     finally:
         os.close(descriptor)
+
+
+def _line(uploaded: tuple[str, int]) -> bytes:
+    return msgspec.json.encode(uploaded) + b"\n"
 
 
 def _first_line(error: Exception) -> str:

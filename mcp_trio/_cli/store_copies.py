@@ -18,8 +18,8 @@ From a folder, complete recordings directly in it are copied, and compressed on 
 they are encrypted. Files that were copied are not copied again.
 
 \b
-Exit status: 0 success; 1 a file could not be copied to the store; 2 wrong usage, or the store or
-the folder cannot be used.
+Exit status: 0 success; 1 a file could not be copied to the store, or another process copies from
+the folder now; 2 wrong usage, or the store or the folder cannot be used.
 
 \b
 Examples:
@@ -66,6 +66,8 @@ def copy_command(context: click.Context, /, source: str, target: str, pattern: s
         problems = upload.run()
     except OSError as error:
         raise click.UsageError(f"cannot copy from {source}: {error.strerror}") from error
+    if problems is None:
+        problems = [f"nothing is copied: another process copies from {source} now; try again later"]
     for problem in problems:
         click.echo(problem, err=True)
     click.echo(f"{len(sizes)} files copied")

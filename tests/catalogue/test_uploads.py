@@ -157,6 +157,46 @@ def test_the_list_of_uploaded_files_is_shortened(folder, s3):
     assert status_of(maintenance).uploaded == 4
 
 
+def test_the_list_is_shortened_also_when_all_recordings_were_removed(folder, s3):
+    maintenance = maintenance_of(folder, remove_uploaded=True, compress=False)
+    maintenance.upload()
+    (found,) = folder.glob(".uploaded-*")
+    found.write_bytes(found.read_bytes() + b"".join(b'["%d",1]\n' % n for n in range(2000)))
+    maintenance.tidy()
+    assert files(folder) == []
+    maintenance.upload()
+    assert status_of(maintenance).upload_problem == ""
+    assert found.read_bytes() == b""
+    assert found.stat().st_mode & 0o77 == 0
+
+
+@pytest.mark.requirement("TOOL-40")
+async def test_a_segment_that_begins_during_a_pass_is_uploaded_by_a_later_one(tmp_path, s3):
+    """While a pass uploads one file, the session goes on in another segment of the next one."""
+    (tmp_path / "a.mcprec.jsonl").write_text("1\n")
+    path = tmp_path / "b.mcprec.jsonl"
+    async with Client(theatre(record=RecordOptions(path, segment_bytes_max=2000))) as client:
+        assert files(tmp_path) == ["a.mcprec.jsonl", "b.mcprec.jsonl"]
+        begun = False
+
+        async def begin_segment():
+            while len(files(tmp_path)) < 3:
+                await client.call_tool("book", {"seat": "A1"})
+
+        def on_uploaded(_):
+            nonlocal begun
+            if not begun:
+                begun = True
+                trio.from_thread.run(begin_segment)
+
+        upload = FolderUpload(tmp_path, URL, compress=True, with_running=False)
+        upload.on_uploaded = on_uploaded
+        assert await trio.to_thread.run_sync(upload.run) == []
+        assert stored(s3) == ["a.mcprec.jsonl.zst"]  # b is still written
+    assert upload.run() == []
+    assert stored(s3) == sorted(f"{name}.zst" for name in files(tmp_path))
+
+
 def test_a_large_file_is_uploaded_in_parts(tmp_path, s3):
     name = "large.mcprec.jsonl.zst"
     (tmp_path / name).write_bytes(os.urandom(12 * 2**20))

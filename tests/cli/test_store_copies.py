@@ -1,9 +1,11 @@
 """`mcp-trio copy` between a folder and a store, and `run --upload`."""
 
 import json
+import os
 
 import pytest
 
+from mcp_trio._system import try_lock
 from tests.catalogue.conftest import folder, s3, s3_process  # noqa: F401 - fixtures
 from tests.cli.test_catalogue import calls
 
@@ -28,6 +30,17 @@ def test_a_store_that_rejects_files_is_an_error(invoke, folder, s3, monkeypatch)
     assert "0 files copied" in shown.output
     assert "403 Forbidden" in shown.stderr
     assert invoke("copy", "s3://shop/desk", str(folder)).exit_code == 2
+
+
+def test_a_folder_that_another_process_copies_from_is_an_error(invoke, folder, s3):  # noqa: F811
+    descriptor = os.open(folder / ".upload.lock", os.O_CREAT | os.O_RDWR)
+    try:
+        assert try_lock(descriptor)
+        shown = invoke("copy", str(folder), "s3://shop/busy")
+    finally:
+        os.close(descriptor)
+    assert shown.exit_code == 1
+    assert f"another process copies from {folder} now" in shown.stderr
 
 
 @pytest.mark.parametrize(
