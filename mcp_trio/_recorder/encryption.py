@@ -197,9 +197,13 @@ class EncryptedSink:
             self._write(_DATA, data)
 
     def close(self) -> None:
-        """Write that the file is closed, and close it."""
-        with suppress(OSError):
-            self._write(_END, b"")
+        """Write that the file is closed, and close it.
+
+        A file to which nothing could be written stays empty, so that it can be created again.
+        """
+        if self._frames:
+            with suppress(OSError):
+                self._write(_END, b"")
         self._file.close()
 
     def _write(self, kind: bytes, data: bytes) -> None:

@@ -21,7 +21,7 @@ from mcp_trio._recorder.encryption import (
     is_encrypted,
     recording_keys,
 )
-from mcp_trio._recorder.files import FileSink
+from mcp_trio._recorder.files import CompressedSink, FileSink, Segments
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import (
     Catalogue,
@@ -269,6 +269,32 @@ def test_after_a_failed_write_another_key_encrypts_the_rest(tmp_path):
     refused, kept = file.refused[0], path.read_bytes()
     assert refused[5:12] not in kept
     assert check_frames(path).is_closed
+
+
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+def test_a_segment_whose_first_write_fails_is_created_again(tmp_path, suffix):
+    path, full = tmp_path / f"a.mcprec.jsonl{suffix}", []
+
+    def open_file(name):
+        disk = FullDisk(name)
+        # There is room for the little that a sink writes when it is closed.
+        if name != os.fspath(path) and not full:
+            full.append(disk)
+            write = disk.write
+            disk.write = lambda data: [setattr(disk, "is_full", len(data) > 300), write(data)]
+        sink = EncryptedSink(disk, recording_keys())
+        return CompressedSink(sink) if suffix else sink
+
+    segments = Segments(path, open_file=open_file)
+    segments.write(b"1\n")
+    segments.begin_next(b"2\n")
+    noise = base64.b64encode(os.urandom(500))
+    with pytest.raises(OSError, match="No space"):
+        segments.write(noise)
+    segments.write(noise)
+    segments.close()
+    assert len(full[0].refused) == 1
+    assert b"".join(open_recording(tmp_path / f"a.2.mcprec.jsonl{suffix}")) == b"2\n" + noise
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
