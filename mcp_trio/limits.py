@@ -380,6 +380,10 @@ class ShutdownLimits(_Options):
     """Seconds in which the requests of an HTTP session may finish before another instance of the
     server continues the session."""
 
+    last_request_seconds: float = 6.0
+    """Seconds for which such an instance keeps idle connections open, so that their clients can
+    send one more request. Most HTTP clients close connections that were idle for 4 or 5 seconds."""
+
     workers_seconds: float = 15.0
     """Seconds in which the worker processes of an HTTP server have to stop."""
 

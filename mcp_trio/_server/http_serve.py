@@ -483,10 +483,16 @@ async def serve_bound(
                     if metrics is not None:
                         await nursery.start(serve_metrics, app.runtime, metrics, metrics_listeners)
                         logger.info("serving %s", metrics_url(address, metrics_listeners))
-                    await nursery.start(partial(_accept_connections, app, listeners, address, tls))
+                    drained = trio.Event()
+                    await nursery.start(
+                        partial(_accept_connections, app, listeners, address, tls, drained)
+                    )
                     task_status.started(url)
                     await stopping.wait()
                     await app.runtime.hand_over()
+                    if app.runtime.leaving.is_set():
+                        await drained.wait()
+                        await app.runtime.finish_requests()
                     app.runtime.close()
                     await app.runtime.ended.wait()
                     with trio.move_on_after(server.limits.shutdown.close_seconds):
@@ -510,6 +516,7 @@ async def _accept_connections(
     listeners: Sequence[trio.SocketListener],
     address: Address,
     tls: ssl.SSLContext | None,
+    drained: trio.Event,
     *,
     task_status: trio.TaskStatus[object],
 ) -> None:
@@ -525,12 +532,14 @@ async def _accept_connections(
             serve_upgrade=app.serve_upgrade,
             leaders_in=lambda nursery: TaskPool(nursery).start_leader,
             refusing=app.runtime.leaving,
+            drained=drained,
             task_status=task_status,
         )
     else:
         from mcp_trio._transports.asgi import AsgiHost
         from mcp_trio._transports.hypercorn import serve_hypercorn
 
+        drained.set()  # Hypercorn itself closes its connections.
         await serve_hypercorn(
             AsgiHost(app.respond, limits=limits, serve_upgrade=app.serve_upgrade),
             listeners,

@@ -851,10 +851,25 @@ class Runtime:
             self._hand_over_sessions(_is_answered)
             # Clients with an idle connection send their next request, which closes the connection.
             await trio.sleep(_CLOSE_CONNECTIONS_SECONDS)
-            while self._hand_over_sessions(_is_answered) or forwarder.is_busy:  # noqa: ASYNC110
+            while self._hand_over_sessions(_is_answered) or self._is_busy:  # noqa: ASYNC110
                 await trio.sleep(_HAND_OVER_SECONDS)
         self._hand_over_sessions(lambda _session: True)
         await forwarder.instance.settle()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether stateless or forwarded requests, other than streams, are unanswered."""
+        is_forwarding = self.forwarder is not None and self.forwarder.is_busy
+        return is_forwarding or not self.stateless.is_answered
+
+    async def finish_requests(self) -> None:
+        """Wait until the requests that have arrived after `hand_over` are answered.
+
+        This takes at most `limits.shutdown.close_seconds`.
+        """
+        with trio.move_on_after(self.server.limits.shutdown.close_seconds):
+            while self._is_busy:  # noqa: ASYNC110
+                await trio.sleep(_HAND_OVER_SECONDS)
 
     def _hand_over_sessions(self, may_leave: Callable[[HttpSession], bool]) -> int:
         """Hand sessions over; return the number of those that are still to be handed over."""

@@ -94,6 +94,7 @@ class BufferedSocket:
         received: Bytes that have arrived and are not consumed yet.
         has_ended: The peer has sent end of file.
         is_broken: Nothing more can be sent: the peer has disconnected, or a write was cut short.
+        is_last: Whether the connection closes after the next response.
     """
 
     socket: ConnectedSocket
@@ -101,6 +102,7 @@ class BufferedSocket:
     received: bytearray = attrs.field(factory=bytearray, init=False)
     has_ended: bool = attrs.field(default=False, init=False)
     is_broken: bool = attrs.field(default=False, init=False)
+    is_last: bool = attrs.field(default=False, init=False)
 
     async def receive(self, *, may_lead: bool = False) -> bool:
         """Wait until more bytes have arrived; return False at end of file, and ever after.

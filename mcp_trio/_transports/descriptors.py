@@ -153,6 +153,17 @@ class SocketDescriptor(Descriptor):
         """Write without blocking; see `ByteSink.write_nowait`."""
         return self._socket.send(data, _DONT_WAIT)
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether a read returns at once, with bytes, end of file or an error."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | _DONT_WAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
     def _read(self) -> bytes:
         try:
             return self._socket.recv(self.chunk_bytes, _DONT_WAIT)

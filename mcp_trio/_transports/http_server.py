@@ -6,9 +6,10 @@ nor an application's error ends more than the one connection.
 
 import logging
 import math
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeAlias, cast
 
@@ -205,7 +206,8 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
             raise RuntimeError("the response to this request was started already")
         length = self.parsed.body_bytes
         is_received = length is not None and length <= len(self.socket.received)
-        is_last = self.is_last or not (is_received or self._body is not None)
+        is_last = self.is_last or self.socket.is_last
+        is_last = is_last or not (is_received or self._body is not None)
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
         self.response_state = ResponseState.STARTED
@@ -279,9 +281,10 @@ class NativeConnection:
     _last_parsed: ParsedRequest | None = attrs.field(default=None, init=False)
 
     def end(self) -> None:
-        """Close the connection at its next wait for a request."""
-        self.is_expired = True
-        self.socket.end()
+        """Close the connection, which is idle, unless a request has arrived just now."""
+        if not self.socket.socket.has_arrived:
+            self.is_expired = True
+            self.socket.end()
 
     async def serve(self) -> None:
         """Serve requests until the client or the server closes the connection.
@@ -393,6 +396,7 @@ def _is_broken(error: BaseException) -> bool:
 
 
 _CHECKS_PER_IDLE_TIME: Final = 8
+_DRAIN_POLL_SECONDS: Final = 0.05
 
 StartLeader: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 """Runs a coroutine function; its coroutine may move to another task at points that it chooses."""
@@ -407,6 +411,7 @@ async def serve_native(
     serve_upgrade: WebSocketApplication | None = None,
     leaders_in: Callable[[trio.Nursery], StartLeader] | None = None,
     refusing: trio.Event | None = None,
+    drained: trio.Event | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Serve an HTTP application on the listeners until cancelled.
@@ -420,7 +425,9 @@ async def serve_native(
         leaders_in: Returns the starter of a leader/followers engine, so that `respond` may lead
             (see `Exchange.may_lead`). Without it, each connection has one task of its own. It is
             not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
-        refusing: When this is set, the listeners are closed, and the open connections go on.
+        refusing: When this is set, the listeners are closed, and each open connection closes after
+            its next response.
+        drained: This is set, after `refusing`, when no connection is idle any more.
         task_status: Gets the listeners once they accept connections.
 
     Cancellation closes the listeners and the idle connections at once, cancels the calls of
@@ -444,19 +451,34 @@ async def serve_native(
                 else:
                     start_leader(partial(host.serve, socket, client=client, may_lead=True))
 
-            async def close_listeners(accepting: trio.CancelScope) -> None:
-                assert refusing is not None
+            async def drain(refusing: trio.Event, accepting: trio.CancelScope) -> None:
                 await refusing.wait()
                 accepting.cancel()
+                for listener in listeners:
+                    for stream in _close_listener(listener):
+                        nursery.start_soon(take, stream)
+                await host.drain()
+                if drained is not None:
+                    drained.set()
 
             nursery.start_soon(host.close_idle)
             with trio.CancelScope() as accepting:
                 if refusing is not None:
-                    nursery.start_soon(close_listeners, accepting)
+                    nursery.start_soon(drain, refusing, accepting)
                 await trio.serve_listeners(
                     take, list(listeners), handler_nursery=nursery, task_status=task_status
                 )
             await trio.sleep_forever()
+
+
+def _close_listener(listener: trio.SocketListener) -> Iterator[trio.SocketStream]:
+    """Close a listener; yield the connections that the kernel has accepted, and would reset."""
+    with socket.socket(fileno=listener.socket.detach()) as listening:
+        listening.settimeout(0)
+        with suppress(OSError):  # `BlockingIOError` after the last one
+            while True:
+                accepted, _ = listening.accept()
+                yield trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -472,6 +494,7 @@ class NativeHost:
             of the clock, because it costs less.
         bodies: The bytes of the unfinished bodies of all clients.
         log: The log of errors that requests can cause.
+        is_draining: Whether each connection closes after its next response.
     """
 
     respond: Responder
@@ -481,6 +504,7 @@ class NativeHost:
     last_check: float = attrs.field(factory=trio.current_time, init=False)
     bodies: Shares = attrs.field(init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
+    is_draining: bool = attrs.field(default=False, init=False)
     _connections: set[NativeConnection] = attrs.field(factory=set[NativeConnection], init=False)
     _shares: Shares = attrs.field(init=False)
     _handshakes: FairSemaphore = attrs.field(init=False)
@@ -506,6 +530,7 @@ class NativeHost:
             buffered = BufferedSocket(socket=socket, limits=self.limits)
         else:
             buffered = TlsSocket(socket=socket, limits=self.limits, context=self.tls)
+        buffered.is_last = self.is_draining
         connection = NativeConnection(socket=buffered, host=self, client=client, may_lead=may_lead)
         network = network_of(client)
         exceeded = self._shares.exceeded(network)
@@ -554,6 +579,24 @@ class NativeHost:
             for connection in self._connections:
                 if now - connection.idle_since >= idle_seconds + pause:
                     connection.end()
+
+    async def drain(self) -> None:
+        """Let each connection have one more request, and close those that have none.
+
+        An idle connection stays open for `limits.shutdown.last_request_seconds`: a client that
+        sends a request just when its connection is closed gets no answer.
+        """
+        self.is_draining = True
+        for connection in self._connections:
+            connection.socket.is_last = True
+        with trio.move_on_after(self.limits.shutdown.last_request_seconds):
+            is_idle = True
+            while is_idle:
+                await trio.sleep(_DRAIN_POLL_SECONDS)
+                is_idle = any(each.idle_since < _BUSY for each in self._connections)
+        for connection in self._connections:
+            if connection.idle_since < _BUSY:
+                connection.end()
 
 
 Admit: TypeAlias = Callable[[HttpRequest], Awaitable[HttpRequest | Rejection]]

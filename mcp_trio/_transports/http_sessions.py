@@ -472,6 +472,11 @@ class StatelessChannel(RoutedChannel):
         """Return whether the channel is idle: no request is unanswered."""
         return not self._open
 
+    @property
+    def is_answered(self) -> bool:
+        """Return whether no request is unanswered, except subscriptions, which end with us."""
+        return all(request.method == LISTEN for request in self._open.values())
+
     # Sent messages
 
     def _route(self, message: RelatedMessage) -> None:

@@ -23,11 +23,11 @@ import trio.testing
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._server.http_serve import Address
-from mcp_trio._server.http_sessions import RestartBackoff
+from mcp_trio._server.http_sessions import HttpStores, RestartBackoff
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import RecordingError
-from mcp_trio.http import MemoryStore
+from mcp_trio.http import MemoryInstances, MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, HttpLimits
 from mcp_trio.recording import RecordOptions, SharedRecording, replay
 from tests.server.http.conftest import Site, call, harbour, hello, request, site_of, text
@@ -108,6 +108,23 @@ async def test_a_cancelled_server_ends_each_stream_as_its_protocol_requires(host
                 await listening.aread()
     [last] = [json.loads(line[6:]) for line in rest if line.startswith("data: ")]
     assert last["result"]["_meta"][SUBSCRIPTION_ID] == "a"
+
+
+@pytest.mark.real_time
+async def test_a_stopped_instance_answers_on_open_connections_before_it_closes():
+    stores = HttpStores(instances=MemoryInstances())
+    async with (
+        served(harbour(), stores=stores),
+        served(harbour(), stores=stores) as (url, http, scope),
+    ):
+        answer = await http.post(url, json=hello("2025-11-25"), headers=ACCEPT)
+        fields = {**ACCEPT, "Mcp-Session-Id": answer.headers["mcp-session-id"]}
+        scope.cancel()
+        with trio.CancelScope(shield=True), trio.fail_after(SECONDS):
+            await trio.sleep(1)  # the session is handed over
+            answer = await http.post(url, json=call("tide"), headers=fields)
+    assert text(answer.json()) == "high"
+    assert answer.headers["connection"] == "close"
 
 
 @pytest.mark.slow

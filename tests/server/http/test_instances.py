@@ -483,6 +483,19 @@ async def test_a_leaving_instance_takes_no_session(open_sites, stores, nursery, 
     assert stores.instances.sessions[client.id].owner == name_of(here)
 
 
+async def test_a_stopped_instance_answers_stateless_requests_first(open_sites, autojump_clock):
+    _, there = await open_sites()
+    asked = there.begin_stateless(call("wait", {"seconds": 3}))
+    wish = request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 2)
+    subscribed = there.begin_stateless(wish)
+    await trio.sleep(0.1)
+    began = trio.current_time()
+    await stop(there)
+    assert text((await asked.rest())[-1]) == "waited"
+    assert subscribed.is_ended
+    assert trio.current_time() - began < 4
+
+
 async def test_a_stopped_instance_relays_the_answers_of_others_first(open_sites, autojump_clock):
     here, there = await open_sites()
     client = await there.open()

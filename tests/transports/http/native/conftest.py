@@ -50,6 +50,10 @@ class Client:
         self.writes += 1
         return taken
 
+    @property
+    def has_arrived(self):
+        return bool(self._arrived or self._has_ended or self._error)
+
     async def wait_readable(self):
         await trio.lowlevel.checkpoint()
         if self.false_alarms:

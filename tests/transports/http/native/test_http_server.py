@@ -1084,10 +1084,103 @@ async def test_a_request_that_meets_the_end_of_an_idle_connection_is_not_begun(n
         nursery.start_soon(host.serve, client)
         await settled()
         [connection] = host._connections
-        client.put(GET)
         connection.end()
+        client.put(GET)
     assert calls == []
     assert client.is_closed
+
+
+# The end of a listener whose clients see no error.
+
+
+@pytest.fixture
+def drained(nursery, new_client):
+    """A host whose connections are drained once `refuse` is called."""
+
+    @attrs.define
+    class Drained:
+        host: NativeHost = attrs.field(
+            factory=lambda: NativeHost(respond=say_path, limits=Limits())
+        )
+        ended: trio.Event = attrs.field(factory=trio.Event)
+
+        async def connect(self):
+            client = new_client()
+            nursery.start_soon(self.host.serve, client)
+            await settled()
+            return client
+
+        def refuse(self):
+            nursery.start_soon(self.drain)
+
+        async def drain(self):
+            await self.host.drain()
+            self.ended.set()
+
+    return Drained()
+
+
+async def test_a_drained_connection_gets_one_more_request(drained, autojump_clock):
+    client = await drained.connect()
+    client.put(GET)
+    await settled()
+    drained.refuse()
+    await trio.sleep(5.5)
+    assert not client.is_shut
+    assert not drained.ended.is_set()
+    client.put(GET)
+    await trio.sleep(0.2)
+    assert client.statuses() == [200, 200]
+    assert client.sent.count(b"connection: close") == 1
+    assert client.is_shut
+    assert drained.ended.is_set()
+
+
+async def test_a_drained_connection_that_stays_idle_is_closed(drained, autojump_clock):
+    client = await drained.connect()
+    drained.refuse()
+    await trio.sleep(6.1)
+    assert client.is_closed
+    assert client.sent == b""
+    assert drained.ended.is_set()
+
+
+async def test_a_request_that_arrives_before_the_end_of_a_connection_is_answered(drained):
+    client = await drained.connect()
+    [connection] = drained.host._connections
+    client.put(GET)
+    connection.end()
+    await settled()
+    assert client.statuses() == [200]
+
+
+async def test_a_listener_takes_all_connections_before_it_closes(nursery):
+    refusing, drained = trio.Event(), trio.Event()
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    await nursery.start(
+        functools.partial(
+            serve_native,
+            say_path,
+            listeners,
+            limits=Limits(),
+            refusing=refusing,
+            drained=drained,
+        )
+    )
+    address = listeners[0].socket.getsockname()
+    refusing.set()  # Trio accepts no more: only the kernel has accepted what follows.
+    peers = [socket.create_connection(address) for _ in range(3)]
+    streams = [trio.SocketStream(trio.socket.from_stdlib_socket(each)) for each in peers]
+    for stream in streams:
+        await stream.send_all(GET)
+        data = b"".join([piece async for piece in stream])
+        assert data.endswith(b"/path")
+        await stream.aclose()
+    with pytest.raises(OSError, match="failed"):
+        await trio.open_tcp_stream(*address)
+    with trio.fail_after(5):
+        await drained.wait()
+    nursery.cancel_scope.cancel()
 
 
 async def test_a_client_that_reads_nothing_breaks_its_exchange(connect, autojump_clock):
