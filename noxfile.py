@@ -243,7 +243,7 @@ def hostile(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def redis(session: nox.Session) -> None:
-    """Test the stores in Redis with a real one; a minute of three instances that are killed.
+    """Test the stores in Redis with a real one; a minute of instances that are killed; limits.
 
     Needs redis-server, and the peers of `interop`.
     """
@@ -253,6 +253,7 @@ def redis(session: nox.Session) -> None:
     if not session.posargs:
         session.run("python", "tools/interop/install.py")
         session.run("python", "tools/interop/many_machines.py", "--clients", "20")
+        session.run("python", "tools/interop/many_limits.py")
 
 
 @nox.session(default=False)

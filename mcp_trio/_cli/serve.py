@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from mcp_trio._cli.caller_limits import limit_options, take_limits
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.observers import OBSERVER_OPTIONS, add_observers, observer_options
 from mcp_trio._cli.options import (
@@ -30,6 +31,7 @@ from mcp_trio._cli.record_policy import policy_choices, policy_options, recordin
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client
     from mcp_trio._server.http_sessions import Stores
+    from mcp_trio._server.middleware import Middleware
     from mcp_trio._server.server import Server
     from mcp_trio.types import ProgressParams
 
@@ -81,6 +83,7 @@ Examples:
   mcp-trio run server.py --transport unix --socket ~/.server.sock
   mcp-trio run server.py --record trip.mcprec.jsonl.zst --redact --segment-mib 64
   mcp-trio run server.py --transport http --metrics-port 9090 --log-file server.log
+  mcp-trio run server.py --transport http --rate-limit 100/minute --quota '1 GB/day'
 """,
 )
 @click.argument("target", shell_complete=complete_targets)
@@ -145,6 +148,7 @@ Examples:
 )
 @recording_options
 @policy_options
+@limit_options
 @observer_options
 @click.option(
     "--metrics-port",
@@ -174,6 +178,7 @@ def run_command(
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
     choices, policy = recording_choices(chosen), policy_choices(chosen)
+    limits = take_limits(chosen)
     observing = {name: chosen.pop(name) for name in OBSERVER_OPTIONS}
     if record is None and (strict or policy or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")
@@ -193,7 +198,7 @@ def run_command(
         from mcp_trio._server.stdio import run_stdio
         from mcp_trio._session.exceptions import sole_exception
 
-        loaded = _load(target, protocol_versions)
+        loaded = _load(target, protocol_versions, limits)
         add_observers(loaded, observing, workers=1)
         try:
             run_stdio(loaded, record=recording, descriptors=descriptors)
@@ -209,7 +214,9 @@ def run_command(
         raise click.UsageError(
             f"--transport {transport} serves many sessions: --record needs an existing folder"
         )
-    loaded = _load(target, protocol_versions)
+    if limits and options.get("workers", 1) > 1 and redis_url is None:
+        raise click.UsageError("limits of several workers need --redis URL, to share their counts")
+    loaded = _load(target, protocol_versions, limits)
     if redis_url is not None:
         options["stores"] = _redis_stores(redis_url, loaded)
     add_observers(loaded, observing, workers=options.get("workers", 1))
@@ -251,8 +258,14 @@ def _redis_stores(url: str, server: "Server") -> "Stores":
         raise click.UsageError(f"--redis: {error}") from error
 
 
-def _load(target: str, protocol_versions: Sequence[str]) -> "Server":
+def _load(
+    target: str, protocol_versions: Sequence[str], limits: "Sequence[Middleware]"
+) -> "Server":
     server = load_server(target)
+    if limits:
+        from mcp_trio._server.command_limits import add_limits
+
+        add_limits(server, limits)
     if protocol_versions:
         server.protocol_versions = protocol_versions
     return server

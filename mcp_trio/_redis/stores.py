@@ -435,7 +435,10 @@ class RedisStores:
 
     @property
     def limits(self) -> RedisLimits:
-        """A store of limits per caller, for `store=` of the limits in `mcp_trio.middleware`."""
+        """The store of limits per caller.
+
+        A server with `stores=` uses it for all limits that have no other store.
+        """
         return RedisLimits(self)
 
     @asynccontextmanager
@@ -450,6 +453,7 @@ class RedisStores:
                     instances=RedisInstances(
                         connection, self.lease_seconds, limits.http.session_idle_seconds
                     ),
+                    limits=self.limits,
                 )
             finally:
                 self._connection = None

@@ -47,6 +47,8 @@ from mcp_trio._replay.trace import (
     request_lane_name,
     seconds_of,
 )
+from mcp_trio._server.command_limits import recorded_limits
+from mcp_trio._server.middleware import Middleware
 from mcp_trio._session.journal import CANCELLED_MEANWHILE
 from mcp_trio.errors import RecordingError
 
@@ -190,6 +192,7 @@ class SweepTrace:
     """The inputs, outcomes and order of a recorded session.
 
     Attributes:
+        limits: The limits per caller of the command that has recorded the session.
         inputs: The client's messages, except its responses.
         responses: The lanes of the responses to the client, in order; a lane may have several.
         turns: For each lane, the indexes of the records with which it went on, in order.
@@ -207,6 +210,7 @@ class SweepTrace:
     digest: str
     times_ns: Sequence[int]
     redactor: Redactor | None
+    limits: Sequence[Middleware]
     inputs: list[Input] = attrs.field(factory=list[Input], init=False)
     responses: list[str] = attrs.field(factory=list[str], init=False)
     turns: dict[str, list[int]] = attrs.field(factory=dict[str, list[int]], init=False)
@@ -386,6 +390,7 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
         digest=hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16],
         times_ns=[record.time_ns for record in journal],
         redactor=None if redaction is None else redactor_for_replay(redaction, journal),
+        limits=recorded_limits(journal),
     )
     for index, record in enumerate(journal):
         swept.read(index, record)

@@ -210,7 +210,7 @@ def _checked_rate(rate: str | Rate, burst: int | None = None) -> Rate:
 
 
 def _rate_text(rate: str | Rate) -> str:
-    """Return a rate as it was given, for errors."""
+    """Return a rate as it was given, for errors and records."""
     return rate if isinstance(rate, str) else f"{rate.per_minute:g}/minute"
 
 
@@ -220,14 +220,24 @@ class _Scope:
 
     Attributes:
         title: The name of the limit in records.
+        given_store: The store of the limit; None for that of the application, or one in memory.
         settings: The settings of the limit in records; a replay with other settings diverges.
     """
 
     title: str
     per: tuple[str, ...]
     methods: Collection[str]
-    store: LimitStore
+    given_store: LimitStore | None
     settings: Mapping[str, Any]
+    _memory: MemoryLimitStore = attrs.field(factory=MemoryLimitStore, init=False)
+
+    def store(self, context: Context) -> LimitStore:
+        """Return the store for a request."""
+        if self.given_store is not None:
+            return self.given_store
+        # The application of a session is the outer server's, also for a mounted server.
+        application: Any = _handling(context).session.application
+        return application.shared.limit_store or self._memory
 
     def context_of(self, request: MiddlewareRequest) -> Context | None:
         """Return the context of a request that the limit applies to."""
@@ -292,7 +302,9 @@ class RateLimit:
         cost: The tokens that a request takes, by name of the tool or prompt, URI or template of the
             resource, or method; 1 by default. Requests that cost 0 are not limited.
         methods: The methods that are limited.
-        store: The state; by default in memory, for this limit in this process.
+        store: The state. By default it is in the store that the instances of the server share, such
+            as `RedisStores`, else in memory, for this limit in this process.
+        title: The name of the limit in recordings, and in the keys of the store.
 
     Raises:
         ValueError: The rate, `per` or `burst` is invalid, or a cost is more than `burst`, so that
@@ -304,7 +316,8 @@ class RateLimit:
     burst: int | None = attrs.field(default=None, kw_only=True)
     cost: Mapping[str, float] = attrs.field(factory=dict[str, float], kw_only=True)
     methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
-    store: LimitStore = attrs.field(factory=MemoryLimitStore, kw_only=True)
+    store: LimitStore | None = attrs.field(default=None, kw_only=True)
+    title: str = attrs.field(default="RateLimit", kw_only=True)
     _rate: Rate = attrs.field(init=False)
     _scope: _Scope = attrs.field(init=False)
 
@@ -316,10 +329,8 @@ class RateLimit:
                 raise ValueError(
                     f"{name!r} costs {cost:g}: it has to be from 0 to the burst, {rate.burst}"
                 )
-        settings = {"per_minute": rate.per_minute, "burst": rate.burst}
-        self._scope = _Scope(
-            "RateLimit", _checked_per(self.per), self.methods, self.store, settings
-        )
+        settings = {"rate": _rate_text(self.rate), "burst": rate.burst}
+        self._scope = _Scope(self.title, _checked_per(self.per), self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, or reject it.
@@ -334,7 +345,7 @@ class RateLimit:
 
         async def take() -> float:
             key = scope.key(request, context)
-            return _rounded_up(await self.store.take(key, self._rate, cost))
+            return _rounded_up(await scope.store(context).take(key, self._rate, cost))
 
         seconds = await perform(_handling(context), scope.effect(take, _SECONDS, cost=cost))
         if seconds > 0:
@@ -365,6 +376,7 @@ class ConcurrencyLimit:
         per: See `RateLimit`.
         methods: The methods that are limited.
         store: See `RateLimit`.
+        title: See `RateLimit`.
 
     Raises:
         ValueError: `places` is less than 1, or `per` is invalid.
@@ -373,15 +385,14 @@ class ConcurrencyLimit:
     places: int = attrs.field(validator=attrs.validators.ge(1))
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
     methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
-    store: LimitStore = attrs.field(factory=MemoryLimitStore, kw_only=True)
+    store: LimitStore | None = attrs.field(default=None, kw_only=True)
+    title: str = attrs.field(default="ConcurrencyLimit", kw_only=True)
     _scope: _Scope = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
         settings = {"places": self.places}
-        self._scope = _Scope(
-            "ConcurrencyLimit", _checked_per(self.per), self.methods, self.store, settings
-        )
+        self._scope = _Scope(self.title, _checked_per(self.per), self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, or reject it.
@@ -399,7 +410,7 @@ class ConcurrencyLimit:
         async def enter() -> str | None:
             nonlocal key
             key = scope.key(request, context)
-            return await self.store.enter(key, self.places)
+            return await scope.store(context).enter(key, self.places)
 
         # A resumable handler leaves at the end of each round, so it has to enter in each.
         holder = await perform(
@@ -413,7 +424,7 @@ class ConcurrencyLimit:
 
         async def leave() -> None:
             # Not the present key: a retry may have come from another network.
-            await self.store.leave(key, holder)
+            await scope.store(context).leave(key, holder)
 
         try:
             return await call_next(request)
@@ -436,6 +447,7 @@ class Quota:
         per: See `RateLimit`.
         methods: The methods that are limited.
         store: See `RateLimit`.
+        title: See `RateLimit`.
 
     Raises:
         ValueError: An option is invalid.
@@ -447,15 +459,16 @@ class Quota:
     )
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
     methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
-    store: LimitStore = attrs.field(factory=MemoryLimitStore, kw_only=True)
+    store: LimitStore | None = attrs.field(default=None, kw_only=True)
+    title: str = attrs.field(default="Quota", kw_only=True)
     _rate: Rate = attrs.field(init=False)
     _scope: _Scope = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
-        self._rate = rate = _checked_rate(self.rate)
-        settings = {"of": self.of, "per_minute": rate.per_minute, "amount": rate.burst}
-        self._scope = _Scope("Quota", _checked_per(self.per), self.methods, self.store, settings)
+        self._rate = _checked_rate(self.rate)
+        settings = {"of": self.of, "rate": _rate_text(self.rate)}
+        self._scope = _Scope(self.title, _checked_per(self.per), self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request and count what it uses, or reject it.
@@ -466,11 +479,12 @@ class Quota:
         context, scope = self._scope.context_of(request), self._scope
         if context is None:
             return await call_next(request)
-        handling, store, taken = _handling(context), self.store, 0
+        handling, taken = _handling(context), 0
 
         async def take() -> float:
             nonlocal taken
-            seconds = await store.take(scope.key(request, context), self._rate, 1)
+            key = scope.key(request, context)
+            seconds = await scope.store(context).take(key, self._rate, 1)
             taken = not seconds
             return _rounded_up(seconds)
 
@@ -487,7 +501,8 @@ class Quota:
                 sent = 0 if result is None else len(msgspec.json.encode(result))
                 amount = handling.request.size_bytes + sent
             # In a later round of a resumable handler, nothing was taken at its beginning.
-            await store.charge(scope.key(request, context), self._rate, amount - taken)
+            key = scope.key(request, context)
+            await scope.store(context).charge(key, self._rate, amount - taken)
 
         try:
             result = await call_next(request)
@@ -527,9 +542,9 @@ class LogLimit:
     def __attrs_post_init__(self) -> None:
         """Check the options."""
         self._rate = rate = _checked_rate(self.rate, self.burst)
-        settings = {"per_minute": rate.per_minute, "burst": rate.burst}
+        settings = {"rate": _rate_text(self.rate), "burst": rate.burst}
         per = _checked_per(self.per)
-        self._scope = _Scope("LogLimit", per, (), MemoryLimitStore(), settings)
+        self._scope = _Scope("LogLimit", per, (), None, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, with the limit on its log messages."""

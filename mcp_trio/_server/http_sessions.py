@@ -70,6 +70,7 @@ from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.policy import RecordStatus
+    from mcp_trio._server.caller_limits import LimitStore
 
 logger = logging.getLogger("mcp_trio")
 
@@ -128,11 +129,14 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
             `limits.http.events_kept_bytes_max`.
         changes: The broadcast of change notices.
         instances: The instances that serve together; None if this one is alone.
+        limits: The store of the server's limits per caller that have no store of their own; with
+            None each of them has one in memory.
     """
 
     events: Callable[[str], EventStore] | None = None
     changes: Changes = msgspec.field(default_factory=MemoryChanges)
     instances: Instances | None = None
+    limits: "LimitStore | None" = None
 
     @asynccontextmanager
     async def opened(self, limits: Limits) -> AsyncGenerator["HttpStores"]:  # noqa: ARG002
@@ -605,11 +609,15 @@ class Runtime:
             ):
                 self._lifespan, self._http = lifespan, http
                 self.sessions.stores = stores
-                with change_notifier.relayed_by(send_change):
-                    if stores.instances is None:
-                        await self._run_sessions(task_status)
-                    else:
-                        await self._run_among(stores.instances, task_status)
+                self.server.limit_store = stores.limits
+                try:
+                    with change_notifier.relayed_by(send_change):
+                        if stores.instances is None:
+                            await self._run_sessions(task_status)
+                        else:
+                            await self._run_among(stores.instances, task_status)
+                finally:
+                    self.server.limit_store = None
         finally:
             self.ended.set()
 

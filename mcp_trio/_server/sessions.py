@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
     from mcp_trio._auth.resource_server import ResourceServer
     from mcp_trio._recorder.policy import PolicyRun
+    from mcp_trio._server.caller_limits import LimitStore
     from mcp_trio._server.routes import Routes
     from mcp_trio._server.server import Server
 
@@ -266,6 +267,7 @@ class ServerSessions:
         effect_codecs: The codecs for results of effects.
         locks: The locks that handlers take with `ctx.lock`.
         middleware: The middleware, the outermost first.
+        limit_store: The store that the instances of the server share for limits per caller.
     """
 
     server: "Server"
@@ -275,6 +277,7 @@ class ServerSessions:
     effect_codecs: EffectCodecs = attrs.field(init=False)
     locks: Locks = attrs.field(factory=Locks, init=False)
     middleware: list[Middleware] = attrs.field(factory=list[Middleware], init=False)
+    limit_store: "LimitStore | None" = attrs.field(default=None, init=False)
     # The lifespans that are entered now, of all served channels, applications and listeners.
     _lifespans_entered: int = attrs.field(default=0, init=False)
     _entered_observers: ExitStack = attrs.field(factory=ExitStack, init=False)
@@ -712,6 +715,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         routes: None: there are no custom routes.
         auth: Authenticates the clients over HTTP and WebSocket; None if at most a bearer token
             restricts the access.
+        limit_store: Not used: a server behind a bridge has its own limits per caller.
     """
 
     limits: Limits
@@ -719,6 +723,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
     auth: "ResourceServer | None" = None
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
     routes: None = attrs.field(default=None, init=False)
+    limit_store: "LimitStore | None" = attrs.field(default=None, init=False)
 
     def scopes(self) -> Iterable[str]:
         """Return no scopes."""

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import trio
 
-from mcp_trio import Client, ConnectionLost, Server
+from mcp_trio import Client, ConnectionLost, RequestError, Server
 from mcp_trio.transports import open_websocket_channel
 from tests.cli.conftest import serving
 from tests.transports.http.conftest import certificate
@@ -256,6 +256,11 @@ CONTRADICTIONS = {
         ["plain.py", "--transport", "websocket", "--redis", "redis://127.0.0.1"],
         "--redis cannot be used with websocket",
     ),
+    "a rate that is none": (["plain.py", "--rate-limit", "often"], "'often' is no rate"),
+    "limits of workers that share nothing": (
+        ["plain.py", *OVER_HTTP, "--workers", "2", "--concurrency-limit", "3"],
+        "limits of several workers need --redis URL",
+    ),
     "a Redis that is none": (
         ["plain.py", *OVER_HTTP, "--redis", "http://127.0.0.1"],
         "redis://",
@@ -384,3 +389,36 @@ def test_a_preflight_needs_no_token_but_a_post_does(while_listening):
         given = ("bridge", "http://127.0.0.1:0", url, *ALLOWED, "--token", "t")
         _, statuses = while_listening(use, *given)
     assert statuses == (204, 401)
+
+
+# Limits per caller.
+
+LIMITED = """
+from mcp_trio import Server
+
+server = Server("there")
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+def test_the_users_of_a_server_are_limited_and_the_recording_replays(invoke, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.py").write_text(LIMITED)
+    command = [sys.executable, "-m", "mcp_trio", "run", "there.py", "--rate-limit", "2/hour"]
+    command += ["--concurrency-limit", "1", "--quota", "1 kB/day", "--record", "a.mcprec.jsonl"]
+
+    async def use():
+        async with Client(command, inherit_env=True) as client:
+            for _ in range(2):
+                assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
+            with pytest.raises(RequestError, match=r"2/hour per user") as caught:
+                await client.call_tool("add", {"a": 1, "b": 2})
+        return caught.value.data["retryAfter"]
+
+    assert trio.run(use) == pytest.approx(1800, abs=60)
+    shown = invoke("replay", "a.mcprec.jsonl", "there.py")
+    assert shown.exit_code == 0, shown.output

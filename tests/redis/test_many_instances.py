@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from mcp_trio import Client
-from mcp_trio.errors import MCPError
+from mcp_trio.errors import MCPError, RequestError
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
@@ -161,6 +161,19 @@ async def test_a_session_goes_on_when_its_owner_is_killed(balanced):
                     if (await client.call_tool("pid")).data != owner:
                         break
                 await trio.sleep(0.1)
+
+
+async def test_the_instances_count_the_requests_of_a_user_together(start):
+    limit = ("--rate-limit", "4/hour", "--token", "a-token")
+    ports = [(await start(*limit))[1] for _ in range(2)]
+    urls = [f"http://127.0.0.1:{port}/mcp" for port in ports]
+    async with Client(urls[0], token="a-token") as one, Client(urls[1], token="a-token") as two:
+        for client in (one, two) * 2:
+            await client.call_tool("pid")
+        for client in (one, two):
+            with pytest.raises(RequestError, match=r"4/hour per user") as caught:
+                await client.call_tool("pid")
+            assert caught.value.data["retryAfter"] == pytest.approx(900, abs=60)
 
 
 async def test_workers_with_redis_serve_sessions_and_replace_one_that_dies(start):

@@ -399,7 +399,7 @@ async def test_the_recording_does_not_say_who_called(server, tmp_path):
             await client.call_tool("tide")
     (command,) = [each for each in records_of(path) if b'"RateLimit"' in bytes(each.body)]
     assert json.loads(bytes(command.body))["arguments"] == {
-        "per_minute": pytest.approx(1 / 60),
+        "rate": "1/hour",
         "burst": 1,
         "per": ["user", "session"],
         "cost": 1.0,

@@ -1,0 +1,157 @@
+"""Show that limits hold under load, on one instance and on three: `tools/interop/many_limits.py`.
+
+    python tools/interop/many_limits.py --seconds 10 --rate 50/second
+
+Each run starts `mcp-trio run --rate-limit` once, or three times with a Redis. Each user has clients
+at all instances, which call as fast as they can, and ignore that they should wait. The table
+compares the allowed calls of a user with what was configured: the burst, and the rate for the time
+of the load. The exit status is 1 if a user was allowed more than that, or less than nine tenths.
+"""
+
+import argparse
+import collections
+import itertools
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+import trio
+from many_machines import Redis  # also used by many_costs.py
+
+from mcp_trio import Client, RequestError
+from mcp_trio.middleware import Rate
+
+USERS: Final = 3
+SHARE_MIN: Final = 0.9
+SERVER: Final = """
+from mcp_trio import Server
+from mcp_trio.auth import StaticTokens
+
+USERS = {f"token-{number}": f"user {number}" for number in range(%d)}
+server = Server("adder", auth=StaticTokens(USERS))
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+@attrs.frozen
+class UserLoad:
+    """The calls of one user under load, and what the rate and its burst allow in that time."""
+
+    user: str
+    allowed: int
+    rejected: int
+    configured: float
+
+    @property
+    def is_as_configured(self) -> bool:
+        """Return whether as many calls were allowed as the rate says, up to a tenth less."""
+        return SHARE_MIN * self.configured <= self.allowed <= self.configured
+
+
+def _start(command: Sequence[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@asynccontextmanager
+async def instances(
+    folder: Path, count: int, options: Sequence[str]
+) -> AsyncGenerator[Sequence[str]]:
+    """Run instances of the server within the block; give their URLs."""
+    program = folder / "adder.py"
+    program.write_text(SERVER % USERS, encoding="utf-8")
+    command = [sys.executable, "-m", "mcp_trio", "run", str(program), "--transport", "http"]
+    command += ["--port", "0", *options]
+    processes = [_start(command) for _ in range(count)]
+    try:
+        urls: list[str] = []
+        for process in processes:
+            assert process.stderr is not None
+            line = await trio.to_thread.run_sync(process.stderr.readline)
+            found = re.search(r"http://\S+", line)
+            if found is None:
+                raise SystemExit(f"an instance does not serve: {line}")
+            urls.append(found[0])
+        yield urls
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.communicate()
+
+
+async def load(urls: Sequence[str], rate: Rate, clients: int, seconds: float) -> list[UserLoad]:
+    """Let the clients of each user call for some seconds, and count what was allowed."""
+    allowed, rejected = collections.Counter[str](), collections.Counter[str]()
+
+    async def call(user: str, client: Client, end: float) -> None:
+        while trio.current_time() < end:
+            try:
+                await client.call_tool("add", {"a": 1, "b": 2})
+                allowed[user] += 1
+            except RequestError as error:
+                if "retryAfter" not in (error.data or {}):
+                    raise
+                rejected[user] += 1
+
+    users = [f"user {number}" for number in range(USERS)]
+    async with AsyncExitStack() as stack:
+        connected = [
+            (user, await stack.enter_async_context(Client(url, token=f"token-{user[-1]}")))
+            for user in users
+            for url, _ in zip(itertools.cycle(urls), range(max(clients, len(urls))), strict=False)
+        ]
+        begin = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for user, client in connected:
+                nursery.start_soon(call, user, client, begin + seconds)
+        taken = trio.current_time() - begin
+    configured = rate.burst + rate.per_minute / 60 * taken
+    return [UserLoad(user, allowed[user], rejected[user], configured) for user in users]
+
+
+async def main(options: argparse.Namespace) -> int:
+    """Put the load on one instance and on three, print the tables, and return the exit status."""
+    rate = Rate.parse(options.rate)
+    status = 0
+    print(f"{options.rate}, {options.seconds:g} s, {options.clients} clients of each user")
+    with tempfile.TemporaryDirectory() as name:
+        redis = Redis(name)
+        redis.start()
+        url = f"redis://127.0.0.1:{redis.port}/0"
+        try:
+            for count, text, more in (
+                (1, "one instance, its memory", ()),
+                (3, "three instances, one Redis", ("--redis", url)),
+            ):
+                arguments = ["--rate-limit", options.rate, *more]
+                async with instances(Path(name), count, arguments) as urls:
+                    loads = await load(urls, rate, options.clients, options.seconds)
+                print(f"\n{text:28} {'allowed':>8} {'configured':>10} {'rejected':>8}")
+                for each in loads:
+                    mark = "" if each.is_as_configured else "  not as configured"
+                    print(
+                        f"{each.user:28} {each.allowed:8} {each.configured:10.1f}"
+                        f" {each.rejected:8}{mark}"
+                    )
+                    status |= not each.is_as_configured
+        finally:
+            redis.stop()
+    return status
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rate", default="50/second")
+    parser.add_argument("--clients", type=int, default=3, help="clients of each user")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    raise SystemExit(trio.run(main, parser.parse_args()))
