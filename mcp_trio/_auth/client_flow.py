@@ -188,7 +188,8 @@ class SendRequest:
         headers: The headers.
         body: The body of a POST.
         is_proven: Whether the request needs a DPoP proof if tokens are bound to a key.
-        has_effect: Whether an interrupted request could lose a token, as it may be used only once.
+        is_shielded: Whether cancellation must not interrupt the request: it uses up a token or a
+            code, and the new token in the response would be lost.
     """
 
     method: Literal["GET", "POST"]
@@ -196,7 +197,7 @@ class SendRequest:
     headers: Mapping[str, str] = attrs.field(repr=False)
     body: bytes | None = attrs.field(default=None, repr=False)
     is_proven: bool = False
-    has_effect: bool = False
+    is_shielded: bool = False
 
 
 @attrs.frozen
@@ -1151,7 +1152,7 @@ class ClientFlow:
             headers=headers,
             body=urlencode(parameters).encode(),
             is_proven=True,
-            has_effect=True,
+            is_shielded=True,
         )
 
     def _take_client_assertion(self, event: AssertionMade, _now: float) -> Outcome:

@@ -709,7 +709,7 @@ class _Driver:
         request = self.http.build_request(action.method, url, content=action.body, headers=headers)
         response: HttpResponse | None = None
         try:
-            with trio.CancelScope(shield=action.has_effect), trio.fail_after(seconds):
+            with trio.CancelScope(shield=action.is_shielded), trio.fail_after(seconds):
                 response = await self._receive(request)
         except trio.TooSlowError:
             raise self._error(

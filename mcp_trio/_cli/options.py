@@ -395,7 +395,7 @@ def _token(_: click.Context, __: click.Parameter, text: str | None) -> str | Non
 
 _FOR_THE_WEB: Final = "For http and websocket"
 
-# The options that `given_serving_options` takes, except `certfile`, `keyfile`, `server`, `workers`.
+# How a server listens. `given_serving_options` checks their values.
 serving_options: Final = combined(
     click.option(
         "--host",
@@ -485,7 +485,7 @@ overwrite_option: Final = click.option(
     "--overwrite", is_flag=True, help="Replace a file that exists."
 )
 
-# The options that `make_record_options` takes.
+# How sessions are recorded; their values are the `RecordingChoices` of `make_record_options`.
 recording_options: Final = combined(
     click.option("--compress", is_flag=True, help="Compress the files in a folder."),
     click.option(

@@ -254,7 +254,7 @@ class HeaderMismatchError(ValueError):
     """
 
 
-class AnnotationError(ValueError):
+class ParameterHeaderError(ValueError):
     """An `x-mcp-header` in a tool's schema is invalid; the text names the argument."""
 
 
@@ -300,7 +300,7 @@ def decoded_value(text: str) -> str:
     raise HeaderMismatchError("has invalid Base64 between its markers")
 
 
-# The annotations of a tool's input schema.
+# `x-mcp-header` in a tool's input schema.
 
 _PARAMETER_HEADER_TYPES: Final = frozenset({"string", "integer", "boolean"})
 
@@ -321,8 +321,8 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
     """Return the arguments of a tool that are sent in headers.
 
     Raises:
-        AnnotationError: An annotation is invalid: its value is not a token, or is used twice, or it
-            is not at a string, integer or boolean that is reached by `properties` only.
+        ParameterHeaderError: An `x-mcp-header` is invalid: its value is not a token, or is used
+            twice, or it is not at a string, integer or boolean that `properties` alone reach.
     """
     paths: dict[str, tuple[str, ...]] = {}
     taken: set[str] = set()
@@ -330,21 +330,21 @@ def parameter_paths(input_schema: Mapping[str, Any]) -> Paths:
         if ANNOTATION not in schema:
             continue
         if not path:
-            raise AnnotationError(
+            raise ParameterHeaderError(
                 f"{ANNOTATION} is on a schema that is not reached by `properties` alone"
             )
         name, suffix = ".".join(path)[:_SHOWN_CHARS_MAX], schema[ANNOTATION]
         if not isinstance(suffix, str) or not _TOKEN.fullmatch(suffix):
-            raise AnnotationError(
+            raise ParameterHeaderError(
                 f"{ANNOTATION} of {name!r} is not a token, so no header can have it in its name"
             )
         kind = schema.get("type")
         if not isinstance(kind, str) or kind not in _PARAMETER_HEADER_TYPES:
-            raise AnnotationError(
+            raise ParameterHeaderError(
                 f"{name!r} must be a string, integer or boolean to have {ANNOTATION}"
             )
         if suffix.lower() in taken:
-            raise AnnotationError(f"two properties have the same {ANNOTATION} {suffix!r}")
+            raise ParameterHeaderError(f"two properties have the same {ANNOTATION} {suffix!r}")
         taken.add(suffix.lower())
         paths[suffix] = path
     return paths

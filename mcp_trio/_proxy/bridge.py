@@ -54,7 +54,7 @@ from mcp_trio._server.sessions import OtherSessionSource
 from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, serve_websocket
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
-from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
+from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits

@@ -54,8 +54,8 @@ from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._proxy.journal import MessageJournal
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
+from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
 from mcp_trio._transports.http_client import agreed_version
-from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.process import ProcessChannel
 from mcp_trio._transports.stdio import wait_parent_death
 from mcp_trio._transports.websocket import WebSocketChannel

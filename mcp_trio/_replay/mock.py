@@ -83,7 +83,7 @@ from mcp_trio._server.sessions import OtherSessionSource
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE, serve_until_signal
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
-from mcp_trio._transports.http_sessions import StatelessChannel
+from mcp_trio._transports.http_channels import StatelessChannel
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_parent_death
 from mcp_trio.errors import (
     INVALID_PARAMS,

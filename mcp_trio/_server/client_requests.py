@@ -1,8 +1,8 @@
 """Requests of a handler to its client: elicitation by forms and URLs, sampling, roots.
 
-A request (`Ask`) knows the capability that the client needs for it, its method and params, and how
-to read the client's result. A legacy client receives it as a request, and a stateless client in an
-`InputRequiredResult`, which the client answers with a retry.
+A `ClientQuestion` knows the capability that the client needs for it, its method and params, and
+how to read the client's result. A legacy client receives it as a request, and a stateless client in
+an `InputRequiredResult`, which the client answers with a retry.
 
 https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
 """
@@ -167,22 +167,22 @@ class Answer(Generic[T_co]):
         return self.action == "accept"
 
 
-class Ask(ABC, Generic[T_co]):
-    """A request for `ctx.ask_all`: an `Elicitation`, `UrlElicitation`, `Sampling` or `Roots`."""
+class ClientQuestion(ABC, Generic[T_co]):
+    """A question for `ctx.ask_all`: an `Elicitation`, `UrlElicitation`, `Sampling` or `Roots`."""
 
     __slots__ = ()
 
     @abstractmethod
-    def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the capabilities that the request needs and the client did not announce."""
+    def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
+        """Return the capabilities that the question needs and the client did not announce."""
 
     @abstractmethod
-    def question(self) -> Question:
-        """Return the method and params of the request, and how its result is checked.
+    def as_sent(self) -> Question:
+        """Return the method and params to send, and how the result is checked.
 
         Raises:
-            TypeError, ValueError: The request is malformed.
-            LocalProtocolError: The protocol forbids the request.
+            TypeError, ValueError: The question is malformed.
+            LocalProtocolError: The protocol forbids the question.
         """
 
     @abstractmethod
@@ -190,40 +190,40 @@ class Ask(ABC, Generic[T_co]):
         """Return the answer in the client's result.
 
         Raises:
-            RemoteProtocolError: The result is no valid answer to the request.
+            RemoteProtocolError: The result is no valid answer to the question.
         """
 
 
 async def ask_client(
-    handling: Handling, served: "ServedSession", asks: Sequence[Ask[Any]]
+    handling: Handling, served: "ServedSession", questions: Sequence[ClientQuestion[Any]]
 ) -> tuple[Any, ...]:
-    """Send several requests to the client at once, and return the answers in their order.
+    """Ask the client several questions at once, and return the answers in their order.
 
     Raises:
-        CapabilityMissing: The client did not announce a capability that one of the requests needs;
+        CapabilityMissing: The client did not announce a capability that one of the questions needs;
             nothing is sent.
-        LocalProtocolError: The protocol forbids one of the requests; nothing is sent.
+        LocalProtocolError: The protocol forbids one of the questions; nothing is sent.
         RemoteProtocolError: A result is no valid answer.
-        RequestError, RequestTimeout, ConnectionLost: The client did not answer a request.
+        RequestError, RequestTimeout, ConnectionLost: The client did not answer a question.
     """
-    asks = prepared(handling, served, asks)
-    results = await ask_all(handling, [ask.question() for ask in asks])
-    return tuple(ask.read(result) for ask, result in zip(asks, results, strict=True))
+    questions = prepared(handling, served, questions)
+    results = await ask_all(handling, [question.as_sent() for question in questions])
+    return tuple(question.read(it) for question, it in zip(questions, results, strict=True))
 
 
 def prepared(
-    handling: Handling, served: "ServedSession", questions: Sequence[Ask[Any]]
-) -> list[Ask[Any]]:
-    """Return the requests as this client can receive them.
+    handling: Handling, served: "ServedSession", questions: Sequence[ClientQuestion[Any]]
+) -> list[ClientQuestion[Any]]:
+    """Return the questions as this client can receive them.
 
     A URL elicitation gets an id if the client can be notified of its completion.
 
     Raises:
-        CapabilityMissing: The client did not announce a capability that one of the requests needs.
+        CapabilityMissing: The client did not announce a capability that one of the questions needs.
     """
     check_capabilities(handling.request.peer, questions)
     has_ids = handling.request.peer.protocol_version.has_elicitation_ids
-    ready: list[Ask[Any]] = []
+    ready: list[ClientQuestion[Any]] = []
     for question in questions:
         if not isinstance(question, UrlElicitation):
             ready.append(question)
@@ -238,15 +238,15 @@ def prepared(
     return ready
 
 
-def check_capabilities(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
-    """Check that the client announced every capability that the requests need.
+def check_capabilities(peer: Peer, questions: Sequence[ClientQuestion[Any]]) -> None:
+    """Check that the client announced every capability that the questions need.
 
     Raises:
         CapabilityMissing: The client did not announce one; the text names all that are missing.
     """
     missing: dict[str, Any] = {}
     for question in questions:
-        for name, inner in question.needs(peer).items():
+        for name, inner in question.missing_capabilities(peer).items():
             missing[name] = {**missing.get(name, {}), **inner}
     if missing:
         paths = [
@@ -261,8 +261,8 @@ def check_capabilities(peer: Peer, questions: Sequence[Ask[Any]]) -> None:
 
 
 @attrs.define(init=False, eq=False)
-class Elicitation(Ask[Answer[T]]):
-    """A request to the user to fill in a form.
+class Elicitation(ClientQuestion[Answer[T]]):
+    """A form that the user is asked to fill in.
 
     Attributes:
         message: The text that the client shows.
@@ -294,20 +294,20 @@ class Elicitation(Ask[Answer[T]]):
     def _form(self) -> Form:
         return form_of(self.kind)
 
-    def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the capability for forms if the client lacks it; see `Ask.needs`."""
+    def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
+        """Return the capability for forms if the client lacks it."""
         # A client that announces elicitation without a mode supports forms.
         can_form = peer.can("elicitation.form") or not peer.can("elicitation.url")
         return {} if can_form and peer.can("elicitation") else {"elicitation": {"form": {}}}
 
-    def question(self) -> Question:
-        """Return the request, as `Ask.question` describes."""
+    def as_sent(self) -> Question:
+        """Return the method and params, as `ClientQuestion.as_sent` describes."""
         reject_link(self.message)
         params = ElicitParams(message=self.message, mode="form", requested_schema=self._form.schema)
         return Question(method=_ELICIT, params=params, check=self.read)
 
     def read(self, result: ElicitResult) -> Answer[T]:
-        """Return the user's answer, as `Ask.read` describes."""
+        """Return the user's answer, as `ClientQuestion.read` describes."""
         if result.action != "accept":
             return Answer(action=result.action)
         try:
@@ -319,8 +319,8 @@ class Elicitation(Ask[Answer[T]]):
 
 
 @attrs.frozen(eq=False)
-class UrlElicitation(Ask[Answer[None]]):
-    """A request that the user opens a URL, which must contain neither credentials nor user data.
+class UrlElicitation(ClientQuestion[Answer[None]]):
+    """A URL that the user is asked to open, which must contain neither credentials nor user data.
 
     Attributes:
         message: The text that the client shows.
@@ -333,13 +333,13 @@ class UrlElicitation(Ask[Answer[None]]):
     url: str
     elicitation_id: str | None = attrs.field(default=None, kw_only=True)
 
-    def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the mode `url` if the client supports no URLs, as `Ask.needs` describes."""
+    def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
+        """Return the capability for URLs if the client lacks it."""
         can_open_url = peer.protocol_version.has_url_elicitation and peer.can("elicitation.url")
         return {} if can_open_url else {"elicitation": {"url": {}}}
 
-    def question(self) -> Question:
-        """Return the request, as `Ask.question` describes.
+    def as_sent(self) -> Question:
+        """Return the method and params, as `ClientQuestion.as_sent` describes.
 
         The URL has to be safe to show to a user:
         https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
@@ -364,7 +364,7 @@ class UrlElicitation(Ask[Answer[None]]):
         return Question(method=_ELICIT, params=params)
 
     def read(self, result: ElicitResult) -> Answer[None]:
-        """Return the user's answer, as `Ask.read` describes."""
+        """Return the user's answer, as `ClientQuestion.read` describes."""
         return Answer(action=result.action, elicitation_id=self.elicitation_id)
 
 
@@ -383,7 +383,7 @@ async def elicit_urls(
     elicitations: list[UrlElicitation] = required.elicitations
     if handling.request.peer.protocol_version.has_elicitation_ids:
         ready = prepared(handling, served, elicitations)
-        params: list[Any] = msgspec.to_builtins([each.question().params for each in ready])
+        params: list[Any] = msgspec.to_builtins([each.as_sent().params for each in ready])
         raise RequestError(URL_ELICITATION_REQUIRED, str(required), {"elicitations": params})
     agreed = await ask_client(handling, served, elicitations)
     if not all(answer.is_accepted for answer in agreed):
@@ -391,7 +391,7 @@ async def elicit_urls(
 
 
 @attrs.define(init=False, eq=False)
-class Sampling(Ask[CreateMessageResult]):
+class Sampling(ClientQuestion[CreateMessageResult]):
     """A request for a message of the client's language model.
 
     Attributes:
@@ -419,8 +419,8 @@ class Sampling(Ask[CreateMessageResult]):
     def _params(self) -> CreateMessageParams:
         return sampling_params(self.prompt, self.options)
 
-    def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the missing parts of the capability `sampling`, as `Ask.needs` describes."""
+    def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
+        """Return the parts of the capability `sampling` that the client lacks."""
         params, missing = self._params, dict[str, Any]()
         uses_tools = params.tools is not None or params.tool_choice is not None
         if uses_tools and not peer.can("sampling.tools"):
@@ -434,14 +434,14 @@ class Sampling(Ask[CreateMessageResult]):
             missing["context"] = {}
         return {} if peer.can("sampling") and not missing else {"sampling": missing}
 
-    def question(self) -> Question:
-        """Return the request, as `Ask.question` describes."""
+    def as_sent(self) -> Question:
+        """Return the method and params, as `ClientQuestion.as_sent` describes."""
         return Question(
             method=_SAMPLE, params=self._params, check=self.read, on_progress=self.progress
         )
 
     def read(self, result: CreateMessageResult) -> CreateMessageResult:
-        """Return the model's message, as `Ask.read` describes.
+        """Return the model's message, as `ClientQuestion.read` describes.
 
         If its content is a list of one block, it becomes that block.
         """
@@ -456,15 +456,15 @@ class Sampling(Ask[CreateMessageResult]):
 
 
 @attrs.frozen(eq=False)
-class Roots(Ask[list[Root]]):
+class Roots(ClientQuestion[list[Root]]):
     """A request for the client's roots."""
 
-    def needs(self, peer: Peer) -> Mapping[str, Any]:
-        """Return the capability `roots` if it is missing, as `Ask.needs` describes."""
+    def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
+        """Return the capability `roots` if the client lacks it."""
         return {} if peer.can("roots") else {"roots": {}}
 
-    def question(self) -> Question:
-        """Return the request, as `Ask.question` describes."""
+    def as_sent(self) -> Question:
+        """Return the method and params, as `ClientQuestion.as_sent` describes."""
         return Question(method=_LIST_ROOTS, params=EmptyParams())
 
     def read(self, result: ListRootsResult) -> list[Root]:
@@ -472,15 +472,15 @@ class Roots(Ask[list[Root]]):
         return result.roots
 
 
-def ask_of(method: str, params: Any) -> Ask[Any]:
-    """Return the request for a method and params in an `InputRequiredResult`.
+def question_of(method: str, params: Any) -> ClientQuestion[Any]:
+    """Return the question for a method and params in an `InputRequiredResult`.
 
     Raises:
         LocalProtocolError: The method is not allowed there, or the params are invalid.
     """
-    make = _ASKS.get(method)
+    make = _QUESTIONS.get(method)
     if make is None:
-        raise LocalProtocolError(f"{method} is no input request: use {', '.join(_ASKS)}")
+        raise LocalProtocolError(f"{method} is no input request: use {', '.join(_QUESTIONS)}")
     kind = METHODS[method].params
     try:
         decoded = params if isinstance(params, kind) else msgspec.convert(params or {}, kind)
@@ -489,13 +489,13 @@ def ask_of(method: str, params: Any) -> Ask[Any]:
     return make(decoded)
 
 
-def _elicitation_of(params: ElicitParams) -> Ask[Any]:
+def _elicitation_of(params: ElicitParams) -> ClientQuestion[Any]:
     if params.url is not None:
         return UrlElicitation(params.message, params.url, elicitation_id=params.elicitation_id)
     return Elicitation(params.message, params.requested_schema)
 
 
-_ASKS: Final[Mapping[str, Callable[[Any], Ask[Any]]]] = {
+_QUESTIONS: Final[Mapping[str, Callable[[Any], ClientQuestion[Any]]]] = {
     _ELICIT: _elicitation_of,
     _SAMPLE: Sampling,
     _LIST_ROOTS: lambda _params: Roots(),

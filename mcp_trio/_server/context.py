@@ -23,7 +23,7 @@ from mcp_trio._protocol.suggestions import missing_attribute
 from mcp_trio._server.access import Selection, selection_of
 from mcp_trio._server.client_requests import (
     Answer,
-    Ask,
+    ClientQuestion,
     Elicitation,
     Roots,
     Sampling,
@@ -567,21 +567,30 @@ class Context(BaseContext):
         return roots
 
     @overload
-    async def ask_all(self, a: Ask[A], /) -> tuple[A]: ...
+    async def ask_all(self, a: ClientQuestion[A], /) -> tuple[A]: ...
 
     @overload
-    async def ask_all(self, a: Ask[A], b: Ask[B], /) -> tuple[A, B]: ...
+    async def ask_all(self, a: ClientQuestion[A], b: ClientQuestion[B], /) -> tuple[A, B]: ...
 
     @overload
-    async def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], /) -> tuple[A, B, C]: ...
+    async def ask_all(
+        self, a: ClientQuestion[A], b: ClientQuestion[B], c: ClientQuestion[C], /
+    ) -> tuple[A, B, C]: ...
 
     @overload
-    async def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], d: Ask[D], /) -> tuple[A, B, C, D]: ...
+    async def ask_all(
+        self,
+        a: ClientQuestion[A],
+        b: ClientQuestion[B],
+        c: ClientQuestion[C],
+        d: ClientQuestion[D],
+        /,
+    ) -> tuple[A, B, C, D]: ...
 
     @overload
-    async def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]: ...
+    async def ask_all(self, *questions: ClientQuestion[Any]) -> tuple[Any, ...]: ...
 
-    async def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]:
+    async def ask_all(self, *questions: ClientQuestion[Any]) -> tuple[Any, ...]:
         """Ask several questions at once, and return the answers in their order.
 
         The questions are `Elicitation`, `UrlElicitation`, `Sampling` and `Roots` objects. A
@@ -836,21 +845,30 @@ class ThreadContext(BaseContext):
         return self._bridge.call(self._context.list_roots)
 
     @overload
-    def ask_all(self, a: Ask[A], /) -> tuple[A]: ...
+    def ask_all(self, a: ClientQuestion[A], /) -> tuple[A]: ...
 
     @overload
-    def ask_all(self, a: Ask[A], b: Ask[B], /) -> tuple[A, B]: ...
+    def ask_all(self, a: ClientQuestion[A], b: ClientQuestion[B], /) -> tuple[A, B]: ...
 
     @overload
-    def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], /) -> tuple[A, B, C]: ...
+    def ask_all(
+        self, a: ClientQuestion[A], b: ClientQuestion[B], c: ClientQuestion[C], /
+    ) -> tuple[A, B, C]: ...
 
     @overload
-    def ask_all(self, a: Ask[A], b: Ask[B], c: Ask[C], d: Ask[D], /) -> tuple[A, B, C, D]: ...
+    def ask_all(
+        self,
+        a: ClientQuestion[A],
+        b: ClientQuestion[B],
+        c: ClientQuestion[C],
+        d: ClientQuestion[D],
+        /,
+    ) -> tuple[A, B, C, D]: ...
 
     @overload
-    def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]: ...
+    def ask_all(self, *questions: ClientQuestion[Any]) -> tuple[Any, ...]: ...
 
-    def ask_all(self, *questions: Ask[Any]) -> tuple[Any, ...]:
+    def ask_all(self, *questions: ClientQuestion[Any]) -> tuple[Any, ...]:
         """Ask several questions at once, and return the answers; see `Context.ask_all`."""
         return self._bridge.call(ask_client, self._handling, self._served, questions)
 

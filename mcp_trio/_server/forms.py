@@ -118,10 +118,12 @@ def _form_of_hint(kind: Any) -> Form:
     # True for a pydantic model with fields; a model without them, a root model, is a single value.
     is_model = getattr(kind, "__pydantic_root_model__", True) is False
     if not (is_model or has_fields(kind)):
-        field = _FormField(owner="a form", name=VALUE, hint=kind)
+        single_field = _FormField(owner="a form", name=VALUE, hint=kind)
         return Form(
-            _object_schema({VALUE: field.schema()}, () if field.is_optional else (VALUE,)),
-            lambda content: field.read(content[VALUE]) if VALUE in content else None,
+            _object_schema(
+                {VALUE: single_field.schema()}, () if single_field.is_optional else (VALUE,)
+            ),
+            lambda content: single_field.read(content[VALUE]) if VALUE in content else None,
         )
     if is_model:
         pairs = [*_fields_of_model(kind)]
@@ -130,12 +132,12 @@ def _form_of_hint(kind: Any) -> Form:
         pairs = [(it, field_of(name=it.wire_name, hint=it.hint)) for it in fields_of(kind)]
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for each, member in pairs:
-        schema = properties[each.wire_name] = member.schema()
-        if each.default not in (msgspec.NODEFAULT, None):
-            schema["default"] = msgspec.to_builtins(each.default)
-        if each.is_required and not member.is_optional:
-            required.append(each.wire_name)
+    for field, form_field in pairs:
+        schema = properties[field.wire_name] = form_field.schema()
+        if field.default not in (msgspec.NODEFAULT, None):
+            schema["default"] = msgspec.to_builtins(field.default)
+        if field.is_required and not form_field.is_optional:
+            required.append(field.wire_name)
     read = _read_model if is_model else _read_fields
     return Form(_object_schema(properties, required), functools.partial(read, kind, pairs))
 
@@ -150,10 +152,10 @@ def _read_fields(
 ) -> Any:
     errors: list[str] = []
     values: dict[str, Any] = {}
-    for field, member in pairs:
+    for field, form_field in pairs:
         if field.wire_name in content:
             try:
-                values[field.name] = member.read(content[field.wire_name])
+                values[field.name] = form_field.read(content[field.wire_name])
             except FormError as error:
                 errors += error.lines
         elif field.is_required:  # The type allows None, so the form does not require the field.
@@ -184,12 +186,12 @@ def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
             special: Any = Annotated
             hint = special[(info.annotation, *info.metadata)] if info.metadata else info.annotation
             given = schema["properties"][key] | {"$defs": schema["$defs"]}
-            member = _FormField(owner=owner, name=key, hint=hint, given_schema=given)
-            default = member.json_schema.get("default", msgspec.NODEFAULT)
+            form_field = _FormField(owner=owner, name=key, hint=hint, given_schema=given)
+            default = form_field.json_schema.get("default", msgspec.NODEFAULT)
             required = info.is_required()
             yield (
                 Field(name=name, wire_name=key, hint=hint, is_required=required, default=default),
-                member,
+                form_field,
             )
 
 
@@ -242,7 +244,7 @@ class _FormField:
         name: The name of the field.
         hint: The annotation.
         given_schema: The JSON Schema that pydantic makes; pydantic decodes the value then.
-        readable: The type that msgspec decodes.
+        decoded_type: The type that msgspec decodes, in place of `hint`.
         core: The type without None and without metadata.
         json_schema: The JSON Schema of the type, of which a form may have only a part.
         is_optional: True if the type allows None.
@@ -252,7 +254,7 @@ class _FormField:
     name: str
     hint: Any
     given_schema: dict[str, Any] | None = None
-    readable: Any = attrs.field(init=False)
+    decoded_type: Any = attrs.field(init=False)
     core: Any = attrs.field(init=False)
     json_schema: Mapping[str, Any] = attrs.field(init=False)
     is_optional: bool = attrs.field(init=False)
@@ -269,8 +271,8 @@ class _FormField:
             self.json_schema = _flat_schema(self.given_schema)
             return
         try:
-            self.readable = TypeReader().readable(self.hint)
-            self.json_schema = _flat_schema(json_schema(self.readable))
+            self.decoded_type = TypeReader().readable(self.hint)
+            self.json_schema = _flat_schema(json_schema(self.decoded_type))
         except TypeError as error:
             raise self._rejection(str(error)) from error
 
@@ -281,7 +283,7 @@ class _FormField:
             FormError: The content is invalid.
         """
         try:
-            return convert(value, self.readable)
+            return convert(value, self.decoded_type)
         except msgspec.ValidationError as error:
             raise FormError([error_line(error, f".{self.name}")]) from error
 

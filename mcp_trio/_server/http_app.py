@@ -59,6 +59,7 @@ from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import CollectedJob, lead
 from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, errors_handled_by
+from mcp_trio._transports.http_channels import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
     Exchange,
@@ -67,7 +68,6 @@ from mcp_trio._transports.http_response import (
     TooManyBodiesError,
     run_while_connected,
 )
-from mcp_trio._transports.http_sessions import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.peer_log import PeerLog
 from mcp_trio._transports.websocket import Upgrade, WebSocketApplication, accept_websocket
 from mcp_trio.errors import FORBIDDEN, PARSE_ERROR, SERVER_BUSY

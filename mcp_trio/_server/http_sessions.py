@@ -61,8 +61,8 @@ from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.tasks import open_shielded_pool
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.connections import backoff_seconds
+from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
 from mcp_trio._transports.http_response import Responder
-from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import INTERNAL_ERROR
 from mcp_trio.limits import Limits

@@ -52,8 +52,8 @@ from mcp_trio._server.client_requests import (
     Elicitation,
     Roots,
     UrlElicitation,
-    ask_of,
     prepared,
+    question_of,
 )
 from mcp_trio._server.context import SEVERITY, Context
 from mcp_trio._server.effects import JsonCodec
@@ -245,16 +245,16 @@ class ConnectionKey(NamedTuple):
         """Return the key for requests of a client."""
         is_stateless = peer.protocol_version.is_stateless
         modes: list[types.ElicitMode] = []
-        if not Elicitation("").needs(peer):
+        if not Elicitation("").missing_capabilities(peer):
             modes.append("form")
-        if not UrlElicitation("", "").needs(peer):
+        if not UrlElicitation("", "").missing_capabilities(peer):
             modes.append("url")
         return cls(
             is_stateless=is_stateless,
             modes=tuple(modes),
             has_sampling=peer.can("sampling"),
             has_sampling_tools=peer.can("sampling.tools"),
-            has_roots=not Roots().needs(peer),
+            has_roots=not Roots().missing_capabilities(peer),
             has_log=not is_stateless or peer.log_level is not None,
         )
 
@@ -455,9 +455,9 @@ class RemoteSession:
             try:
                 params = msgspec.json.decode(question.params)
                 params.pop("_meta", None)  # It belongs to the connection to the mounted server.
-                (ask,) = prepared(handling, served, [ask_of(question.method, params)])
+                (ready,) = prepared(handling, served, [question_of(question.method, params)])
                 report = partial(call.report_to_server, number)
-                to_client = msgspec.structs.replace(ask.question(), on_progress=report)
+                to_client = msgspec.structs.replace(ready.as_sent(), on_progress=report)
                 (result,) = await ask_all(handling, [to_client])
                 answer = ClientAnswer(result=msgspec.Raw(msgspec.json.encode(result)))
             except RequestError as error:

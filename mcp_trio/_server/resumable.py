@@ -31,7 +31,12 @@ from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, with_result_metadata
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import invalid_state_error, request_digest
-from mcp_trio._server.client_requests import Ask, ask_of, check_capabilities, prepared
+from mcp_trio._server.client_requests import (
+    ClientQuestion,
+    check_capabilities,
+    prepared,
+    question_of,
+)
 from mcp_trio._server.effects import JsonCodec
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, StateStore
 from mcp_trio._session.effects import Effect, perform
@@ -162,11 +167,11 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         result = await served.run_handler(handling)
         if not isinstance(result, types.InputRequiredResult):
             return result
-        asks = _asks_of(result)
-        check_capabilities(handling.request.peer, list(asks.values()))
+        questions = _questions_of(result)
+        check_capabilities(handling.request.peer, list(questions.values()))
         requests = {
-            key: types.InputRequest(method=asked.method, params=asked.params)
-            for key, asked in ((key, ask.question()) for key, ask in asks.items())
+            key: types.InputRequest(method=sent.method, params=sent.params)
+            for key, sent in ((key, it.as_sent()) for key, it in questions.items())
         }
         text = None
         if result.request_state is not None:
@@ -193,15 +198,15 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         limits, result = self.sealer.limits, required
         pause_seconds = limits.requests.round_pause_seconds
         for _ in range(limits.requests.rounds_max - 1):
-            asks = _asks_of(result)
-            if not asks:
+            questions = _questions_of(result)
+            if not questions:
                 pause = functools.partial(trio.sleep, pause_seconds)
                 await _perform_effect(handling, "state.pause", None, pause)
                 pause_seconds = min(2 * pause_seconds, limits.requests.round_pause_seconds_max)
-            questions = prepared(handling, served, list(asks.values()))
-            answers = await ask_all(handling, [question.question() for question in questions])
+            ready = prepared(handling, served, list(questions.values()))
+            answers = await ask_all(handling, [question.as_sent() for question in ready])
             handling.request_state = result.request_state
-            handling.input_responses = dict(zip(asks, answers, strict=True))
+            handling.input_responses = dict(zip(questions, answers, strict=True))
             after = await served.run_handler(handling)
             if not isinstance(after, types.InputRequiredResult):
                 return after
@@ -313,13 +318,13 @@ def _binding(handling: Handling) -> Binding:
 # Questions and answers --------------------------------------------------------------------------
 
 
-def _asks_of(result: types.InputRequiredResult) -> dict[str, Ask[Any]]:
+def _questions_of(result: types.InputRequiredResult) -> dict[str, ClientQuestion[Any]]:
     if not result.input_requests and result.request_state is None:
         raise LocalProtocolError(
             "an InputRequiredResult needs `input_requests`, a `request_state`, or both"
         )
     requests = (result.input_requests or {}).items()
-    return {key: ask_of(request.method, request.params) for key, request in requests}
+    return {key: question_of(request.method, request.params) for key, request in requests}
 
 
 def _input_required(

@@ -26,9 +26,8 @@ def wait_idle(connection: IdleConnection) -> Generator[IdleConnection, None, Non
     """Suspend until the socket is readable.
 
     This yields to the `Leader` of `_session/leader_followers.py`, not to Trio. Only a coroutine
-    that a leader steps by hand may await this, and no cancel scope of the
-    coroutine may be open. The wait may end too early. A leader closes a
-    coroutine that it never resumes.
+    that a `Leader` steps by hand may await this, and no cancel scope of the coroutine may be open.
+    The wait may end too early. A `Leader` closes a coroutine that it never resumes.
     """
     yield connection
 
@@ -53,15 +52,15 @@ class ConnectedSocket(SocketDescriptor):
     """A connected socket as a byte source and sink; this object owns the socket.
 
     Attributes:
-        client: The network of the client.
+        network: The network of the client; None if it is not needed.
     """
 
-    client: str | None = None
+    network: str | None = None
     _idle: IdleConnection = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._idle = IdleConnection(self.fd, self.client)
+        self._idle = IdleConnection(self.fd, self.network)
 
     def shut_writing(self) -> None:
         """Send end of file to the peer; reading goes on."""
@@ -75,7 +74,7 @@ class ConnectedSocket(SocketDescriptor):
             self._socket.shutdown(socket.SHUT_RD)
 
     def wait_idle(self) -> Awaitable[None]:
-        """Wait until the socket is readable, by the trap of `wait_idle`."""
+        """Wait until the socket is readable, by the function `wait_idle`."""
         return wait_idle(self._idle)
 
     def close(self) -> None:
@@ -104,13 +103,13 @@ class BufferedSocket:
     is_broken: bool = attrs.field(default=False, init=False)
     is_last: bool = attrs.field(default=False, init=False)
 
-    async def receive(self, *, may_lead: bool = False) -> bool:
+    async def receive(self, *, by_poller: bool = False) -> bool:
         """Wait until more bytes have arrived; return False at end of file, and ever after.
 
-        With `may_lead`, the wait uses the trap of `wait_idle`, and its conditions apply.
+        With `by_poller`, this waits by `wait_idle`, whose conditions then apply.
         """
         while not self.has_ended:
-            await (self.socket.wait_idle() if may_lead else self.socket.wait_readable())
+            await (self.socket.wait_idle() if by_poller else self.socket.wait_readable())
             try:
                 chunk = self.socket.read_nowait()
             except BlockingIOError:
@@ -305,13 +304,13 @@ class TlsSocket(BufferedSocket):
         Args:
             handshakes: Limits the handshakes of each client, and of all clients of the listener.
         """
-        client = self.socket.client
+        network = self.socket.network
         with (
             contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError),
             trio.move_on_after(self.limits.http.headers_seconds),
         ):
             await self.socket.wait_readable()
-            await handshakes.acquire(client)
+            await handshakes.acquire(network)
             try:
                 await trio.lowlevel.checkpoint_if_cancelled()  # its turn may come too late
                 stream = BufferedSocketStream(self._plain)
@@ -324,7 +323,7 @@ class TlsSocket(BufferedSocket):
                     vars(secured).clear()
                     raise
             finally:
-                handshakes.release(client)
+                handshakes.release(network)
             self._secured = secured  # Unset after a failure, so that `linger` does not use it.
             certificate: bytes | None = secured.getpeercert(binary_form=True)
             if certificate is not None:
@@ -333,13 +332,13 @@ class TlsSocket(BufferedSocket):
         self.is_broken = True  # nothing can be sent that the client could decrypt
         return False
 
-    async def receive(self, *, may_lead: bool = False) -> bool:
+    async def receive(self, *, by_poller: bool = False) -> bool:
         """Wait until more bytes have arrived; return False at end of file, and ever after.
 
         A client that closes the connection without a TLS closure alert (RFC 8446, section 6.1) is
         treated as if it had sent one: every HTTP message has a length of its own.
         """
-        assert not may_lead, "bytes that OpenSSL holds are not visible to the poller"
+        assert not by_poller, "bytes that OpenSSL holds are not visible to the poller"
         if self.has_ended:
             await trio.lowlevel.checkpoint()
             return False

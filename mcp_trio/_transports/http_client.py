@@ -1,4 +1,4 @@
-"""The HTTP client channel: Streamable HTTP, and HTTP+SSE for servers that know nothing newer.
+"""The HTTP client channel: Streamable HTTP, and HTTP+SSE for older servers.
 
 The session writes messages to the channel and reads messages from it, as from any other channel.
 The channel reads the few members of a message that decide how it is sent: a stateless message with
@@ -37,9 +37,9 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol.http_headers import (
     JSON,
-    AnnotationError,
     HeaderMismatchError,
     Headers,
+    ParameterHeaderError,
     Paths,
     headers_from_body,
     media_type_of,
@@ -49,7 +49,7 @@ from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._protocol.versions import STATELESS_CODES
 from mcp_trio._transports.channel import Received, ReceivedQueue
-from mcp_trio._transports.concurrency import ErrorGroup, errors_handled_by
+from mcp_trio._transports.concurrency import ErrorGroup, Wakeup, errors_handled_by
 from mcp_trio._transports.connections import OnState, RandomSource, ReportedState, State
 from mcp_trio._transports.http_client_requests import (
     EndpointClient,
@@ -128,7 +128,7 @@ class OutgoingMessage:
         return request_id if is_id else None
 
     def header_params(self, *, with_arguments: bool) -> Mapping[str, Any]:
-        """Return the params that headers may repeat: all, if these include arguments of a tool."""
+        """Return the params that headers can repeat: all if arguments of a tool are needed."""
         if with_arguments and self._raw_params is not None:
             params: dict[str, Any] = msgspec.json.decode(self._raw_params)
             return params
@@ -223,7 +223,7 @@ class ToolHeaders:
             self._paths.pop(tool.name, None)
             try:
                 paths = parameter_paths(tool.input_schema)
-            except AnnotationError as error:
+            except ParameterHeaderError as error:
                 text = "the tool %r is dropped from the server's list: %s"
                 logger.warning(text, tool.name, error)
                 continue
@@ -273,8 +273,8 @@ class _PendingRequest:
     answered: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
-    def is_undecided(self) -> bool:
-        """Return whether the server has neither accepted the request nor rejected its session."""
+    def awaits_http_status(self) -> bool:
+        """Return whether the server has not yet said if it accepts the request."""
         return not (self.is_accepted or self.is_session_unknown)
 
 
@@ -316,7 +316,8 @@ class HttpChannel:
     _nursery: trio.Nursery = attrs.field(init=False)
     _started: trio.Event = attrs.field(factory=trio.Event, init=False)
     _stopped: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _decisions: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    # Wakes `_end_unknown_session` when a request has an HTTP status, or has failed.
+    _has_http_status: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_session_unknown: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
@@ -432,7 +433,7 @@ class HttpChannel:
                 logger.exception("an HTTP request failed")
             self._fail(request, self._loss_from(error))
         finally:
-            self._decisions.unpark_all()
+            self._has_http_status.wake()
 
     async def _send_request(self, request: _PendingRequest) -> None:
         """Send a request, and return when its response has arrived."""
@@ -470,7 +471,7 @@ class HttpChannel:
             await self._endpoint_client.check_success(response)
             self._reported_state.become("open")
             request.is_accepted = True
-            self._decisions.unpark_all()
+            self._has_http_status.wake()
             if message.method == INITIALIZE:
                 self._endpoint_client.session_id = session_id_of(response)
             if is_event_stream(response):
@@ -645,10 +646,11 @@ class HttpChannel:
             return
         # The end of a request's stream is the cancellation; a legacy server is notified, too.
         request = self._pending.get(request_id)
-        is_stateless = (
-            self._endpoint_client.version is None if request is None else request.message.version
-        )
-        if not is_stateless:
+        if request is None:
+            is_legacy = self._endpoint_client.version is not None
+        else:
+            is_legacy = request.message.version is None
+        if is_legacy:
             await self._deliver(message)
         if request is not None:
             self._pending.pop(request_id, None)
@@ -729,28 +731,28 @@ class HttpChannel:
     # The end of the session
 
     def _end_unknown_session(self) -> None:
-        """End the session, which the server does not know, when all requests are decided.
+        """End the session, which the server does not know, once all requests have an HTTP status.
 
         Requests that were sent shortly before may have been carried out. The others will be
         answered 404 in a moment, and can be sent again in a new session.
         """
 
-        async def end_when_decided() -> None:
+        def has_request_without_status() -> bool:
+            return any(request.awaits_http_status for request in self._pending.values())
+
+        async def end_later() -> None:
             with trio.move_on_after(self._endpoint_client.limits.shutdown.close_seconds):
-                while self._has_undecided():
-                    await self._decisions.park()
+                while has_request_without_status():
+                    await self._has_http_status.wait()
             self._end(_SESSION_ENDED)
 
         if self._is_session_unknown or self._has_ended:
             return
         self._is_session_unknown = True
-        if self._has_undecided():
-            self._nursery.start_soon(end_when_decided)
+        if has_request_without_status():
+            self._nursery.start_soon(end_later)
         else:
             self._end(_SESSION_ENDED)
-
-    def _has_undecided(self) -> bool:
-        return any(request.is_undecided for request in self._pending.values())
 
     def _end(self, reason: str) -> None:
         """End the session: all pending requests fail, and no more messages arrive."""

@@ -299,7 +299,7 @@ class NativeConnection:
                     await trio.lowlevel.checkpoint()
                 else:
                     self.idle_since = self.host.last_check
-                    has_started = await self.socket.receive(may_lead=self.may_lead)
+                    has_started = await self.socket.receive(by_poller=self.may_lead)
                     self.idle_since = _BUSY
                     if self.is_expired or not has_started:
                         break
@@ -444,7 +444,7 @@ async def serve_native(
                 socket = ConnectedSocket(
                     fd=stream.socket.detach(),
                     chunk_bytes=limits.messages.chunk_bytes,
-                    client=network_of(client),
+                    network=network_of(client),
                 )
                 if start_leader is None:
                     await host.serve(socket, client=client)

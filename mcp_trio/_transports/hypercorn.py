@@ -50,7 +50,7 @@ async def serve_hypercorn(
     requests and WebSockets of one client are served at the same time; more are rejected (503).
 
     Cancellation is the graceful stop: it closes the listeners and the idle connections, and cancels
-    the application's calls, which may still complete their responses. After
+    the application's calls. A cancelled call may still complete its response. After
     `limits.shutdown.close_seconds`, the remaining connections are closed. hypercorn does not
     interrupt a write to a client that reads nothing; Linux ends that write after
     `limits.messages.write_stall_seconds`.
@@ -90,14 +90,14 @@ class _Host:
     Attributes:
         app: The application.
         listeners: The sockets.
-        calls_max: Limits the calls at the same time, in all and of each client's network.
+        call_shares: Limits the calls at the same time, in all and of each client's network.
         is_stopping: An event that is set by `stop`.
         log: The log of rejected requests.
     """
 
     app: Application
     listeners: Sequence[trio.SocketListener]
-    calls_max: Shares
+    call_shares: Shares
     is_stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
     _calls: set[trio.CancelScope] = attrs.field(factory=set[trio.CancelScope], init=False)
     log: PeerLog = attrs.field(factory=PeerLog, init=False)
@@ -141,15 +141,15 @@ class _Host:
             return
         client = scope.get("client")
         network = network_of(client[0] if client else None)
-        exceeded = self.calls_max.exceeded(network)
-        if exceeded is not None:  # hypercorn does not limit its connections
-            reason = f"there are too many requests{exceeded}"
+        exceeded_limit = self.call_shares.exceeded(network)
+        if exceeded_limit is not None:  # hypercorn does not limit its connections
+            reason = f"there are too many requests{exceeded_limit}"
             self.log.report("too many", f"a request was rejected: {reason}")
             await _reject(scope, receive, send, reason)
             return
         with trio.CancelScope() as call:
             self._calls.add(call)
-            self.calls_max.take(network)
+            self.call_shares.take(network)
             if self.is_stopping.is_set():
                 call.cancel()
             try:
@@ -160,7 +160,7 @@ class _Host:
                 logger.exception("the application failed")
             finally:
                 self._calls.discard(call)
-                self.calls_max.give_back(network)
+                self.call_shares.give_back(network)
 
 
 async def _reject(scope: Scope, receive: Receive, send: Send, reason: str) -> None:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_trio._protocol.http_headers import (
-    AnnotationError,
     HeaderMismatchError,
     HttpRequest,
+    ParameterHeaderError,
     accepts,
     check_headers_match,
     decoded_value,
@@ -168,7 +168,7 @@ def test_annotated_properties_are_found_at_any_depth_of_properties():
     ],
 )
 def test_an_annotation_that_is_no_token_is_rejected(name):
-    with pytest.raises(AnnotationError, match=r"x-mcp-header of 'region' is not a token"):
+    with pytest.raises(ParameterHeaderError, match=r"x-mcp-header of 'region' is not a token"):
         parameter_paths(tool(region=param_headers(name)))
 
 
@@ -182,7 +182,7 @@ def test_any_token_will_do():
 @pytest.mark.parametrize("other", ["Region", "region", "REGION"])
 def test_two_annotations_that_are_the_same_in_any_case_are_rejected(other):
     with pytest.raises(
-        AnnotationError, match=f"two properties have the same x-mcp-header {other!r}"
+        ParameterHeaderError, match=f"two properties have the same x-mcp-header {other!r}"
     ):
         parameter_paths(tool(a=param_headers("Region"), b=tool(c=param_headers(other))))
 
@@ -192,12 +192,12 @@ def test_two_annotations_that_are_the_same_in_any_case_are_rejected(other):
     "kind", ["number", "object", "array", "null", "text", ["string"], ["string", "null"], None]
 )
 def test_only_strings_integers_and_booleans_are_sent_in_headers(kind):
-    with pytest.raises(AnnotationError, match="'region' must be a string, integer or boolean"):
+    with pytest.raises(ParameterHeaderError, match="'region' must be a string, integer or boolean"):
         parameter_paths(tool(region=param_headers(kind=kind)))
 
 
 def test_a_property_without_a_type_is_not_sent_in_a_header():
-    with pytest.raises(AnnotationError, match="must be a string"):
+    with pytest.raises(ParameterHeaderError, match="must be a string"):
         parameter_paths(tool(page=tool(region={"x-mcp-header": "Region", "$ref": "#/$defs/r"})))
 
 
@@ -230,7 +230,7 @@ def test_a_property_without_a_type_is_not_sent_in_a_header():
     ],
 )
 def test_an_annotation_that_properties_alone_do_not_lead_to_is_rejected(schema):
-    with pytest.raises(AnnotationError, match="not reached by `properties` alone"):
+    with pytest.raises(ParameterHeaderError, match="not reached by `properties` alone"):
         parameter_paths(schema)
 
 

@@ -31,7 +31,7 @@ from mcp_trio._proxy.forwarders import ConnectionForwarder, NegotiatedVersion, U
 from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio._proxy.stdio import shell_status
 from mcp_trio._transports.descriptors import Descriptor
-from mcp_trio._transports.http_sessions import SessionChannel, StatelessChannel
+from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
 from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits
 from mcp_trio.transports import memory_pair
 

@@ -31,7 +31,7 @@ from mcp_trio._server.subscriptions import ChangeNotifier
 from mcp_trio._testing.channels import BOTH_ENDS, TIMEOUT_SECONDS, End, MakePair
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.descriptors import PolledDescriptor
-from mcp_trio._transports.http_sessions import SessionChannel
+from mcp_trio._transports.http_channels import SessionChannel
 from mcp_trio._transports.sockets import SocketHost, serve_sockets, unix_listener
 from mcp_trio.examples.named_pipes import NamedPipes, open_named_pipes
 from mcp_trio.limits import MIB, MessageLimits, ShutdownLimits

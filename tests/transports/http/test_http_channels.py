@@ -22,17 +22,17 @@ from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._transports.concurrency import TimerQueue
+from mcp_trio._transports.http_channels import (
+    DuplicateIdError,
+    SessionChannel,
+    StatelessChannel,
+    TooManyStreamsError,
+)
 from mcp_trio._transports.http_response import (
     QueuedMessage,
     ResponseStream,
     StreamSender,
     run_while_connected,
-)
-from mcp_trio._transports.http_sessions import (
-    DuplicateIdError,
-    SessionChannel,
-    StatelessChannel,
-    TooManyStreamsError,
 )
 from mcp_trio.errors import Unencodable
 from mcp_trio.limits import HttpLimits, MessageLimits
