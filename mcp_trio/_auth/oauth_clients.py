@@ -428,7 +428,7 @@ class ClientDocuments:
                 async with self._turn:
                     return await self._get(url)
         except trio.TooSlowError:
-            text = f"no answer within {SECONDS_MAX:g} s"
+            text = f"no response within {SECONDS_MAX:g} s"
         except FetchError as error:
             text = error.reason
         except OSError as error:

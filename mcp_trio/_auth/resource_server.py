@@ -44,7 +44,7 @@ from mcp_trio._auth.metadata import PROTECTED_RESOURCE, ProtectedResourceMetadat
 from mcp_trio._auth.verification import InvalidTokenError, JWTVerifier, TokenVerifier
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
-from mcp_trio._protocol.http_requests import RETRY_SECONDS, Rejection
+from mcp_trio._protocol.http_requests import RETRY_SECONDS, RejectedError, Rejection
 from mcp_trio.errors import FORBIDDEN, SERVER_BUSY
 
 logger = logging.getLogger("mcp_trio")
@@ -193,14 +193,6 @@ class ResourceServer:
 _GRANTED_MAX: Final = 1024
 
 
-class _RejectedError(Exception):
-    """A request has no valid credentials; it is answered with this rejection."""
-
-    def __init__(self, rejection: Rejection) -> None:
-        super().__init__(rejection.text)
-        self.rejection = rejection
-
-
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ProtectedResource:
     """A resource server at the URLs at which a listener or an application is reached.
@@ -319,11 +311,11 @@ class ProtectedResource:
 
     def _unauthenticated(
         self, request: HttpRequest, description: str | None = None
-    ) -> _RejectedError:
+    ) -> RejectedError:
         error = None if description is None else INVALID_TOKEN
         header = self._challenge(request, error, description)
         reason = description or "the request has no access token"
-        return _RejectedError(
+        return RejectedError(
             Rejection(
                 status=HTTPStatus.UNAUTHORIZED,
                 text=f"{reason} (the server has token= or auth=)",
@@ -331,9 +323,9 @@ class ProtectedResource:
             )
         )
 
-    def _malformed(self, request: HttpRequest, text: str) -> _RejectedError:
+    def _malformed(self, request: HttpRequest, text: str) -> RejectedError:
         header = self._challenge(request, INVALID_REQUEST, text)
-        return _RejectedError(Rejection(status=HTTPStatus.BAD_REQUEST, text=text, headers=[header]))
+        return RejectedError(Rejection(status=HTTPStatus.BAD_REQUEST, text=text, headers=[header]))
 
     # Authenticating.
 
@@ -347,7 +339,7 @@ class ProtectedResource:
             return await self._authenticate(request)
         except InvalidTokenError as error:
             return self._unauthenticated(request, str(error)).rejection
-        except _RejectedError as error:
+        except RejectedError as error:
             return error.rejection
         except VerifierUnavailableError as error:
             logger.warning("a request is answered with 503: %s", error)
@@ -387,14 +379,14 @@ class ProtectedResource:
                 text=text,
                 headers=[self.step_up(request, ())],
             )
-            raise _RejectedError(rejection)
+            raise RejectedError(rejection)
         return auth
 
     def _credentials(self, request: HttpRequest) -> tuple[str, str]:
         """Return the scheme, in lower case, and the token of a request.
 
         Raises:
-            _RejectedError: There is none, or there are several.
+            RejectedError: There is none, or there are several.
         """
         sent = request.headers.get("authorization")
         if sent is None:
@@ -415,7 +407,7 @@ class ProtectedResource:
 
         Raises:
             InvalidTokenError: The token is bound in another way, or is not bound.
-            _RejectedError: The proof is missing, invalid or lacks a nonce.
+            RejectedError: The proof is missing, invalid or lacks a nonce.
         """
         dpop = self.settings.dpop
         confirmation = auth.claims.get("cnf")
@@ -463,11 +455,11 @@ class ProtectedResource:
         except NonceNeededError:
             raise self._unproven(request, USE_DPOP_NONCE, "the proof needs a nonce") from None
 
-    def _unproven(self, request: HttpRequest, error: str, text: str) -> _RejectedError:
+    def _unproven(self, request: HttpRequest, error: str, text: str) -> RejectedError:
         headers = [self._challenge(request, error, text, scheme=DPOP)]
         if self.settings.dpop.uses_nonces:
             headers.append((NONCE_HEADER, self.settings.dpop.nonce()))
-        return _RejectedError(Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers))
+        return RejectedError(Rejection(status=HTTPStatus.UNAUTHORIZED, text=text, headers=headers))
 
     def _check_audience_and_expiry(self, auth: AuthInfo) -> None:
         """Check what no verifier has to check by itself.

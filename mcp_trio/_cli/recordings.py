@@ -79,7 +79,7 @@ def _kinds(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 # The parameters of `Selection`.
 _selection_options: Final = combined(
     click.option(
-        "--at", metavar="N", type=int, help="Only this record, with its request and the answer."
+        "--at", metavar="N", type=int, help="Only this record, with its request and the response."
     ),
     click.option(
         "--channel", type=int, metavar="N", help="Only this session, in a recording of several."
@@ -135,7 +135,7 @@ finds them. The attributes mcp_trio.recording.file and mcp_trio.recording.record
 FILE and the number for --at.
 
 \b
---at, --lane, --method, --id, --errors and --slower-than also show the request and the answer of
+--at, --lane, --method, --id, --errors and --slower-than also show the request and response of
 the rows that they select, in all rounds; together, they select the rows that meet all of them.
 --channel, --kind, --from and --to hide everything else.
 

@@ -90,6 +90,14 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
         return encode_error(self.id, self.code, self.text, self.data)
 
 
+class RejectedError(Exception):
+    """A request is answered with this rejection."""
+
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.text)
+        self.rejection = rejection
+
+
 class _ErrorText(msgspec.Struct, gc=False):
     message: str
 

@@ -161,9 +161,13 @@ class ServedSession:
         It cannot if handlers keep values in the session, have hidden or shown entries to its
         client, or use servers behind a client.
         """
+        return not (self._state or self._has_own_visibility or self._remotes)
+
+    @property
+    def _has_own_visibility(self) -> bool:
+        """Return whether the session shows or hides entries, of mounted servers as well."""
         parts = (self, *(self._mounted_sessions or {}).values())
-        hides = any(each._visibility is not None for each in parts)  # noqa: SLF001
-        return not (self._state or hides or self._remotes)
+        return any(each._visibility is not None for each in parts)  # noqa: SLF001
 
     @property
     def elicitations(self) -> OpenElicitations:
@@ -665,10 +669,10 @@ class ServedSession:
         is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
-            elsewhere = self._mount_of_unregistered("resources", uri, is_for_client=is_for_client)
-            if elsewhere is not None:
+            found = self._mount_of_unregistered("resources", uri, is_for_client=is_for_client)
+            if found is not None:
                 return await self._read_in_mount(
-                    *elsewhere, handling, uri, limiter, is_for_client=is_for_client
+                    *found, handling, uri, limiter, is_for_client=is_for_client
                 )
             resource, values = self._find_resource(uri, is_for_client=is_for_client)
             if resource.origin is not None:
@@ -783,7 +787,7 @@ class ServedSession:
         capabilities = handling.session.connection.current_capabilities()
 
         unchecked: list[str] = []
-        elsewhere: list[str] = []
+        subscribed: list[str] = []
 
         def is_readable(uri: str) -> bool:
             if self._mount_of_unregistered("resources", uri) is not None:
@@ -807,13 +811,13 @@ class ServedSession:
                     wanted = msgspec.structs.replace(wanted, resource_subscriptions=others or None)
                 else:
                     if self._mount_of_unregistered("resources", uri) is not None:
-                        elsewhere.append(uri)
+                        subscribed.append(uri)
             if unchecked:  # Other servers, or the conditions of access rules, were waited for.
                 self._subscriptions.check_room(client, params.notifications)
             subscription = Subscription(self.announcer.notifier, handling, wanted)
             return await self._subscriptions.run(client, subscription)
         finally:
-            for uri in elsewhere:
+            for uri in subscribed:
                 self._unsubscribe_remote(uri)
 
     async def complete(
@@ -912,9 +916,7 @@ class ServedSession:
 
         None: those that the server hides from all clients.
         """
-        parts = (self, *(self._mounted_sessions or {}).values())
-        decides = any(each._visibility is not None for each in parts)  # noqa: SLF001
-        if not (decides or self.registry.restricted(method)):
+        if not (self._has_own_visibility or self.registry.restricted(method)):
             return None
         hidden: list[str] = []
         for entry in tuple(LISTS[method].entries(self.registry)):

@@ -29,6 +29,7 @@ from mcp_trio._protocol.http_requests import (
     EndSession,
     OpenSession,
     OpenStream,
+    RejectedError,
     Rejection,
     SessionMessage,
     StatelessMessage,
@@ -77,14 +78,6 @@ if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import ProtectedResource
 
 logger = logging.getLogger("mcp_trio")
-
-
-class RejectedError(Exception):
-    """The request is answered with this rejection."""
-
-    def __init__(self, rejection: Rejection) -> None:
-        super().__init__(rejection.text)
-        self.rejection = rejection
 
 
 class PendingRequest(msgspec.Struct, eq=False):
@@ -256,7 +249,7 @@ class McpEndpoint:
             text = f"an unfinished request has the same id: {awaited[0]!r}"
             raise RejectedError(Rejection(status=400, text=text, id=awaited[0])) from None
         except TooManyStreamsError:
-            text = "too many requests of this session wait for answers (limits.http.streams_max)"
+            text = "too many requests of this session wait for responses (limits.http.streams_max)"
             raise RejectedError(_busy(429, text, awaited[0])) from None
         assert stream is not None
         return self._send_response(pending, session, stream, awaited[0], jobs)
@@ -370,16 +363,21 @@ class McpEndpoint:
     def _headers_of_error(self, pending: PendingRequest) -> Callable[[Any], Headers]:
         """Return the function that makes the headers for the data of an error.
 
-        They are a challenge if a scope would prevent the error, or the time to wait.
+        The error of a denied access becomes a challenge if scopes would prevent it, and that of a
+        rate limit becomes the time to wait.
         """
         protected = self.protected
 
         def headers(data: Any) -> Headers:
-            scopes = [] if protected is None else _scopes_in(data)
-            if scopes and protected is not None:
-                return [protected.step_up(pending.request, scopes)]
-            wait = _seconds_to_wait_in(data)
-            return [] if wait is None else [("Retry-After", str(math.ceil(wait)))]
+            members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+            if protected is not None and members.get("error") == INSUFFICIENT_SCOPE:
+                scopes = str(members.get("scope", "")).split()
+                if scopes:
+                    return [protected.step_up(pending.request, scopes)]
+            seconds = members.get("retryAfter")
+            if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
+                return [("Retry-After", str(math.ceil(seconds)))]
+            return []
 
         return headers
 
@@ -489,22 +487,6 @@ def open_session(
         )
     except TooManySessionsError as error:
         raise RejectedError(_busy(503, str(error), request_id)) from None
-
-
-def _scopes_in(data: Any) -> list[str]:
-    """Return the scopes in the data of an `AccessDenied`; none if no scope would help."""
-    members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    if members.get("error") != INSUFFICIENT_SCOPE:
-        return []
-    return str(members.get("scope", "")).split()
-
-
-def _seconds_to_wait_in(data: Any) -> float | None:
-    """Return the seconds in the data of a `RateLimited`; None if it has none."""
-    members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    seconds = members.get("retryAfter")
-    is_time = isinstance(seconds, int | float) and 0 <= seconds < math.inf
-    return seconds if is_time else None
 
 
 def _status_of_denial(code: int) -> int:

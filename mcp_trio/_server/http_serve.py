@@ -33,11 +33,11 @@ from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.writer import RecordTarget, SharedRecording, holds_many_sessions
-from mcp_trio._server.authorization_routes import bind_authorization_server, is_in_memory
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_sessions import HttpStores, RestartBackoff, Runtime, Stores
 from mcp_trio._server.instances import MemoryInstances
 from mcp_trio._server.monitoring import METRICS, metrics_of, serve_metrics
+from mcp_trio._server.routes import bind_authorization_server, is_in_memory
 from mcp_trio._server.sealed_state import MemoryStore
 from mcp_trio._server.sessions import SessionSource, sessions_of
 from mcp_trio._server.signals import (

@@ -22,7 +22,12 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
@@ -66,7 +71,6 @@ from mcp_trio._transports.http_response import Responder
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import INTERNAL_ERROR
 from mcp_trio.limits import Limits
-from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.policy import RecordStatus
@@ -184,8 +188,9 @@ class RestartBackoff:
 
 _ID_BYTES = 32
 
-# The messages of a client that determine the state of the protocol. One with the same key, and for
-# subscriptions the same URI, replaces or undoes the earlier one.
+# The messages of a client that determine the state of the protocol, by method: the method of the
+# earlier message that each one replaces, and whether it undoes that one. Subscriptions concern an
+# earlier message only if it has the same URI.
 _SUBSCRIBE: Final = "resources/subscribe"
 _OPENING: Final[Mapping[str, tuple[str, bool]]] = {
     INITIALIZE: (INITIALIZE, False),
@@ -198,24 +203,6 @@ _OPENING: Final[Mapping[str, tuple[str, bool]]] = {
 
 class _Subscribed(msgspec.Struct):
     uri: str
-
-
-def _uri_in(params: msgspec.Raw | None) -> str:
-    try:
-        return msgspec.json.decode(params or b"", type=_Subscribed).uri
-    except msgspec.MsgspecError:  # The session reports the invalid request.
-        return ""
-
-
-def _encoded(message: object) -> bytes:
-    """Return one message of a batch as an encoded message."""
-    match message:
-        case Request(request_id, method, params):
-            return encode_request(request_id, method, params)
-        case Notification(method, params):
-            return encode_notification(method, params)
-        case _:
-            return b""
 
 
 _PUBLISH_SECONDS: Final = 2.0
@@ -246,7 +233,7 @@ class HttpSession:
     principal: str | None
     client: Client
     used_at: float
-    _registry: "Sessions"
+    _registry: "HttpSessions"
     session: RunningSession | None = attrs.field(default=None, init=False)
     # The messages of `SessionFacts.opening`, by method and URI; None if no other instance may need
     # them.
@@ -285,14 +272,26 @@ class HttpSession:
             Whether the facts about the session have changed.
         """
         if type(message) is Batch:
-            noted = [self.note_opening(each, _encoded(each)) for each in message.messages]
-            return any(noted)
+            has_changed = False
+            for each in message.messages:
+                match each:
+                    case Request(request_id, method, params):
+                        encoded_part = encode_request(request_id, method, params)
+                    case Notification(method, params):
+                        encoded_part = encode_notification(method, params)
+                    case _:
+                        continue
+                has_changed |= self.note_opening(each, encoded_part)
+            return has_changed
         if not (isinstance(message, Request | Notification) and message.method in _OPENING):
             return False
         if self._opening is None:
             self._opening = {}
         method, is_undone = _OPENING[message.method]
-        uri = "" if method != _SUBSCRIBE else _uri_in(message.params)
+        uri = ""
+        if method == _SUBSCRIBE:
+            with suppress(msgspec.MsgspecError):  # The session reports the invalid request.
+                uri = msgspec.json.decode(message.params or b"", type=_Subscribed).uri
         if is_undone:
             self._opening.pop((method, uri), None)
         else:
@@ -329,7 +328,7 @@ class HttpSession:
 
 
 @attrs.define(eq=False, repr=False)
-class Sessions:
+class HttpSessions:
     """The registry of the legacy sessions of a served application.
 
     Attributes:
@@ -524,10 +523,6 @@ def _is_answered(session: HttpSession) -> bool:
     return session.channel.is_answered
 
 
-def _unknown_outcome(request_id: RequestId) -> bytes:
-    return encode_error(request_id, INTERNAL_ERROR, UNKNOWN_OUTCOME)
-
-
 def _close_websocket(channel: WebSocketChannel, session: RunningSession) -> None:
     channel.mark_going_away()
     session.shut("closed")
@@ -556,7 +551,7 @@ class Runtime:
     stores: Stores = attrs.field(factory=HttpStores)
     respond: Responder | None = attrs.field(default=None, init=False)
     forwarder: Forwarder | None = attrs.field(default=None, init=False)
-    sessions: Sessions = attrs.field(init=False)
+    sessions: HttpSessions = attrs.field(init=False)
     endpoint: Endpoint = attrs.field(init=False)
     stateless: StatelessChannel = attrs.field(init=False)
     leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -575,7 +570,7 @@ class Runtime:
 
     def __attrs_post_init__(self) -> None:
         limits = self.server.limits
-        self.sessions, self.stateless = Sessions(limits), StatelessChannel(limits)
+        self.sessions, self.stateless = HttpSessions(limits), StatelessChannel(limits)
         self._handshake_timeouts = HandshakeTimeouts(limits)
         self.endpoint = Endpoint(
             protocol_versions=self.server.protocol_versions,
@@ -630,21 +625,17 @@ class Runtime:
             self.server.limits, self.respond, self._take_session, self._lose_session
         )
         async with trio.open_nursery() as forwarder.nursery:
-            await self._run_joined(forwarder, instances, task_status)
+            async with instances.joined(forwarder) as joined:
+                self.forwarder, self.sessions.instance = forwarder, joined
+                forwarder.instance = joined
+                forwarder.nursery.start_soon(self.sessions.publish_changes)
+                try:
+                    await self._run_sessions(task_status)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await joined.settle()
             forwarder.is_over = True
             forwarder.nursery.cancel_scope.cancel()
-
-    async def _run_joined(
-        self, forwarder: Forwarder, instances: Instances, task_status: trio.TaskStatus["Runtime"]
-    ) -> None:
-        async with instances.joined(forwarder) as joined:
-            self.forwarder, self.sessions.instance, forwarder.instance = forwarder, joined, joined
-            forwarder.nursery.start_soon(self.sessions.publish_changes)
-            try:
-                await self._run_sessions(task_status)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await joined.settle()
 
     async def _run_sessions(self, task_status: trio.TaskStatus["Runtime"]) -> None:
         self._variables = copy_context()
@@ -685,7 +676,7 @@ class Runtime:
 
     @property
     def is_recording_degraded(self) -> bool:
-        """Return whether a recording only counts at the moment, or none can begin."""
+        """Return whether a recording leaves records out after a failed write, or none can begin."""
         run = self._lifespan.run if self.has_begun else None
         if run is not None and (run.is_paused or run.policy.status.problem):
             return True
@@ -815,7 +806,9 @@ class Runtime:
         """
         taken = self.begin_session(facts.principal, address=request.client, session_id=session_id)
         try:
-            await taken.channel.restore(_unknown_outcome)
+            await taken.channel.restore(
+                lambda request_id: encode_error(request_id, INTERNAL_ERROR, UNKNOWN_OUTCOME)
+            )
             with trio.move_on_after(self.server.limits.requests.initialize_seconds):
                 for encoded in facts.opening:
                     message = self.endpoint.decoder.decode(encoded)
@@ -850,7 +843,7 @@ class Runtime:
             with trio.fail_after(self.server.limits.shutdown.close_seconds):
                 await forwarder.instance.leave()
         except (StoreUnavailableError, trio.TooSlowError) as error:
-            logger.warning("the sessions cannot be handed over: %s", str(error) or "no answer")
+            logger.warning("the sessions cannot be handed over: %s", str(error) or "no response")
             return
         forwarder.is_leaving = True
         self.leaving.set()

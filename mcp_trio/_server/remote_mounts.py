@@ -126,7 +126,7 @@ class Event(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.body, type=kind)
 
 
-class Question(msgspec.Struct, frozen=True):
+class MountedQuestion(msgspec.Struct, frozen=True):
     """A request of the mounted server to its client; `number` counts those of one request."""
 
     number: int
@@ -147,7 +147,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ClientAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a `Question`, or an error."""
+    """The result of a `MountedQuestion`, or an error."""
 
     result: msgspec.Raw | None = None
     failure: Failure | None = None
@@ -426,7 +426,7 @@ class RemoteSession:
                 event = await perform(handling, self._effect(method, params, begin))
                 while event.kind not in _ENDS:
                     if event.kind == "question":
-                        question = event.read(Question)
+                        question = event.read(MountedQuestion)
                         asked[question.number] = scope = trio.CancelScope()
                         answer = partial(self._answer, handling, served, question, call, scope)
                         nursery.start_soon(answer)
@@ -445,7 +445,7 @@ class RemoteSession:
         self,
         handling: Handling,
         served: "ServedSession",
-        question: "Question",
+        question: "MountedQuestion",
         call: "RemoteCall",
         scope: trio.CancelScope,
     ) -> None:
@@ -603,7 +603,7 @@ class RemoteCall:
         """
         number = next(self._numbers)
         encoded = msgspec.Raw(msgspec.json.encode(params))
-        await self.put(_event("question", Question(number, method, encoded)))
+        await self.put(_event("question", MountedQuestion(number, method, encoded)))
         try:
             answer = await self._answer_to(number, report)
         except trio.Cancelled:

@@ -271,7 +271,7 @@ class Server:
         for name, handler in self.methods.items():
             self.method(name)(handler)
         if self.auth is not None:
-            from mcp_trio._server.authorization_routes import add_authorization_routes
+            from mcp_trio._server.routes import add_authorization_routes
 
             add_authorization_routes(self._sessions, self.auth)
 

@@ -141,7 +141,7 @@ async def test_a_server_that_does_not_answer_is_given_up(autojump_clock):
 
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(never))
     documents = ClientDocuments(http=http, resolve=Web(None).resolve)
-    with pytest.raises(InvalidClientError, match="no answer within 5 s"):
+    with pytest.raises(InvalidClientError, match="no response within 5 s"):
         await documents.fetch(URL)
 
 
