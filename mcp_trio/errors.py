@@ -352,7 +352,7 @@ class ReplayDivergence(MCPError):
             "extra", "argument" (the same effect with other arguments), "message" (the same
             message with other content), "order" (another order of lanes), "uncancelled" (a recorded
             cancellation did not happen), "changed" (a tool, prompt or resource that a request used
-            is listed otherwise), "redacted" (a redacted value is needed), "blocked" (a
+            is listed differently), "redacted" (a redacted value is needed), "blocked" (a
             handler tried to use external I/O), or "problem".
         offset_seconds: The time of the record since the start of the recording.
         ordinal: The number of the record among those of its lane.

@@ -145,13 +145,22 @@ LISTED_KINDS: Final = ("tools", "prompts", "resources", "templates")
 """The kinds of what a server lists, in `OpenBody.listed`."""
 
 
+TICK_CLOCK: Final = "tick"
+"""`OpenBody.clock` of a `TickClock`, which stands still within a turn of the event loop."""
+
+VIRTUAL_CLOCK: Final = "virtual"
+"""`OpenBody.clock` of a clock that moves only while all tasks wait, such as Trio's `MockClock`."""
+
+FOREIGN_CLOCK: Final = "foreign"
+"""`OpenBody.clock` of any other clock, such as Trio's own."""
+
+
 class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     """The body of `open`: the facts that are known when a recording begins.
 
     `name` and `version` are those of the recorded server or client, `started` is the wall clock in
     ISO 8601, `writer` names the versions of the library and of Python that wrote the file.
-    `clock` is "tick" if the clock of the Trio run was a `TickClock`, "virtual" if it was one that
-    moves only while all tasks wait, such as the `MockClock` of tests, and else "foreign";
+    `clock` is the kind of the Trio run's clock: `TICK_CLOCK`, `VIRTUAL_CLOCK` or `FOREIGN_CLOCK`.
     `clock_ns` is the time at which the recording begins, on that clock, in nanoseconds.
 
     `listed` has a line for each tool, prompt, resource and template as the server lists it, by
@@ -177,7 +186,7 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     session: str = ""
     segment: int = 1
     writer: str = ""
-    clock: str = "foreign"
+    clock: str = FOREIGN_CLOCK
     clock_ns: int = 0
 
 

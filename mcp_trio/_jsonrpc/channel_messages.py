@@ -89,25 +89,25 @@ class PrincipalMessage(bytes):
 
     Attributes:
         auth: The sender as the transport has authenticated it; None if it is not.
-        client: The number of the sender among the clients without authentication that share the
-            channel. It is 0 where they share none.
+        client_number: The number of the sender among the clients without authentication that share
+            the channel. It is 0 where they share none.
     """
 
     auth: AuthInfo | None
-    client: int
+    client_number: int
 
-    def __new__(cls, message: bytes, auth: AuthInfo | None, client: int = 0) -> Self:
+    def __new__(cls, message: bytes, auth: AuthInfo | None, client_number: int = 0) -> Self:
         self = bytes.__new__(cls, message)
         self.auth = auth
-        self.client = client
+        self.client_number = client_number
         return self
 
 
-def with_sender(message: bytes, auth: AuthInfo | None, client: int = 0) -> bytes:
+def with_sender(message: bytes, auth: AuthInfo | None, client_number: int = 0) -> bytes:
     """Return a received message with its sender, if anything is known about it."""
-    if auth is None and not client:
+    if auth is None and not client_number:
         return message
-    return PrincipalMessage(message, auth, client)
+    return PrincipalMessage(message, auth, client_number)
 
 
 class DecodedMessage(bytes):
@@ -116,20 +116,20 @@ class DecodedMessage(bytes):
     Attributes:
         message: The decoded message or batch.
         auth: As of `PrincipalMessage`.
-        client: As of `PrincipalMessage`.
+        client_number: As of `PrincipalMessage`.
     """
 
     message: Message | Batch
     auth: AuthInfo | None
-    client: int
+    client_number: int
 
     def __new__(
-        cls, data: bytes, message: Message | Batch, auth: AuthInfo | None, client: int = 0
+        cls, data: bytes, message: Message | Batch, auth: AuthInfo | None, client_number: int = 0
     ) -> Self:
         self = bytes.__new__(cls, data)
         self.message = message
         self.auth = auth
-        self.client = client
+        self.client_number = client_number
         return self
 
 

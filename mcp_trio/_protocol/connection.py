@@ -160,7 +160,7 @@ _State, _Trigger, _CLIENT, _SERVER = SessionState, SessionTrigger, Role.CLIENT, 
 
 # The members that each request needs: CPython 3.11 calls a function for `Role.CLIENT`.
 _INITIALIZE, _STATELESS = SessionTrigger.INITIALIZE, SessionTrigger.STATELESS
-_RESPOND, _ANSWERED = IncomingTrigger.RESPOND, IncomingState.ANSWERED
+_RESPOND, _REQUEST_ANSWERED = IncomingTrigger.RESPOND, IncomingState.ANSWERED
 
 _ALWAYS_ALLOWED: Final = (
     *product(Role, (_Trigger.PING, _Trigger.STATELESS, _Trigger.RESPONSE, _Trigger.REFERENCE)),
@@ -289,9 +289,9 @@ class Connection:
     _decoder: Decoder = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
-    # Of the message that is being received.
+    # The sender of the message that is being received, as in `PrincipalMessage`.
     _auth: AuthInfo | None = attrs.field(default=None, init=False)
-    _client: int = attrs.field(default=0, init=False)  # a number, if the client is not known
+    _client_number: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
@@ -333,9 +333,9 @@ class Connection:
             return self._receive_oversized(data)
         # Most messages are plain bytes, for which `isinstance` need not be called.
         if type(data) is not bytes and isinstance(data, _WITH_SENDER):
-            self._auth, self._client = data.auth, data.client
+            self._auth, self._client_number = data.auth, data.client_number
         else:
-            self._auth, self._client = None, 0
+            self._auth, self._client_number = None, 0
         message = data.message if type(data) is DecodedMessage else self._decoder.decode(data)
         return self._receivers[type(message)](self, message, len(data))
 
@@ -528,8 +528,8 @@ class Connection:
             token = progress_token_of(row, params, raw)
         else:
             token = None
-        client = self._client if self._auth is None else self._auth.principal
-        request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client)
+        client_key = self._client_number if self._auth is None else self._auth.principal
+        request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client_key)
         self.incoming[message.id] = request
         return RequestReceived(request)
 
@@ -959,7 +959,7 @@ class Connection:
             del self.incoming[request.id]
         if not self.incoming:
             self.incoming.clear()  # otherwise the empty dict keeps its size in each idle session
-        return after is _ANSWERED
+        return after is _REQUEST_ANSWERED
 
     def close(self) -> list[OutgoingRequest]:
         """Close the session, once or more often; return the requests that get no response."""

@@ -123,8 +123,8 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         size_bytes: The size of the message.
         progress_token: The token for progress notifications; None if the peer wants none.
         peer: The sender.
-        client: The key by which clients that share a session are told apart: the principal, or a
-            number that the channel gives to each address. See `shares.py`.
+        client_key: The key by which clients that share a session are told apart: the principal, or
+            a number that the channel gives to each address. See `shares.py`.
         progress_last: The last progress that was reported; the next one must be greater.
         state: The state.
         observation: What the observers of the session noted at its beginning; None without any.
@@ -136,7 +136,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     size_bytes: int = 0
     progress_token: RequestId | None = None
     peer: Peer = UNKNOWN_PEER
-    client: str | int = 0
+    client_key: str | int = 0
     progress_last: float | None = None
     state: IncomingState = IncomingState.RECEIVED
     observation: Any = None
@@ -212,8 +212,10 @@ class _WaitingRequests:
 class Admission:
     """The limit on running handlers, and the queue of requests that wait for a handler to start.
 
-    A running handler has one of `limits.requests.in_flight_max` places. The queue is bounded by
-    count and by bytes, for each client and for all of them. No method blocks.
+    A running handler has one of `limits.requests.in_flight_max` *places* (`enter`, `leave`). A
+    request that waits has *room*, which is bounded by count and by bytes, for each client and for
+    all of them (`reserve_room`, `free_room`). Nearly all of these wait in the queue, for a place
+    (`enqueue`, `withdraw`). No method blocks.
     """
 
     limits: Limits
@@ -230,32 +232,32 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """The number of requests that wait: those in the queue, and those counted by `hold`."""
+        """The number of requests with room: those in the queue, and those of `reserve_room`."""
         return 0 if self._waiting is None else self._waiting.queued.total
 
     def enter_if_free(self, request: IncomingRequest) -> bool:
         """Take a place for a new request if it may run at once; return whether it has one."""
         if self._waiting is None:
-            return self._places.take_if_free(request.client)
-        may_start = self._waiting.queue.may_start(request.client)
+            return self._places.take_if_free(request.client_key)
+        may_start = self._waiting.queue.may_start(request.client_key)
         if may_start:
-            self._waiting.queue.enter(request.client)
+            self._waiting.queue.enter(request.client_key)
         return may_start
 
     def enter(self, request: IncomingRequest) -> None:
         """Take a place for the handler of a request."""
         if self._waiting is None:
-            self._places.take(request.client)
+            self._places.take(request.client_key)
         else:
-            self._waiting.queue.enter(request.client)
+            self._waiting.queue.enter(request.client_key)
 
     def rejection(self, request: IncomingRequest) -> str | None:
-        """Return why a request cannot be queued, with the setting; None if there is room."""
+        """Return why there is no room for a request, with the setting; None if there is."""
         waiting = self._waiting or self._empty_queue()
-        exceeded = waiting.queued.exceeded(request.client)
+        exceeded = waiting.queued.exceeded(request.client_key)
         if exceeded is not None:
             return f"too many requests wait{exceeded}"
-        exceeded = waiting.queued_bytes.exceeded(request.client, request.size_bytes)
+        exceeded = waiting.queued_bytes.exceeded(request.client_key, request.size_bytes)
         return None if exceeded is None else f"the requests that wait are too large{exceeded}"
 
     def _empty_queue(self) -> _WaitingRequests:
@@ -267,25 +269,25 @@ class Admission:
 
     def enqueue(self, request: IncomingRequest) -> None:
         """Add a request to the queue; the caller has checked `rejection`."""
-        self.hold(request)
+        self.reserve_room(request)
         assert self._waiting is not None
-        self._waiting.queue.wait(request.client, request)
+        self._waiting.queue.wait(request.client_key, request)
 
-    def hold(self, request: IncomingRequest) -> None:
-        """Count a request as queued, although it waits for another response, and not for a place.
+    def reserve_room(self, request: IncomingRequest) -> None:
+        """Take room for a request that waits for the response to another one, and for no place.
 
-        The caller has checked `rejection`, and calls `release` when the wait is over.
+        The caller has checked `rejection`, and calls `free_room` when the wait is over.
         """
         waiting = self._waiting = self._waiting or self._empty_queue()
-        waiting.queued.take(request.client)
-        waiting.queued_bytes.take(request.client, request.size_bytes)
+        waiting.queued.take(request.client_key)
+        waiting.queued_bytes.take(request.client_key, request.size_bytes)
 
-    def release(self, request: IncomingRequest) -> None:
-        """Stop counting a request that `hold` has counted."""
+    def free_room(self, request: IncomingRequest) -> None:
+        """Give back the room of a request that no longer waits."""
         waiting = self._waiting
         assert waiting is not None
-        waiting.queued.give_back(request.client)
-        waiting.queued_bytes.give_back(request.client, request.size_bytes)
+        waiting.queued.give_back(request.client_key)
+        waiting.queued_bytes.give_back(request.client_key, request.size_bytes)
         if not waiting.queued.total:
             self._waiting = None
 
@@ -296,26 +298,26 @@ class Admission:
             The request that may run now. It is no longer in the queue; call `enter` for it.
         """
         if self._waiting is None:
-            self._places.give_back(request.client)
+            self._places.give_back(request.client_key)
             return None
-        following = self._waiting.queue.leave(request.client)
+        following = self._waiting.queue.leave(request.client_key)
         if following is not None:
-            self.release(following)
+            self.free_room(following)
         return following
 
     def withdraw(self, request: IncomingRequest) -> bool:
         """Remove a cancelled request from the queue; return whether it was there."""
         waiting = self._waiting
-        if waiting is None or not waiting.queue.withdraw(request.client, request):
+        if waiting is None or not waiting.queue.withdraw(request.client_key, request):
             return False
-        self.release(request)
+        self.free_room(request)
         return True
 
     def withdraw_all(self) -> list[IncomingRequest]:
         """Empty the queue at the end of the session; return the requests, which never run."""
         requests = [] if self._waiting is None else self._waiting.queue.withdraw_all()
         for request in requests:
-            self.release(request)
+            self.free_room(request)
         return requests
 
 

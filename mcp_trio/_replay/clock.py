@@ -1,4 +1,4 @@
-"""The virtual clock of a replay, which the replayer advances."""
+"""The virtual clock of a replay and of a sweep, which their controller advances."""
 
 import math
 import time
@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 import trio
 
+from mcp_trio._journal.records import FOREIGN_CLOCK, VIRTUAL_CLOCK
 from mcp_trio._recorder.clock import seconds_of
 
 BUSY_LOOP: Final = "a task loops without waiting: let it wait for an event or a time"
@@ -28,8 +29,9 @@ _IDLE_SECONDS: Final = 0.05
 class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
     """A clock that shows the times of a recording and never runs by itself.
 
-    Trio looks for expired deadlines in each turn of the event loop. A live session had one turn
-    where a replay needs several, so deadlines expire only in the first turn after `advance_to`.
+    Trio looks for expired deadlines in each turn of the event loop. A replay needs several turns
+    for what a live session did in one, so deadlines expire only in the first turn after
+    `advance_to`.
 
     `run_freely` ends the replay: from then on the clock jumps to the next deadline, so that every
     task that sleeps can end.
@@ -44,11 +46,12 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
     """
 
     begin_ns: int = 0
-    kind: str = "foreign"
+    kind: str = FOREIGN_CLOCK
     next_deadline: float = attrs.field(default=math.inf, init=False)
     stalled: trio.Event = attrs.field(factory=trio.Event, init=False)
     reason: str = attrs.field(default=BUSY_LOOP, init=False)
     _now: float = attrs.field(default=0.0, init=False)
+    # Whether deadlines may expire in the next turn, and whether Trio reads the clock for that now.
     _has_advanced: bool = attrs.field(default=False, init=False)
     _is_expiring: bool = attrs.field(default=False, init=False)
     _is_free: bool = attrs.field(default=False, init=False)
@@ -152,7 +155,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
 
         On a virtual clock no time passes while a task is ready.
         """
-        return self.kind == "virtual" and self._now < self.time_of(time_ns) - ROUNDING_SECONDS
+        return self.kind == VIRTUAL_CLOCK and self._now < self.time_of(time_ns) - ROUNDING_SECONDS
 
     def run_freely(self) -> None:
         """Jump to the next deadline from now on, whenever all tasks are blocked."""

@@ -8,7 +8,14 @@ import msgspec
 
 from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.diff import JsonDifference, json_differences
-from mcp_trio._journal.records import Record, ValueBody, body_bytes, decode_body, encode_body
+from mcp_trio._journal.records import (
+    FOREIGN_CLOCK,
+    Record,
+    ValueBody,
+    body_bytes,
+    decode_body,
+    encode_body,
+)
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._journal.texts import excerpts, json_text, shortened, tool_text
 from mcp_trio._replay.source_locations import source_of
@@ -607,8 +614,6 @@ def _operation_text(kind: str) -> str:
 # A member of `cmd`: the caller was already cancelled when the effect began.
 _CANCELLED: Final = "$.cancelled"
 
-# The value of `clock` in `open` for a Trio clock that does not stand still between two turns.
-_FOREIGN_CLOCK: Final = "foreign"
 
 # The kinds of divergences that a deadline leads to if it expires in another turn.
 _DEADLINE_KINDS: Final = frozenset({"uncancelled", "missing", "extra", "order"})
@@ -766,7 +771,7 @@ def _clock_cause(divergence: Divergence) -> str:
     is_near_deadline = divergence.kind in _DEADLINE_KINDS or (
         record is not None and record.kind == "cxl"
     )
-    if divergence.trace.opening.clock != _FOREIGN_CLOCK or not is_near_deadline:
+    if divergence.trace.opening.clock != FOREIGN_CLOCK or not is_near_deadline:
         return ""
     return (
         "a deadline that expired in another turn of the event loop: the recording was made under"

@@ -222,11 +222,14 @@ class ResponseMatcher:
     unmatched: list[Message] = attrs.field(factory=list[Message], init=False)
     lost: dict[int, str] = attrs.field(factory=dict[int, str], init=False)
     _forwarded_values: ForwardedValues = attrs.field(factory=ForwardedValues, init=False)
-    _open_requests: set[int] = attrs.field(factory=set[int], init=False)
+    # The indexes of the client's requests that were sent and have no live response.
+    _open_client_requests: set[int] = attrs.field(factory=set[int], init=False)
+    # The recorded requests of the server that the live server has not made.
     _expected_requests: list[RecordedMessage] = attrs.field(init=False)
-    _unanswered: set[int] = attrs.field(factory=set[int], init=False)
-    # The ordinal of each recorded notification among those with its key: it has arrived once as
-    # many live ones have.
+    # The indexes of the live server's requests that were not answered.
+    _open_server_requests: set[int] = attrs.field(factory=set[int], init=False)
+    # By the index of each recorded notification, its number among those with the same key: the
+    # n-th has arrived when the live server has sent n notifications with this key.
     _notification_numbers: dict[int, int] = attrs.field(init=False)
     _last_client_index: int = attrs.field(init=False)
 
@@ -255,13 +258,13 @@ class ResponseMatcher:
             return None
         self.sent.add(message.index)
         if message.request_index is not None and message.is_response:
-            self._unanswered.discard(message.request_index)
+            self._open_server_requests.discard(message.request_index)
         elif (
             message.kind == "request"
             and message.index not in self.recorded.cancelled
             and message.method != LISTEN  # a subscription never ends by itself
         ):
-            self._open_requests.add(message.index)
+            self._open_client_requests.add(message.index)
         return with_sender(encoded, message.auth)
 
     def due_responses(self, *, before: int | None = None) -> Iterator[bytes | None]:
@@ -269,7 +272,9 @@ class ResponseMatcher:
 
         With `before`, only those that come before this index in the recording.
         """
-        responses = [self.recorded.responses.get(index) for index in sorted(self._unanswered)]
+        responses = [
+            self.recorded.responses.get(index) for index in sorted(self._open_server_requests)
+        ]
         for response in responses:
             if response is not None and (before is None or response.index < before):
                 yield self.encode(response)
@@ -341,7 +346,7 @@ class ResponseMatcher:
                     self.unmatched.append(message)
                     return None
                 self.responses[index] = message
-                self._open_requests.discard(index)
+                self._open_client_requests.discard(index)
                 response = self.recorded.responses.get(index)
                 body = None if response is None else response.body
                 if body is not None and isinstance(message, Response):
@@ -357,7 +362,7 @@ class ResponseMatcher:
         if recorded is not None:
             self._expected_requests.remove(recorded)
             self.requests[recorded.index] = message
-            self._unanswered.add(recorded.index)
+            self._open_server_requests.add(recorded.index)
             return None
         if message.method == PING:
             return encode_response(message.id, {})
@@ -369,7 +374,7 @@ class ResponseMatcher:
         """Note that the response to a request will not come."""
         if index in self.sent and index not in self.responses:
             self.lost[index] = reason
-            self._open_requests.discard(index)
+            self._open_client_requests.discard(index)
 
     # Expectations.
 
@@ -399,21 +404,25 @@ class ResponseMatcher:
         """
         if message.is_response:
             return message.request_index not in self.recorded.cancelled
-        return bool(self._open_requests)
+        return bool(self._open_client_requests)
 
     def never_arrives(self, message: RecordedMessage) -> bool:
-        """Return whether a message responds to an unsent request, or is final (`is_final`)."""
+        """Return whether the live server cannot send a recorded message.
+
+        The request of the message was not sent, or the message only ends a subscription.
+        """
         is_unrequested = (
             message.is_response
             and message.request_index is not None
             and message.request_index not in self.sent
         )
-        return is_unrequested or self.is_final(message)
+        return is_unrequested or self.ends_subscription_at_disconnect(message)
 
-    def is_final(self, message: RecordedMessage) -> bool:
-        """Return whether a message ends a subscription because the client has disconnected.
+    def ends_subscription_at_disconnect(self, message: RecordedMessage) -> bool:
+        """Return whether a message ended a subscription after the recorded client's last message.
 
-        The live server does not send it, because the live session is closed in another way.
+        The recorded server sent it when the client disconnected. The live session is closed in
+        another way, so the live server does not send it.
         """
         if message.request_index is None:
             return False

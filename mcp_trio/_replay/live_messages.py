@@ -113,17 +113,17 @@ class MessageChannel:
     _is_writable: bool = attrs.field(default=True, init=False)
     _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _decoder: Decoder = attrs.field(init=False)
-    _is_addressed: bool = attrs.field(init=False)
+    _takes_related_messages: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._is_addressed = getattr(self.channel, "is_addressed", False)
+        self._takes_related_messages = getattr(self.channel, "takes_related_messages", False)
         self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
 
     def put(
         self, message: bytes, related_id: int | str | None = None, *, is_answer: bool = False
     ) -> None:
         """Queue a message; `related_id` is the id of the peer's request to which it belongs."""
-        if self._is_addressed:
+        if self._takes_related_messages:
             message = RelatedMessage(message, related_id, is_response=is_answer)
         self._unsent.append(message)
         self._changed.unpark_all()

@@ -470,7 +470,7 @@ class Comparison:
             elif index in matcher.lost:
                 if not self._is_lost:
                     self._add("lost", subject, request, live=matcher.lost[index])
-            elif response is not None and not matcher.is_final(response):
+            elif response is not None and not matcher.ends_subscription_at_disconnect(response):
                 self._add_missing(
                     "late" if index in self._driver.late else "missing", subject, request
                 )
@@ -508,7 +508,7 @@ class Comparison:
             for (message, content), live_content in zip(changed, left_over, strict=False):
                 self._compare(message, subject, content, live_content)
             for message, _ in changed[len(left_over) :]:
-                if not self._matcher.is_final(message):
+                if not self._matcher.ends_subscription_at_disconnect(message):
                     self._add_missing("missing", subject, message)
             for _ in left_over[len(changed) :]:
                 self._add("extra", subject)

@@ -1,11 +1,13 @@
 """Replaying many recordings: under scheduler seeds and hash seeds, from a folder, in processes.
 
-A hash seed decides the order of sets of strings, and is fixed when Python starts. So each hash seed
-has a process of its own, which runs `work`: it reads a `ReplayJob` from stdin, and writes a
-`ReplayOutcome` per line to stdout.
+`replay_here` replays the recordings of a `ReplayJob` in this process, each under several scheduler
+seeds. `replay_repeatedly` does that in a process for each hash seed, as a hash seed, which decides
+the order of sets of strings, is fixed when Python starts. Such a process runs `work`: it reads the
+`ReplayJob` from stdin, and writes a `ReplayOutcome` per line to stdout.
 
-A change of the code makes many recordings differ at the same place. `cause_of` gives such
-divergences the same text, so that a summary has one line for one root cause.
+`replay_in_parallel` replays each recording once, in as many processes as there are processors, and
+yields a `ReplayedFile` for each. A change of the code makes many recordings differ in the same
+line. `cause_of` gives such divergences the same text, so that a summary has one line for one cause.
 """
 
 import os
@@ -69,7 +71,7 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
         text: The text of the error; empty if the replay is the same.
         records: The number of records that were replayed.
         requests: The number of requests that were handled.
-        remarks: Notes, untracked calls and changed lists of the report.
+        remarks: The lines of `remarks_of` about the report.
         seed: The seed of the scheduler, if it had one.
         hash_seed: The seed of Python's hashes, if it was set.
     """
@@ -85,12 +87,16 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remarks_of(report: ReplayReport) -> list[str]:
-    """Return the notes, the untracked calls and the changed lists of a report, one text each."""
+    """Return a line for each fact in a report that a user should know of.
+
+    These are the lifespan, damage of the file, untracked calls, and the changes of the tools,
+    prompts and resources that the server lists.
+    """
     return [
         *([report.lifespan] if report.lifespan else []),
         *(f"note: {note}" for note in report.notes),
         *(f"untracked call: {call}" for call in report.untracked_calls),
-        *(f"listed otherwise: {change}" for change in report.list_changes),
+        *(f"changed since the recording: {change}" for change in report.list_changes),
     ]
 
 
@@ -228,7 +234,8 @@ _RECORDINGS_PER_TASK_MAX: Final = 8
 # The request, and the facts, in the text of a divergence.
 _REQUEST: Final = re.compile(r'^replay diverged at record [^,]*, (\S+(?: "[^"]*")?)', re.MULTILINE)
 _FACT: Final = re.compile(r"^  (line|changed|cause|meaning): +(.*)$", re.MULTILINE)
-# This cause fits any recording, and has a count in it, so it does not tell causes apart.
+# The possible cause "2 other sessions ended before" is left out: it can be given for any recording
+# of a server with several sessions, and its count makes equal causes look different.
 _OTHER_SESSIONS: Final = re.compile(r"[0-9]+ other sessions? ")
 
 

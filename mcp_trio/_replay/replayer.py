@@ -2,21 +2,27 @@
 
 The journal is the schedule. Each session has a `SessionReplay` in the place of its recorder. The
 session calls the `SessionReplay` for every operation, which is compared with the record at the
-replayer's position. The session also calls it before each step of a handler's task, and the task
-then waits (`LaneWait`) until the step is the next thing in the journal.
+replayer's position. The session also calls it before each step of a lane, which is the task of a
+handler (`_session/lanes.py`). The lane then waits (`LaneWait`) for its *turn*: until its step is
+the next thing in the journal. It goes on without waiting if its turn has come already.
 
 All tasks *settle* when they are blocked and no thread runs. The replayer then looks at the record
 at its position. It advances the clock to the record's time, which lets deadlines expire that had
-expired by then, and then:
+expired by then. What it does next depends on the kind of the record:
 
-- An `in` or `shut` record is delivered to the session. If the recording has several sessions or a
-  lifespan, `mark` records begin the sessions, and begin and cancel the lifespan.
-- A step lets its lane go on, and so does a record that begins a step of its lane. The lane goes on
-  to its next wait, and has to make the records that follow the step.
-- A record that no task has made when all tasks have settled is a divergence.
+- It delivers an `in` or `shut` record to the session.
+- A `step` record, or another record that begins a step, lets its lane go on. The lane goes on to
+  its next wait, and has to make the records that follow the step.
+- Three kinds of `mark` records are in a file of several sessions or with a lifespan. At one the
+  replayer begins a session, at one it begins the lifespan, and at one it cancels the lifespan. The
+  operations of lanes make all other marks.
 - The session itself makes `end`, when none of its tasks run any more.
+- A record that no task has made when all tasks have settled is a divergence.
 
-A lane whose turn has come already goes on without waiting.
+How exactly deadlines expire as recorded depends on the recorded clock (`OpenBody.clock`). Under
+`TICK_CLOCK`, all records of one turn of the event loop have the same time, so the order of
+deadlines and other events is known. Under `FOREIGN_CLOCK` it is not, and a deadline may expire a
+little later than recorded.
 
 Because the steps are those of the recording and in its order, everything that tasks do between two
 waits (locks, events, channels, shared memory, cancel scopes) happens as recorded. Nothing shields a
@@ -33,7 +39,6 @@ differs in its values only gets the recorded outcome, and its lane goes on. With
 difference the request is left out from there on (`LeftOutRequests`), and the others go on.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -44,10 +49,12 @@ import trio
 from trio.lowlevel import Abort as AbortResult
 
 from mcp_trio._journal.records import (
+    FOREIGN_CLOCK,
     LIFESPAN_CANCELLED_MARK,
     LIFESPAN_LANE,
     LIFESPAN_MARK,
     SUSPENDED_MARK,
+    TICK_CLOCK,
     MarkBody,
     Record,
     ShutBody,
@@ -91,14 +98,11 @@ from mcp_trio._session.session import Session
 from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import ReplayDivergence
 
-# How much later than recorded a deadline may expire, if the recording does not tell which records
-# were made in one turn of the event loop.
-_PAUSE_SECONDS_MAX: Final = 1.0
+# How much later than recorded a deadline may expire under a foreign clock.
+_LATE_SECONDS_MAX: Final = 1.0
 
-# The kinds of records that the replayer itself causes.
+# The kinds of records, and the marks, that the replayer makes happen without a lane.
 _KINDS_OF_REPLAYER: Final = frozenset({"in", "shut", "end"})
-
-# The marks that the replayer itself causes.
 _MARKS_OF_REPLAYER: Final = frozenset({SESSION_MARK, LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK})
 
 
@@ -190,19 +194,21 @@ class LaneWait:
     """The wait of a lane's task.
 
     Attributes:
+        task: The task.
         has_operation: Whether the lane waits in an operation, and not before a step.
-        due: If only sent messages are compared, the index of the outcome for
-            which it waits; infinite if it waits for
-            its cancellation.
-        is_timed: Whether it goes on in the turn in which it is ready, so that a step that is
-            recorded later is a divergence.
+        outcome_index: The index of the record of the outcome for which it waits, in a replay that
+            compares only sent messages; None in other replays and waits.
+        is_for_cancellation: Whether it waits for its cancellation, which no record causes.
+        is_timed: Whether it goes on in the turn of the event loop in which it is ready, so that a
+            step that is recorded later is a divergence.
         since: The time at which it began to wait.
         is_ready: Whether it waited already when the clock came to the current time.
     """
 
     task: trio.lowlevel.Task
     has_operation: bool = False
-    due: float | None = None
+    outcome_index: int | None = None
+    is_for_cancellation: bool = False
     is_timed: bool = False
     since: float = attrs.field(factory=trio.current_time, init=False)
     is_ready: bool = attrs.field(default=False, init=False)
@@ -225,7 +231,7 @@ class Replayer:
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
         has_shut_itself: Whether a session shut down where none is recorded.
-        delivered: The number of the last delivered `in` record.
+        last_delivered: The number of the last delivered `in` record.
         untracked_calls: The calls that bypassed the context, in order, each once.
         calls: The source location of each lane's last call of its context.
     """
@@ -251,7 +257,7 @@ class Replayer:
     is_over: bool = attrs.field(default=False, init=False)
     continuing: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     has_shut_itself: bool = attrs.field(default=False, init=False)
-    delivered: int = attrs.field(default=0, init=False)
+    last_delivered: int = attrs.field(default=0, init=False)
     untracked_calls: dict[UntrackedCall, None] = attrs.field(
         factory=dict[UntrackedCall, None], init=False
     )
@@ -337,7 +343,7 @@ class Replayer:
             # The clock of a live session stands still within a turn of the event loop, and its
             # reader runs once in a turn: no other task ran between two messages of one turn.
             while (
-                self.clock.kind == "tick"
+                self.clock.kind == TICK_CLOCK
                 and (following := self.position.record) is not None
                 and following.kind == "in"
                 and not self.position.is_at_missing
@@ -367,9 +373,9 @@ class Replayer:
 
     async def force(self, record: Record) -> None:
         """Let the record happen a little later than recorded, if its deadline was not exact."""
-        if self.clock.kind != "foreign" or self.position.is_at_missing or record.lane is None:
+        if self.clock.kind != FOREIGN_CLOCK or self.position.is_at_missing or record.lane is None:
             return
-        index, until_ns = self.position.index, record.time_ns + int(_PAUSE_SECONDS_MAX * 1e9)
+        index, until_ns = self.position.index, record.time_ns + int(_LATE_SECONDS_MAX * 1e9)
         while self.position.index == index and self.clock.is_due_by(until_ns):
             self.clock.advance_to(self.clock.next_deadline)
             await self.settle()
@@ -402,9 +408,10 @@ class Replayer:
         """Diverge if a lane could go on, and did not when recorded.
 
         A task that Trio wakes runs in the same turn of the event loop, or in the next one, so a
-        lane that waits from the beginning of a turn takes its step in that turn. If the recording
-        does not tell the turns, a lane may come a little early. On a virtual clock no time passes
-        before a task goes on. A request that was left out lets other lanes go on earlier.
+        lane that waits from the beginning of a turn takes its step in that turn. A recording under
+        a foreign clock does not tell the turns, so a lane may come a little early. On a virtual
+        clock no time passes before a task goes on. A request that was left out lets other lanes go
+        on earlier.
         """
         if self.position.index <= self.trace.last_missing or not self.trace.is_complete:
             return
@@ -413,11 +420,11 @@ class Replayer:
         for lane, wait in self.waiting_lanes.items():
             if not wait.is_timed:
                 continue
-            if self.clock.kind == "tick":
+            if self.clock.kind == TICK_CLOCK:
                 is_late = wait.is_ready
             else:
-                is_foreign = self.clock.kind == "foreign"
-                wait_seconds_max = _PAUSE_SECONDS_MAX if is_foreign else ROUNDING_SECONDS
+                is_foreign = self.clock.kind == FOREIGN_CLOCK
+                wait_seconds_max = _LATE_SECONDS_MAX if is_foreign else ROUNDING_SECONDS
                 is_late = self.clock.time_of(record.time_ns) - wait.since > wait_seconds_max
             if is_late:
                 self.diverge(self.additional_operation(lane))
@@ -441,7 +448,7 @@ class Replayer:
         self.position.advance()
         if self.left_out.leaves_out(record):
             return
-        self.delivered = record.number
+        self.last_delivered = record.number
         session.take(received_data(record))
 
     # Turns.
@@ -458,7 +465,7 @@ class Replayer:
             return False
         if record.time_ns > self._time_ns:
             if self.clock.has_deadline_by(record.time_ns):
-                return False  # Others go on before the clock does.
+                return False  # A deadline expires first, and its lane may go on before this one.
             if any(wait.is_timed for wait in self.waiting_lanes.values()):
                 return False
             if not has_operation and self.clock.is_early(record.time_ns):
@@ -487,20 +494,22 @@ class Replayer:
         lane: LaneKey,
         *,
         has_operation: bool = False,
-        due: float | None = None,
+        outcome_index: int | None = None,
         has_own_pace: bool = False,
     ) -> None:
         """Wait, uncancellably, until the replayer lets the lane go on.
+
+        The arguments are those of `LaneWait` and `Lane`.
 
         Raises:
             Abort: The replay is over.
         """
         self.note_task(lane)
         task = trio.lowlevel.current_task()
-        # The first step of a handler has a time of its own.
+        # A handler may have waited for a task of the pool before its first step.
         has_begun = lane in self._begun or is_child(lane)
         is_timed = has_begun and not (has_operation or has_own_pace)
-        self.waiting_lanes[lane] = LaneWait(task, has_operation, due, is_timed)
+        self.waiting_lanes[lane] = LaneWait(task, has_operation, outcome_index, is_timed=is_timed)
         # The end of a session cancels handlers of notifications, after its last record.
         may_outlive_session = lane[1].startswith("n") and lane in self._begun
         if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):
@@ -523,7 +532,7 @@ class Replayer:
         """
         self.note_task(lane)
         self.waiting_lanes[lane] = LaneWait(
-            trio.lowlevel.current_task(), has_operation=True, due=math.inf
+            trio.lowlevel.current_task(), has_operation=True, is_for_cancellation=True
         )
 
         def abort(_: object) -> AbortResult:
@@ -552,13 +561,13 @@ class Replayer:
     def resume_lane(self, lane: LaneKey) -> None:
         """Let a lane go on with the record at the position, if it waits for that."""
         wait, record = self.waiting_lanes.get(lane), self.position.record
-        if wait is None or record is None or wait.due == math.inf:
+        if wait is None or record is None or wait.is_for_cancellation:
             return
         if not _resumes(record, has_operation=wait.has_operation):
             return
         if self._begun_index == self.position.index and not wait.has_operation:
             return  # The lane has waited once more in the step that the record begins.
-        if self.clock.kind != "tick":
+        if self.clock.kind != TICK_CLOCK:
             self._check_late_lanes(record)
         if self._stops_before_step():
             frames, entry = user_frames(wait.task), None
@@ -717,8 +726,8 @@ class Replayer:
         self.position.consume(*self.left_out.add(request, self.position.index))
         self.sessions[request[0]].stop_handler(request[1])
         for waiting, wait in [*self.waiting_lanes.items()]:
-            # A lane that waits for its cancellation will get it.
-            if waiting in self.left_out and wait.due != math.inf:
+            # Trio wakes a lane that waits for its cancellation.
+            if waiting in self.left_out and not wait.is_for_cancellation:
                 del self.waiting_lanes[waiting]
                 trio.lowlevel.reschedule(wait.task)
         for each in self._tasks:

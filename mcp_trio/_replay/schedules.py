@@ -50,6 +50,7 @@ from mcp_trio._journal.records import (
     LOCK,
     SLEEP,
     SUSPENDED_MARK,
+    TICK_CLOCK,
     CommandBody,
     ErrorBody,
     encode_body,
@@ -366,7 +367,7 @@ class Scheduler:
     """A session of a trace that runs in an order.
 
     Attributes:
-        delivered: The number of the record of the last message that was delivered.
+        last_delivered: The number of the record of the last message that was delivered.
         ended: The lanes of the requests that ended without a response.
         is_over: Whether every task has to end.
         problem: The reason why the session ended before its time; empty if it did not.
@@ -378,7 +379,7 @@ class Scheduler:
     thread_token: ThreadToken
     decisions: list[Decision] = attrs.field(factory=list[Decision], init=False)
     outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
-    delivered: int = attrs.field(default=0, init=False)
+    last_delivered: int = attrs.field(default=0, init=False)
     ended: set[str] = attrs.field(factory=set[str], init=False)
     is_over: bool = attrs.field(default=False, init=False)
     problem: str = attrs.field(default="", init=False)
@@ -502,7 +503,7 @@ class Scheduler:
     def _deliver(self, arriving: Input) -> None:
         self._inputs.pop()
         self._begin_to_read(arriving.index)
-        for self.delivered, message in arriving.messages.items():
+        for self.last_delivered, message in arriving.messages.items():
             self._session.take(message)
 
     def _begin_to_read(self, index: int) -> None:
@@ -513,7 +514,7 @@ class Scheduler:
         belong to the end of the batch before, unless the recording shows otherwise.
         """
         if not self._is_reading:
-            times_ns, has_turns = self.trace.times_ns, self.trace.opening.clock == "tick"
+            times_ns, has_turns = self.trace.times_ns, self.trace.opening.clock == TICK_CLOCK
             is_in_batch = self._has_begun or any(
                 event.last_batch == self._batch
                 and has_turns
@@ -603,7 +604,7 @@ class Scheduler:
         task = trio.lowlevel.current_task()
         latest = trio.current_time() + self._duration_seconds
         rank = self._rank(lane)
-        if rank < _UNRECORDED_RANK and (is_cancelled or self.trace.opening.clock == "tick"):
+        if rank < _UNRECORDED_RANK and (is_cancelled or self.trace.opening.clock == TICK_CLOCK):
             # The effect had ended when the turn of the event loop began.
             rank = self.trace.index_at(self.trace.times_ns[int(rank)]) - 0.5
         event = _PossibleEvent(
@@ -656,7 +657,7 @@ class Scheduler:
     def has_arrived(self, lane: str) -> bool:
         """Return whether the message after which a lane is named has been delivered."""
         position = message_position(lane)
-        return position is not None and position[0] <= self.delivered
+        return position is not None and position[0] <= self.last_delivered
 
     # The end.
 
@@ -741,7 +742,7 @@ class SweepSequencer:
 
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  of `Sequencer`
         """Return the number of the message's record, by which lanes get their recorded names."""
-        return self.scheduler.delivered
+        return self.scheduler.last_delivered
 
     def sent(self, message: bytes, lane: Lane | None) -> None:
         """Keep a message; the recorded response to a request arrives later."""

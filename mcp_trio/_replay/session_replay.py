@@ -24,6 +24,7 @@ import trio
 
 from mcp_trio._journal.records import (
     EXPIRED_LIMIT,
+    FOREIGN_CLOCK,
     HAS_WAITED,
     PATCHED_MARK,
     MarkBody,
@@ -130,12 +131,12 @@ class SessionReplay:
         if is_awaited and (record is None or record.kind != "end"):
             await replayer.wait_for_turn((self.channel, ""), has_operation=True)
 
-    async def _wait_in_operation(self, key: LaneKey, *, due: float | None = None) -> None:
+    async def _wait_in_operation(self, key: LaneKey, *, outcome_index: int | None = None) -> None:
         replayer = self.replayer
         if replayer.is_turn(key, has_operation=True):
             replayer.take_turn(key)
         else:
-            await replayer.wait_for_turn(key, has_operation=True, due=due)
+            await replayer.wait_for_turn(key, has_operation=True, outcome_index=outcome_index)
         if key in replayer.left_out:
             await replayer.wait_left_out()
 
@@ -196,7 +197,7 @@ class SessionReplay:
 
     def received(self, message: bytes | Oversized, *, embed: bool) -> int:  # noqa: ARG002  of `Sequencer`
         """Return the number of the `in` record that was delivered."""
-        return self.replayer.delivered
+        return self.replayer.last_delivered
 
     def sent(self, message: bytes, lane: Lane | None) -> None:
         """Compare a message with its `out` record."""
@@ -218,7 +219,7 @@ class SessionReplay:
         """
         record, replayer = self.replayer.position.record, self.replayer
         may_differ = not replayer.is_over and self._key(lane) not in replayer.left_out
-        may_differ = may_differ and replayer.clock.kind != "foreign"
+        may_differ = may_differ and replayer.clock.kind != FOREIGN_CLOCK
         if record is not None and kind == record.kind and may_differ:
             envelope = record.envelope or {}
             was_cancelled = envelope == CANCELLED_MEANWHILE
@@ -399,9 +400,6 @@ def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
 
 # Outbound mode ------------------------------------------------------------------------------------
 
-# The index of an outcome that is not recorded: its lane waits until it is cancelled.
-_NO_OUTCOME: Final = math.inf
-
 # How many times lanes may go on before one of them sends the message that is next.
 _FORCED_STEPS_MAX: Final = 10_000
 
@@ -471,11 +469,11 @@ class OutboundReplayer(Replayer):
         is_uncompared = index in self.uncompared.indexes
         if wait is not None and record is not None:
             if not is_uncompared:
-                may_go = wait.due != _NO_OUTCOME
+                may_go = not wait.is_for_cancellation
             elif record.kind == "step" or not wait.has_operation:
                 may_go = not wait.has_operation and bool(record.step_start)
             else:
-                may_go = wait.due is not None and wait.due <= index
+                may_go = wait.outcome_index is not None and wait.outcome_index <= index
             if may_go:
                 self._resume(lane)
         if is_uncompared:
@@ -491,15 +489,23 @@ class OutboundReplayer(Replayer):
         for _ in range(_FORCED_STEPS_MAX):
             if self.position.index != index or self.is_over:
                 return
-            lanes = [lane for lane, wait in self.waiting_lanes.items() if wait.due != _NO_OUTCOME]
-            steps = [lane for lane in lanes if not self.waiting_lanes[lane].has_operation]
-            if wanted in lanes:
+            waits = {
+                lane: wait
+                for lane, wait in self.waiting_lanes.items()
+                if not wait.is_for_cancellation
+            }
+            steps = [lane for lane, wait in waits.items() if not wait.has_operation]
+            outcomes = {
+                lane: wait.outcome_index
+                for lane, wait in waits.items()
+                if wait.outcome_index is not None
+            }
+            if wanted in waits:
                 self._resume(wanted)
             elif steps:
                 self._resume(steps[0])
-            elif any(self.waiting_lanes[lane].due is not None for lane in lanes):
-                due = [lane for lane in lanes if self.waiting_lanes[lane].due is not None]
-                self._resume(min(due, key=lambda lane: self.waiting_lanes[lane].due or 0))
+            elif outcomes:
+                self._resume(min(outcomes, key=outcomes.__getitem__))
             elif self.clock.next_deadline < math.inf:
                 self.clock.advance_to(self.clock.next_deadline)
             else:
@@ -512,14 +518,15 @@ class OutboundReplay(SessionReplay):
     """A `SessionReplay` that compares only what is sent.
 
     `_performed` counts the operations of each lane by kind and name. `_awaited` has, for each lane
-    with an effect, the index of the outcome that the effect gets.
+    with an effect, the index of the outcome that the effect gets; None if it has no outcome, so
+    that the lane waits until it is cancelled.
     """
 
     uncompared: UncomparedRecords = attrs.field(kw_only=True)
     _performed: Counter[tuple[LaneKey, str, str]] = attrs.field(
         factory=Counter[tuple[LaneKey, str, str]], init=False
     )
-    _awaited: dict[LaneKey, float] = attrs.field(factory=dict[LaneKey, float], init=False)
+    _awaited: dict[LaneKey, int | None] = attrs.field(factory=dict[LaneKey, int | None], init=False)
 
     async def turn(self, lane: Lane) -> None:
         """Wait until the next compared record is the lane's."""
@@ -545,9 +552,7 @@ class OutboundReplay(SessionReplay):
         is_cut_off = not trace.is_complete or (last >= 0 and trace.journal[last].kind == "cxl")
         if index is None and not is_cut_off:
             self.replayer.diverge(self._operation("cmd", lane, ordinal, body))
-        self._awaited[key] = (
-            _NO_OUTCOME if index is None else self.uncompared.outcomes.get(index, _NO_OUTCOME)
-        )
+        self._awaited[key] = None if index is None else self.uncompared.outcomes.get(index)
 
     def _next_named(self, name: tuple[LaneKey, str, str]) -> int | None:
         indexes, performed = self.uncompared.named[name], self._performed[name]
@@ -559,22 +564,24 @@ class OutboundReplay(SessionReplay):
         replayer, key = self.replayer, self._key(lane)
         await self._check_not_over(key)
         index = self._awaited[key]
-        record = None if index == _NO_OUTCOME else replayer.trace.journal[int(index)]
+        record = None if index is None else replayer.trace.journal[index]
         if record is None or record.kind == "cxl":
             await replayer.wait_for_cancellation(key)
-        if record is None or index >= replayer.position.index:
-            await self._wait_in_operation(key, due=index)
+        assert index is not None
         assert record is not None
+        if index >= replayer.position.index:
+            await self._wait_in_operation(key, outcome_index=index)
         return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
 
     def resumed(
         self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
     ) -> None:
         """Compare the outcome of a call, unless it is an effect."""
-        if self._awaited.pop(self._key(lane), None) is None:
-            super().resumed(lane, kind, body, is_cancelled=is_cancelled)
-        else:
+        if self._key(lane) in self._awaited:
+            del self._awaited[self._key(lane)]
             lane.next_ordinal()
+        else:
+            super().resumed(lane, kind, body, is_cancelled=is_cancelled)
 
     def read_value(
         self,

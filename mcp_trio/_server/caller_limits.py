@@ -162,7 +162,7 @@ def _network(context: Context) -> str:
     handling = _handling(context)
     channel: Any = handling.session.channel
     if hasattr(channel, "networks"):  # one channel has the stateless requests of all clients
-        return f"network {channel.networks.get(handling.request.client)}"
+        return f"network {channel.networks.get(handling.request.client_key)}"
     network = getattr(channel, "network", None)
     return _session(context) if network is None else f"network {network}"
 

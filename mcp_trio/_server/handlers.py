@@ -782,7 +782,7 @@ class ServedSession:
         """Answer `subscriptions/listen`, when the session closes."""
         if self._subscriptions is None:
             self._subscriptions = Subscriptions(self.registry.limits)
-        client = handling.request.client
+        client = handling.request.client_key
         self._subscriptions.check_room(client, params.notifications)
         capabilities = handling.session.connection.current_capabilities()
 
@@ -951,7 +951,7 @@ class ServedSession:
         If that is cancelled while the handler's thread runs, the thread is abandoned.
         """
         if registered.runs_in_thread:
-            limiter = limiter or ClientThreads(self._thread_limiter, handling.request.client)
+            limiter = limiter or ClientThreads(self._thread_limiter, handling.request.client_key)
             return self._call_in_thread(registered, handling, arguments, limiter)
         signature = registered.signature
         takes_context = signature.context_parameter is not None

@@ -522,7 +522,7 @@ class RemoteSession:
     async def _send(self, method: str, params: Any, lane: Lane | None) -> None:
         """Send a notification to a legacy client."""
         queue, connection = self.session.send_queue, self.session.connection
-        await queue.ready(lane)
+        await queue.room_for_message(lane)
         queue.post(connection.notification(method, params), lane, at_once=True)
 
 

@@ -131,7 +131,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         answers = _answers(state.pending, params.input_responses or {})
         use = StateUse()
         if self.store is not None:
-            take = functools.partial(self._take_state, state, handling.request.client)
+            take = functools.partial(self._take_state, state, handling.request.client_key)
             use = await _perform_effect(handling, "state.take", StateUse, take)
         if use.reply is not msgspec.UNSET:
             return use.reply

@@ -167,7 +167,7 @@ class ChangeListener(ABC):
         Nothing is sent if the change was withdrawn while the listener waited for room, or must not
         be sent now.
         """
-        await self.session.send_queue.ready(lane)
+        await self.session.send_queue.room_for_message(lane)
         change = next(iter(self._pending), None) if self.may_send else None
         choice: Any = END if self.is_over else None
         if change is not None:

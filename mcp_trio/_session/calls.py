@@ -1,4 +1,10 @@
-"""Outgoing requests: from the first byte sent to the caller's result."""
+"""The requests of this side: how they are sent, and how their callers get the result.
+
+`OutgoingCalls` sends a request and makes a `Call` for it, on which the caller waits. The dispatcher
+passes each response, each progress notification and each loss to `OutgoingCalls`, which ends the
+call or wakes its caller. The protocol's rules for sent requests, such as their ids and states, are
+in `_protocol/requests.py`.
+"""
 
 import math
 from collections import deque
@@ -165,17 +171,17 @@ PROGRESS_BODY: Final = b'"progress"'
 
 
 @attrs.define(eq=False, repr=False)
-class Requests:
-    """The open outgoing requests of a session.
+class OutgoingCalls:
+    """The open calls of a session, one object for each session.
 
-    Each ends exactly once: with a result, an error, a cancellation, a timeout, or a loss. `loss` is
-    the reason why no more can be sent; None while the session is open.
+    Each call ends exactly once: with a result, an error, a cancellation, a timeout, or a loss.
+    `loss` is the reason why no more can be sent; None while the session is open.
     """
 
     connection: Connection
     send_queue: "SendQueue"
     loss: ConnectionLost | None = attrs.field(default=None, init=False)
-    _calls: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
+    _open: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
     _is_paused: bool = attrs.field(default=False, init=False)
 
     # The caller's side.
@@ -197,7 +203,7 @@ class Requests:
         `operation`, which observers have, gets the id of the request and the number of its record.
         """
         # The wait for the response lets other tasks run.
-        await self.send_queue.ready(lane, checkpoint=False)
+        await self.send_queue.room_for_message(lane, checkpoint=False)
         self.check_open(lane)
         limits = self.connection.limits
         request = self.connection.open_request(
@@ -213,7 +219,7 @@ class Requests:
             limits.messages.progress_queued_max,
             related_request_id=related_request_id,
         )
-        self._calls[request.id] = call
+        self._open[request.id] = call
         if self._is_paused:
             call.scope.deadline = math.inf
         self.send_queue.post(
@@ -235,7 +241,7 @@ class Requests:
         self.check_open()
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
-        call = self._calls[request.id] = Call(
+        call = self._open[request.id] = Call(
             request, limits.messages.progress_queued_max, on_notification
         )
         self.send_queue.post(request.message, at_once=True)
@@ -251,13 +257,13 @@ class Requests:
         """Let no request time out within the block; their timeouts move by its duration."""
         started = trio.current_time()
         self._is_paused = True
-        for call in self._calls.values():
+        for call in self._open.values():
             call.scope.deadline = math.inf
         try:
             yield
         finally:
             self._is_paused = False
-            for call in self._calls.values():
+            for call in self._open.values():
                 call.request.budget.postpone(trio.current_time() - started)
                 call.scope.deadline = call.request.budget.deadline
 
@@ -271,7 +277,7 @@ class Requests:
             return
         if lane is not None:
             self.send_queue.sequencer.resumed(lane, "err")
-        raise loss_as(ConnectionLost, self.loss)  # nothing was sent, so the outcome is known
+        raise loss_as(ConnectionLost, self.loss)  # Nothing was sent, so the outcome is known.
 
     async def _wait(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
@@ -296,7 +302,7 @@ class Requests:
                 self._abandon(call, lane)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
-        del self._calls[call.request.id]
+        del self._open[call.request.id]
         reason = "timeout" if call.scope.cancelled_caught else "cancelled by the caller"
         message = self.connection.abandon(call.request, reason)
         if message is not None:
@@ -319,15 +325,15 @@ class Requests:
 
     def settle(self, event: ResponseReceived) -> None:
         """End an open request with its response."""
-        self._calls.pop(event.request.id).settle(event)
+        self._open.pop(event.request.id).settle(event)
 
     def fail(self, event: ResponseUnreadable) -> None:
         """Fail an open request whose response cannot be read."""
-        self._calls.pop(event.request.id).lose(event.error)
+        self._open.pop(event.request.id).lose(event.error)
 
     def settle_lost(self, lost: Lost) -> None:
         """End a request without a response; count it if its caller no longer waits."""
-        call = self._calls.pop(int(lost.id), None)
+        call = self._open.pop(int(lost.id), None)
         if call is None:
             self.connection.counts["late answer"] += 1
         else:
@@ -337,12 +343,12 @@ class Requests:
     def report(self, event: ProgressReceived) -> bool:
         """Queue progress of an open request; return False if an older report was dropped for it."""
         event.request.budget.record_activity(trio.current_time())
-        return self._calls[event.request.id].report(event.params)
+        return self._open[event.request.id].report(event.params)
 
     def pass_to_subscription(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""
         assert event.request is not None
-        on_notification = self._calls[event.request.id].on_notification
+        on_notification = self._open[event.request.id].on_notification
         return on_notification is None or on_notification(event.method, event.params)
 
     def lose(self, loss: ConnectionLost) -> None:
@@ -354,9 +360,9 @@ class Requests:
         self.loss = loss
         self.connection.outgoing.lose_all()
         send_queue = self.send_queue
-        for call in self._calls.values():
+        for call in self._open.values():
             was_sent = (
                 not send_queue.reports_losses and call.request.message not in send_queue.dropped
             )
             call.lose(loss_as(OutcomeUnknown if was_sent else ConnectionLost, loss))
-        self._calls.clear()
+        self._open.clear()

@@ -1,8 +1,13 @@
 """The dispatcher: each received message becomes one event, and a table has the method for it.
 
 Everything here is synchronous. A message is recorded before anything happens because of it, so the
-order of the journal is that of cause and effect. Requests also end here, because the end of one
-frees a place for a request that waits (see `Admission`).
+order of the journal is that of cause and effect.
+
+The dispatcher owns the requests of the peer from their arrival to their end. Each becomes a
+`Handling`, which is started, or waits in `Admission` for a place, or is rejected. `finish` sends
+its response and gives its place to the next one. A retry of a suspended handler becomes no
+`Handling`: it becomes the request of the one that is suspended. The requests of this side are in
+`OutgoingCalls`, to which the dispatcher passes what arrives about them.
 """
 
 import logging
@@ -33,7 +38,7 @@ from mcp_trio._protocol.requests import (
     IncomingRequest,
     invalid_state_error,
 )
-from mcp_trio._session.calls import Question, Requests
+from mcp_trio._session.calls import OutgoingCalls, Question
 from mcp_trio._session.handlers import Application, Handling
 from mcp_trio._session.input_required import Rounds, Stage, SuspendedHandlers, is_retry
 from mcp_trio._session.lanes import Lane
@@ -65,15 +70,22 @@ _IGNORED_LEVELS: Final = {
 class Dispatcher:
     """The owner of one session's `Connection` and of the peer's open requests.
 
-    A `Handling` is one of these requests with its running handler.
+    Attributes:
+        session: The session.
+        application: The handlers of the server or client.
+        calls: The open requests of this side.
+        notifications: The queue of received notifications.
+        tasks: The tasks of the session, in which handlers start.
     """
 
     session: "Session"
     application: Application
-    requests: Requests
+    calls: OutgoingCalls
     notifications: NotificationQueue
     tasks: Tasks
     _admission: Admission = attrs.field(init=False)
+    # The peer's open requests, by their ids: a `Handling` is a request with its handler. Duplicates
+    # of a retry have the `Handling` of the suspended handler.
     _handlings: dict[RequestId, Handling] = attrs.field(
         factory=dict[RequestId, Handling], init=False
     )
@@ -117,7 +129,7 @@ class Dispatcher:
         """End a request of this side that gets no response, as the channel reports."""
         body = {"id": lost.id, "error": str(lost.error)}
         self.session.sequencer.marked(LOST_MARK, body)
-        self.requests.settle_lost(lost)
+        self.calls.settle_lost(lost)
 
     def _take_batch(self, event: BatchReceived, number: int | str) -> None:
         """Act upon each message of a batch, which one record holds."""
@@ -198,7 +210,7 @@ class Dispatcher:
         if rounds is not None and request in rounds.duplicates:
             # A repeated retry waits for the response to the first one, whose handler goes on.
             rounds.duplicates.remove(request)
-            self._admission.release(request)
+            self._admission.free_room(request)
             self._finish_request(request, None, None)
             return
         self._stop(handling)
@@ -232,7 +244,10 @@ class Dispatcher:
             self._finish_request(request, None, None)
 
     def finish(self, handling: Handling, response: bytes | None) -> None:
-        """Finish a handler: send its response, and give its place to a request that waits."""
+        """Send the response of a request, if it has one, and free its place for the next request.
+
+        Called once, when the handler has ended or was cancelled before it started.
+        """
         rounds = None if handling.rounds is None else self._rounds_of(handling)
         # Between two rounds a suspended handler has neither a request nor a place.
         has_place = rounds is None or rounds.is_open
@@ -248,7 +263,7 @@ class Dispatcher:
                 self._start_waiting(waiting)
 
     def _finish_handling(self, handling: Handling, response: bytes | None) -> bool:
-        """Finish the request of a handler; return whether it was answered."""
+        """End a request and its lane; return whether it was answered."""
         lane = handling.lane
         is_answered = self._finish_request(handling.request, response, lane)
         if not is_answered:
@@ -266,7 +281,7 @@ class Dispatcher:
     def _finish_request(
         self, request: IncomingRequest, response: bytes | None, lane: Lane | None
     ) -> bool:
-        """Finish a request: send its response, if there is one and it was not cancelled.
+        """End a request: send its response, if there is one and the request was not cancelled.
 
         The response to the last request in flight is written at once.
         """
@@ -316,9 +331,9 @@ class Dispatcher:
             if kept is not None:
                 reply = reencoded_with_id(kept, retry.id)
             elif rounds.stage is not Stage.SUSPENDED:
-                # This repeated retry waits for the reply to the first one.
+                # The client has repeated a retry: both get the same reply.
                 self._check_room(retry)
-                self._admission.hold(retry)
+                self._admission.reserve_room(retry)
                 self._handlings[retry.id] = rounds.handling
                 rounds.duplicates.append(retry)
                 return
@@ -356,7 +371,7 @@ class Dispatcher:
         self.suspended_handlers.update(rounds)
 
     def _end_rounds(self, rounds: Rounds, reply: bytes | None) -> None:
-        """Finish a handler that has asked. Between two rounds it has no request to finish."""
+        """End the rounds of a handler that has asked; `reply` is its last response, if any."""
         if not rounds.is_open:
             self._end_lane(rounds.handling)
         rounds.end(None if self.suspended_handlers.is_closed else reply)
@@ -368,7 +383,7 @@ class Dispatcher:
         duplicates, rounds.duplicates = rounds.duplicates, []
         error = invalid_state_error()
         for request in duplicates:
-            self._admission.release(request)
+            self._admission.free_room(request)
             if reply is None:
                 response = self.session.connection.error(request, error.code, error.message)
             else:
@@ -415,18 +430,18 @@ class Dispatcher:
     def _deliver(self, event: NotificationReceived, number: int | str) -> None:
         if event.method.trigger is SessionTrigger.INITIALIZED:
             self.session.initialized.set()
-        if event.request is None or self.requests.pass_to_subscription(event):
+        if event.request is None or self.calls.pass_to_subscription(event):
             self.notifications.put(event, number)
 
     def _report(self, event: ProgressReceived, _number: int | str) -> None:
-        if not self.requests.report(event):
+        if not self.calls.report(event):
             self.session.connection.counts["progress dropped"] += 1
 
     def _settle(self, event: ResponseReceived, _number: int | str) -> None:
-        self.requests.settle(event)
+        self.calls.settle(event)
 
     def _fail(self, event: ResponseUnreadable, _number: int | str) -> None:
-        self.requests.fail(event)
+        self.calls.fail(event)
 
     def _respond(self, event: ImmediateResponse, number: int | str) -> None:
         observers = self.session.observers

@@ -304,7 +304,7 @@ class Handling(msgspec.Struct, eq=False):
         is_checkpoint_due = self._notifications % NOTIFICATIONS_PER_CHECKPOINT == 0
         if is_checkpoint_due:
             send_queue.flush()
-        await send_queue.ready(lane, checkpoint=is_checkpoint_due)
+        await send_queue.room_for_message(lane, checkpoint=is_checkpoint_due)
         if self.rounds is not None:
             await self._wait_for_request(self.rounds, lane)
         try:
@@ -331,7 +331,7 @@ class Handling(msgspec.Struct, eq=False):
                     self.session.sequencer.resumed(lane, "cxl")
                 raise
             # Without a checkpoint: the round must not end before the message is sent.
-            await self.session.send_queue.ready(lane, checkpoint=False)
+            await self.session.send_queue.room_for_message(lane, checkpoint=False)
 
     def _record_unsent(self, lane: Lane | None, kind: str) -> None:
         if lane is not None:

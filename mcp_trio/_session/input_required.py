@@ -679,7 +679,7 @@ class SuspendedHandlers:
 
     def rejection(self, rounds: Rounds) -> str | None:
         """Return the reason why a handler cannot ask, with the limit; None if it can ask."""
-        exceeded = self._places.exceeded(rounds.handling.request.client)
+        exceeded = self._places.exceeded(rounds.handling.request.client_key)
         if rounds in self._waiting or exceeded is None:
             return None
         if not self.limits.requests.suspended_max:
@@ -700,12 +700,12 @@ class SuspendedHandlers:
     def update(self, rounds: Rounds) -> None:
         """Update the tables after a change of a handler's rounds."""
         if rounds.is_waiting and rounds not in self._waiting:
-            client = self._waiting[rounds] = rounds.handling.request.client
+            client = self._waiting[rounds] = rounds.handling.request.client_key
             self._places.take(client)
         elif not rounds.is_waiting and rounds in self._waiting:
             self._places.give_back(self._waiting.pop(rounds))
         self._index(rounds)
-        self._drop_excess_replies(rounds.handling.request.client)
+        self._drop_excess_replies(rounds.handling.request.client_key)
 
     def _index(self, rounds: Rounds) -> None:
         """Let retries find the rounds by their present states, and by no earlier ones."""
@@ -719,7 +719,7 @@ class SuspendedHandlers:
         """Drop kept replies of a client, the oldest first, until the limits are met."""
         limits = self.limits.requests
         keeping = [rounds for rounds in self._indexed if rounds.reply_bytes]
-        of_client = [rounds for rounds in keeping if rounds.handling.request.client == client]
+        of_client = [rounds for rounds in keeping if rounds.handling.request.client_key == client]
         total_bytes_max = limits.replies_kept_bytes_max * limits.all_clients_factor
         excess = max(
             len(of_client) - limits.suspended_max,

@@ -310,8 +310,8 @@ class Recording(_Live):
             pass  # Nothing is known about the sender.
         elif (auth := getattr(message, "auth", None)) is not None:
             envelope = sender_envelope(auth)
-        elif client := getattr(message, "client", 0):
-            envelope = {"client": client}
+        elif client_number := getattr(message, "client_number", 0):
+            envelope = {"client": client_number}
         return self.recorder.record(
             "in", message, envelope=envelope, embed=embed, channel=self.channel
         )

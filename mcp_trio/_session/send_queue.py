@@ -3,8 +3,8 @@
 A message is recorded and queued in one synchronous step, and sent in that order. The queue is
 flushed at the end of a read, by the last request in flight, or by the writer, a background task
 that exists only while messages wait. A channel that pushes received messages (`deliver_to`) gets
-each message at once, without the writer. The journal is flushed before the messages that it
-records are sent.
+each message at once, without the writer. The queue flushes the journal before it sends the messages
+that the journal records.
 
 Responses and other messages are counted separately. Responses never wait for room. While they fill
 the queue, the reader pauses and no handler starts, so a peer that sends requests and does not read
@@ -41,9 +41,13 @@ _CHECKS_PER_STALL = 10
 
 @attrs.define(eq=False, repr=False)
 class SendQueue:
-    """The outbound queue of one session.
+    """The queue of the messages that one session sends.
 
     Attributes:
+        channel: The channel to which messages are written.
+        sequencer: The journal of the session, to which each message is reported (`journal.py`).
+        limits: The limits.
+        tasks: The tasks of the session, in which the writer starts.
         on_loss: A function that is called, at most once, with the error that ended sending.
         dropped: The messages, except responses, that had not been sent when the channel was lost.
         reports_losses: True if the channel itself reports the outcome of each sent request.
@@ -67,12 +71,13 @@ class SendQueue:
     _has_watcher: bool = attrs.field(default=False, init=False)
     _written: Wakeup = attrs.field(factory=Wakeup, init=False)
     _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
-    # The optional members that the channel has; see `_transports/channel.py`.
-    _is_addressed: bool = attrs.field(init=False)
+    # Optional members of the channel, which `_transports/channel.py` describes: whether messages
+    # have to name the peer's request that they belong to, and whether the channel has no reader.
+    _takes_related_messages: bool = attrs.field(init=False)
     _has_deliver_to: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._is_addressed = getattr(self.channel, "is_addressed", False)
+        self._takes_related_messages = getattr(self.channel, "takes_related_messages", False)
         self._send_nowait = getattr(self.channel, "send_nowait", None)
         self._has_deliver_to = hasattr(self.channel, "deliver_to")
         self.reports_losses = getattr(self.channel, "reports_losses", False)
@@ -111,7 +116,7 @@ class SendQueue:
         self.sequencer.sent(message, lane)
         if self._is_lost:
             return
-        if self._is_addressed:
+        if self._takes_related_messages:
             message = RelatedMessage(message, related_request_id, is_response=is_response)
         self._queue.append((message, is_response))
         size = len(message) + _MESSAGE_OVERHEAD_BYTES
@@ -125,29 +130,30 @@ class SendQueue:
 
     # Waiting.
 
-    def ready(self, lane: Lane | None, *, checkpoint: bool = True) -> Awaitable[None]:
+    def room_for_message(self, lane: Lane | None, *, checkpoint: bool = True) -> Awaitable[None]:
         """Wait until there is room for a request or notification; check for cancellation.
 
         Without `checkpoint`, other tasks run only if there is no room. After a loss this returns at
         once, and posted messages are dropped. If this is cancelled, the cancellation is recorded as
-        the lane's outcome.
+        the lane's outcome. In a replay, whose channel always has room, this waits for the turn of
+        the lane.
         """
         if lane is None:
-            return self._room(checkpoint=checkpoint)
-        return self._turn_and_room(lane, checkpoint=checkpoint)
+            return self._wait_for_room(checkpoint=checkpoint)
+        return self._wait_in_lane(lane, checkpoint=checkpoint)
 
-    async def _turn_and_room(self, lane: Lane, *, checkpoint: bool) -> None:
+    async def _wait_in_lane(self, lane: Lane, *, checkpoint: bool) -> None:
         try:
             if self.sequencer.replays:
                 await self.sequencer.turn(lane)
             else:
                 with operation(lane):
-                    await self._room(checkpoint=checkpoint)
+                    await self._wait_for_room(checkpoint=checkpoint)
         except trio.Cancelled:
-            self.sequencer.resumed(lane, "cxl")
+            self.sequencer.resumed(lane, "cxl")  # The kind of a cancellation's record.
             raise
 
-    async def _room(self, *, checkpoint: bool) -> None:
+    async def _wait_for_room(self, *, checkpoint: bool) -> None:
         if checkpoint:
             await trio.lowlevel.checkpoint()
         else:

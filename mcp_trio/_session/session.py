@@ -39,7 +39,7 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, PING, ParamsToSend
 from mcp_trio._protocol.versions import supported_versions_in
-from mcp_trio._session.calls import Call, OnNotification, ProgressCallback, Requests
+from mcp_trio._session.calls import Call, OnNotification, OutgoingCalls, ProgressCallback
 from mcp_trio._session.dispatcher import NEGOTIATED, Dispatcher, facts_of
 from mcp_trio._session.handlers import Application
 from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
@@ -102,7 +102,7 @@ class Session:
     peer_log: PeerLog = attrs.field(factory=PeerLog, init=False)
     send_queue: SendQueue = attrs.field(init=False)
     _tasks: Tasks = attrs.field(init=False)
-    _requests: Requests = attrs.field(init=False)
+    _calls: OutgoingCalls = attrs.field(init=False)
     _notifications: NotificationQueue = attrs.field(init=False)
     _dispatcher: Dispatcher = attrs.field(init=False)
     _reader: Leader | None = attrs.field(default=None, init=False)
@@ -113,7 +113,7 @@ class Session:
         lost = self._lost
         self._tasks = Tasks(lost)
         self.send_queue = SendQueue(self.channel, self.sequencer, limits, self._tasks, lost)
-        self._requests = Requests(connection, self.send_queue)
+        self._calls = OutgoingCalls(connection, self.send_queue)
         self._notifications = NotificationQueue(
             application,
             self.sequencer,
@@ -123,13 +123,13 @@ class Session:
             self.peer_log,
         )
         self._dispatcher = Dispatcher(
-            self, application, self._requests, self._notifications, self._tasks
+            self, application, self._calls, self._notifications, self._tasks
         )
 
     @property
     def loss(self) -> ConnectionLost | None:
         """The error with which requests fail from `shut` on; None before."""
-        return self._requests.loss
+        return self._calls.loss
 
     @property
     def has_begun(self) -> bool:
@@ -226,7 +226,7 @@ class Session:
             self.send_queue.lose()
         if self._reader is not None:
             self._reader.cancel()
-        self._requests.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
+        self._calls.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
         self.closing.set()
         self._tasks.start(self._end)
 
@@ -362,8 +362,8 @@ class Session:
             Unencodable: The params cannot be encoded as JSON.
             ConnectionLost: The session is closing, or has ended.
         """
-        await self.send_queue.ready(None)
-        self._requests.check_open()
+        await self.send_queue.room_for_message(None)
+        self._calls.check_open()
         self.send_queue.post(self.connection.notification(method, params), at_once=True)
 
     async def notifications_handled(self) -> None:
@@ -399,7 +399,7 @@ class Session:
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
         """
         request = partial(
-            self._requests.request,
+            self._calls.request,
             method,
             params,
             idle_seconds=idle_seconds,
@@ -434,15 +434,15 @@ class Session:
             Unencodable: The params cannot be encoded as JSON; nothing was sent.
             ConnectionLost: The session is closing, or has ended.
         """
-        return self._requests.open_subscription(method, params, on_notification)
+        return self._calls.open_subscription(method, params, on_notification)
 
     def close_subscription(self, call: Call) -> None:
         """Abandon the request of a subscription; if it is open, the peer is notified once."""
-        self._requests.close_subscription(call)
+        self._calls.close_subscription(call)
 
     def paused_timeouts(self) -> AbstractContextManager[None]:
         """Let no sent request time out within the block."""
-        return self._requests.paused_timeouts()
+        return self._calls.paused_timeouts()
 
     # A client's handshake or discovery, and pings.
 

@@ -403,7 +403,7 @@ async def _send(channel: Channel, messages: Sequence[bytes]) -> None:
 
 def _addressed(channel: Channel, messages: Sequence[bytes]) -> Sequence[bytes]:
     """Return the messages as this channel takes them: related to no request, if it needs that."""
-    if getattr(channel, "is_addressed", False):
+    if getattr(channel, "takes_related_messages", False):
         return [RelatedMessage(message, None) for message in messages]
     return messages
 

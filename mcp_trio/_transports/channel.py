@@ -23,7 +23,7 @@ Seven more members are used where they exist:
 `bytes_sent: int`
     Grows while a `send` makes progress, which tells a slow peer from one that does not read.
 
-`is_addressed: bool`
+`takes_related_messages: bool`
     Whether messages to send have to be `RelatedMessage`s, so that each can go to the request of
     the peer that it belongs to.
 

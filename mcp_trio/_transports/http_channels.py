@@ -58,7 +58,7 @@ class RoutedChannel(ABC):
     """
 
     # All messages to send are `RelatedMessage`s; see `Channel`.
-    is_addressed: ClassVar[bool] = True
+    takes_related_messages: ClassVar[bool] = True
 
     limits: Limits
     transport: str = "http"

@@ -20,7 +20,7 @@ from mcp_trio.limits import Limits, RequestLimits
 
 def request(id_, size_bytes=1, client=0):
     return IncomingRequest(
-        id_, METHODS["tools/list"], s.PaginatedParams(), size_bytes, client=client
+        id_, METHODS["tools/list"], s.PaginatedParams(), size_bytes, client_key=client
     )
 
 
@@ -199,19 +199,19 @@ class Admitted(RuleBasedStateMachine):
         self.admission = Admission(Limits(requests=self.limits))
 
     def running_of(self, client):
-        return sum(each.client == client for each in self.running)
+        return sum(each.client_key == client for each in self.running)
 
     def waiting_of(self, client):
-        return [each for each in self.waiting if each.client == client]
+        return [each for each in self.waiting if each.client_key == client]
 
     def run(self, started):
         self.running.append(started)
         # A client without a running request waits for one start of each other such client at most.
-        self.overtaken.pop(started.client, None)
-        for client in {each.client for each in self.waiting} - {started.client}:
+        self.overtaken.pop(started.client_key, None)
+        for client in {each.client_key for each in self.waiting} - {started.client_key}:
             if not self.running_of(client):
                 starts = self.overtaken.setdefault(client, [])
-                starts.append(started.client)
+                starts.append(started.client_key)
                 assert len(starts) <= len(set(starts))
 
     @rule(client=CLIENTS, size=st.integers(1, 9))
@@ -243,9 +243,9 @@ class Admitted(RuleBasedStateMachine):
         ended = self.running.pop(index)
         following = self.admission.leave(ended)
         if following is not None:
-            assert self.waiting_of(following.client)[0] is following
-            fewest = min(self.running_of(each.client) for each in self.waiting)
-            assert self.running_of(following.client) == fewest
+            assert self.waiting_of(following.client_key)[0] is following
+            fewest = min(self.running_of(each.client_key) for each in self.waiting)
+            assert self.running_of(following.client_key) == fewest
             self.waiting.remove(following)
             self.admission.enter(following)
             self.run(following)
@@ -256,8 +256,8 @@ class Admitted(RuleBasedStateMachine):
             gone = self.waiting.pop(index)
             assert self.admission.withdraw(gone)
             assert not self.admission.withdraw(gone)
-            if not self.waiting_of(gone.client):
-                self.overtaken.pop(gone.client, None)
+            if not self.waiting_of(gone.client_key):
+                self.overtaken.pop(gone.client_key, None)
 
     @rule()
     def withdraw_all(self):
@@ -289,7 +289,7 @@ class Admitted(RuleBasedStateMachine):
             return
         total_max = self.limits.in_flight_max * self.limits.all_clients_factor
         free = total_max - len(self.running)
-        for client in {each.client for each in self.waiting}:
+        for client in {each.client_key for each in self.waiting}:
             assert self.running_of(client) >= min(self.limits.in_flight_max, free)
 
     @invariant()

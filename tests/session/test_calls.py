@@ -220,7 +220,7 @@ async def test_a_response_at_the_moment_of_the_timeout_is_returned(mock_clock, s
         nursery.start_soon(caller)
         await trio.testing.wait_all_tasks_blocked()
         answer = message(id=json.loads(channel.sent[0])["id"], result={"roots": []})
-        for call in session._requests._calls.values():
+        for call in session._calls._open.values():
             call.scope.cancel()
         session.take(answer)
     assert results[0].roots == []

@@ -392,11 +392,11 @@ async def test_a_base_exception_ends_the_session_in_order_and_propagates(
 
 
 class AddressedChannel(FakeChannel):
-    is_addressed = True
+    takes_related_messages = True
 
 
 class DirectAddressedChannel(DirectFakeChannel):
-    is_addressed = True
+    takes_related_messages = True
 
 
 KINDS = pytest.mark.parametrize("kind", [AddressedChannel, DirectAddressedChannel])

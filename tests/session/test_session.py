@@ -760,7 +760,7 @@ async def test_the_initialized_callback_is_cancelled_with_the_session_and_record
         await session.initialized.wait()
         while trio.current_effective_deadline() > -math.inf:  # until it is cancelled
             await trio.lowlevel.cancel_shielded_checkpoint()
-        await session.send_queue.ready(Lane("beside"))
+        await session.send_queue.room_for_message(Lane("beside"))
         raise AssertionError
 
     session, peer = await serve_beside(beside, sequencer=recording)
