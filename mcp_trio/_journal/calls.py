@@ -4,9 +4,9 @@ A recorder that decides which sessions to keep follows the calls while they happ
 catalogue reads them from the file. Both use `CallTracker`, so they agree on what an error is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -122,6 +122,9 @@ class _Message(msgspec.Struct):
     error: _Error | None = None
 
 
+_Position: TypeAlias = tuple[int, int]
+"""The number of the record with a request, and the position of the request in a batch."""
+
 _DECODE: Final = msgspec.json.Decoder(_Message).decode
 _DECODE_BLOCKS: Final = msgspec.json.Decoder(list[_Block]).decode
 _NO_CALLS: Final[Sequence[Call]] = ()
@@ -136,8 +139,8 @@ class CallTracker:
     def __init__(self, role: str) -> None:
         self._request_kind = "out" if role == "client" else "in"
         self._response_kind = "in" if role == "client" else "out"
-        self._open: dict[tuple[int, Any], Call] = {}
-        self._denied: set[int] = set()
+        self._open: dict[tuple[int, Any], tuple[Call, _Position]] = {}
+        self._denied: set[_Position] = set()
 
     def add(self, record: Record) -> Sequence[Call]:
         """Return the calls that end with this record."""
@@ -149,29 +152,31 @@ class CallTracker:
         if kind == "mark" and record.lane is not None and _DENIED in (body_bytes(record) or b""):
             position = message_position(record.lane)
             if position is not None:
-                self._denied.add(position[0])
+                self._denied.add(position)
         return _NO_CALLS
 
     def unanswered(self, time_ns: int) -> list[Call]:
         """Return the calls that have no response, at the end of the recording."""
-        for call in self._open.values():
+        calls = [call for call, _ in self._open.values()]
+        for call in calls:
             call.error, call.duration_ns = "unanswered", time_ns - call.begin_ns
-        return list(self._open.values())
+        return calls
 
     def _add_requests(self, record: Record) -> Sequence[Call]:
         ended: list[Call] = []
-        for message in _messages(record):
+        for position, message in _messages(record):
             params = message.params or _Params()
             if not isinstance(message.method, str):
                 continue
             if message.method == _CANCELLED:
-                call = self._open.pop(_key(record.channel, params.request_id), None)
-                if call is not None:
+                cancelled = self._open.pop(_key(record.channel, params.request_id), None)
+                if cancelled is not None:
+                    call = cancelled[0]
                     call.error, call.duration_ns = "cancelled", record.time_ns - call.begin_ns
                     ended.append(call)
             elif message.id is not None and len(self._open) < _OPEN_CALLS_MAX:
                 envelope = record.envelope or {}
-                self._open[_key(record.channel, message.id)] = Call(
+                call = Call(
                     record=record.number,
                     channel=record.channel,
                     method=message.method,
@@ -180,20 +185,23 @@ class CallTracker:
                     principal=_string(envelope.get("principal")),
                     trace_id="" if params.meta is None else trace_id_of(params.meta.traceparent),
                 )
+                key = _key(record.channel, message.id)
+                self._open[key] = call, (record.number, position)
         return ended
 
     def _add_responses(self, record: Record) -> Sequence[Call]:
         ended: list[Call] = []
-        for message in _messages(record):
+        for _, message in _messages(record):
             if message.method is not None:
                 continue
-            call = self._open.pop(_key(record.channel, message.id), None)
-            if call is None:
+            answered = self._open.pop(_key(record.channel, message.id), None)
+            if answered is None:
                 continue
+            call, position = answered
             call.duration_ns = record.time_ns - call.begin_ns
             call.error, call.text = _error_in(message)
-            if call.record in self._denied:
-                self._denied.discard(call.record)
+            if position in self._denied:
+                self._denied.discard(position)
                 call.error = "denied" if call.error else ""
             ended.append(call)
         return ended
@@ -247,13 +255,14 @@ def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _messages(record: Record) -> Iterable[_Message]:
+def _messages(record: Record) -> Iterator[tuple[int, _Message]]:
+    """Yield the messages of a record that can be decoded, each with its position in the batch."""
     try:
         body = body_bytes(record) or b""
     except RecordingError:
         return
-    for each in messages_in(body) if body.startswith(b"[") else (body,):
+    for position, each in enumerate(messages_in(body) if body.startswith(b"[") else (body,)):
         try:
-            yield _DECODE(each)
+            yield position, _DECODE(each)
         except (ValueError, RecursionError):
             continue

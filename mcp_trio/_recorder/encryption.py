@@ -17,7 +17,6 @@ import base64
 import binascii
 import functools
 import hashlib
-import io
 import os
 import re
 import secrets
@@ -26,7 +25,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import attrs
 import msgspec
@@ -350,67 +349,43 @@ def _header(line: bytes, frames: int) -> _Header:
     return header
 
 
-class DecryptedReader(io.RawIOBase):
-    """A reader of the content of an encrypted file, up to its last complete frame."""
+def decrypted(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yield the content of an encrypted file, up to its last complete frame.
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        super().__init__()
-        self.name = name
-        self._parts = _parts(file)
-        self._key_name = ""
-        self._cipher: _Cipher | None = None
-        self._rest = memoryview(b"")
+    Raises:
+        KeyMissingError: The key is not known.
+        RecordingError: The key is another one, or the file is damaged.
+    """
+    from cryptography.exceptions import InvalidTag
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Read into `buffer`; return the number of bytes, 0 at the end of the file.
-
-        Raises:
-            KeyMissingError: The key is not known.
-            RecordingError: The key is another one, or the file is damaged.
-        """
-        while not self._rest:
-            try:
-                part = next(self._parts, None)
-            except _DamageError as error:
-                raise RecordingError(f"cannot decrypt {self.name}: {error}") from error
-            if part is None:
-                return 0
+    cipher: _Cipher | None = None
+    key_name = ""
+    try:
+        for part in _parts(file):
             if isinstance(part, _Frame):
-                self._rest = memoryview(self._opened(part))
+                assert cipher is not None
+                yield cipher.opened(part.kind, part.ciphertext)
             else:
-                self._cipher = self._cipher_of(*part)
-        room = memoryview(buffer)
-        taken = self._rest[: len(room)]
-        room[: len(taken)] = taken
-        self._rest = self._rest[len(taken) :]
-        return len(taken)
+                header, line = part
+                key_name = header.key
+                cipher = _cipher(_key_named(key_name, name), bytes.fromhex(header.salt), line)
+    except _DamageError as error:
+        raise RecordingError(f"cannot decrypt {name}: {error}") from error
+    except InvalidTag:
+        raise RecordingError(
+            f"cannot decrypt {name}: the key {key_name!r} is not the one that has"
+            " encrypted it, or the file was changed without the key"
+        ) from None
 
-    def _cipher_of(self, header: _Header, line: bytes) -> _Cipher:
-        try:
-            keys = recording_keys()
-        except KeyMissingError as error:
-            raise KeyMissingError(f"{self.name} is encrypted: {error}") from None
-        key = keys.get(header.key)
-        if key is None:
-            raise KeyMissingError(
-                f"{self.name} is encrypted with the key {header.key!r}, which is not among the keys"
-                f" {', '.join(keys)}: add it to ${KEYS_VARIABLE}"
-            )
-        self._key_name = header.key
-        return _cipher(key, bytes.fromhex(header.salt), line)
 
-    def _opened(self, frame: _Frame) -> bytes:
-        from cryptography.exceptions import InvalidTag
-
-        assert self._cipher is not None
-        try:
-            return self._cipher.opened(frame.kind, frame.ciphertext)
-        except InvalidTag:
-            raise RecordingError(
-                f"cannot decrypt {self.name}: the key {self._key_name!r} is not the one that has"
-                " encrypted it, or the file was changed without the key"
-            ) from None
+def _key_named(key_name: str, file_name: str) -> bytes:
+    try:
+        keys = recording_keys()
+    except KeyMissingError as error:
+        raise KeyMissingError(f"{file_name} is encrypted: {error}") from None
+    if key_name not in keys:
+        raise KeyMissingError(
+            f"{file_name} is encrypted with the key {key_name!r}, which is not among the keys"
+            f" {', '.join(keys)}: add it to ${KEYS_VARIABLE}"
+        )
+    return keys[key_name]

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from mcp_trio._recorder.encryption import DecryptedReader, EncryptedSink, begins_encrypted
+from mcp_trio._recorder.encryption import EncryptedSink, begins_encrypted, decrypted
 from mcp_trio._system import WRITE_FLAGS, make_private, sync_data, try_lock
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -552,7 +552,7 @@ def _decrypted(file: IO[bytes]) -> IO[bytes]:
     """Return a file, or the content of one that is encrypted."""
     if not begins_encrypted(file):
         return file
-    return io.BufferedReader(DecryptedReader(file, file.name))
+    return io.BufferedReader(_PieceReader(decrypted(file, file.name), file.name))
 
 
 @contextmanager
@@ -560,7 +560,7 @@ def _compressed(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
     import zstandard
 
     try:
-        with io.BufferedReader(DecompressedReader(file)) as reader:
+        with io.BufferedReader(_PieceReader(_decompressed(file), file.name)) as reader:
             yield reader
     except zstandard.ZstdError as error:
         raise RecordingError(f"cannot decompress {file.name}: {error}") from error
@@ -570,19 +570,32 @@ def _compressed(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
 _CHUNK_BYTES: Final = 512
 
 
-class DecompressedReader(io.RawIOBase):
-    """A reader of all complete blocks in a compressed file, even if its last frame has not ended.
+def _decompressed(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield all complete blocks in a compressed file, even if its last frame has not ended.
 
     `ZstdDecompressor.stream_reader` cannot be used: in a frame that has not ended, it loses what
     did not fit into the last read.
+
+    Raises:
+        zstandard.ZstdError: The file is not compressed, or damaged.
+    """
+    import zstandard
+
+    frames = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
+    while chunk := file.read(_CHUNK_BYTES):
+        yield frames.decompress(chunk)
+
+
+class _PieceReader(io.RawIOBase):
+    """A file-like reader of the bytes that an iterator yields piece by piece.
+
+    Its reads raise the errors of the iterator.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        import zstandard
-
+    def __init__(self, pieces: Iterator[bytes], name: str) -> None:
         super().__init__()
-        self._file = file
-        self._frames = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
+        self.name = name
+        self._pieces = pieces
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
@@ -590,16 +603,12 @@ class DecompressedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read into `buffer`; return the number of bytes, 0 at the end of the file.
-
-        Raises:
-            zstandard.ZstdError: The file is not compressed, or damaged.
-        """
+        """Read into `buffer`; return the number of bytes, 0 at the end of the file."""
         while not self._rest:
-            chunk = self._file.read(_CHUNK_BYTES)
-            if not chunk:
+            piece = next(self._pieces, None)
+            if piece is None:
                 return 0
-            self._rest = memoryview(self._frames.decompress(chunk))
+            self._rest = memoryview(piece)
         room = memoryview(buffer)
         taken = self._rest[: len(room)]
         room[: len(taken)] = taken

@@ -525,6 +525,23 @@ def test_calls_in_batches_and_cancelled_calls_are_followed():
     assert found[-1].trace_id == "0af7651916cd43dd8448eb211c80319c"
 
 
+def test_an_access_rule_that_rejects_one_call_of_a_batch_concerns_that_call_alone():
+    from mcp_trio._journal.records import DENIED_MARK, RecordEncoder
+
+    encoder, tracker = RecordEncoder(), CallTracker("server")
+    ask, error = {"method": "tools/call", "params": {"name": "book"}}, {"code": 5, "message": "no"}
+
+    def add(kind, body, lane=None):
+        encoded = json.dumps(body).encode()
+        return [*tracker.add(encoder.record(kind, encoded, 0, lane))]
+
+    add("in", [ask | {"id": 1}, ask | {"id": 2}, ask | {"id": 3}])
+    add("mark", {"name": DENIED_MARK, "value": {}}, "r0-1")
+    found = [*add("out", {"id": 1, "result": {}}), *add("out", {"id": 3, "error": error})]
+    found += add("out", {"id": 2, "error": error})
+    assert [each.error for each in found] == ["", "protocol", "denied"]
+
+
 def test_a_client_records_its_own_calls_as_sent():
     found = tracked(
         ("out", {"method": "tools/call", "id": 1, "params": {"name": "book"}}),
