@@ -24,7 +24,6 @@ from mcp_trio._recorder.encryption import KeyMissingError, is_encrypted
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
     SUFFIX,
-    later_names,
     open_recording,
     segment_of,
 )
@@ -366,6 +365,17 @@ class Catalogue:
         with _reporting(self._path), self._transaction():
             self._delete(files)
 
+    def rename(self, file: str, job: "ReadJob") -> None:
+        """Note that the files of a recording were replaced by others with the same records.
+
+        Raises:
+            RecordingError: The catalogue cannot be written; it is unchanged.
+        """
+        sql = "UPDATE recordings SET file = ?, size = ?, changed = ? WHERE file = ?"
+        with _reporting(self._path), self._transaction():
+            self._delete([job.file])  # another process may have read the new files meanwhile
+            self._database.execute(sql, (job.file, job.size, job.changed, file))
+
     @contextmanager
     def _transaction(self) -> Generator[None]:
         """Write all that the block changes, or nothing if it raises."""
@@ -640,38 +650,44 @@ def recordings_of(
     folder: Path, names: Collection[str], settled: Collection[str]
 ) -> dict[str, RecordingFiles]:
     """Return the recordings of a folder's files by first file, without those that are settled."""
-    files: dict[str, tuple[int, int]] = {}
+    recordings: dict[str, RecordingFiles] = {}
+    for first, names_of_one in files_by_first(names, settled).items():
+        files: list[str] = []
+        size = changed = 0
+        for file in names_of_one:
+            with suppress(OSError):  # it was removed meanwhile
+                found = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118  twice as fast
+                files.append(file)
+                size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
+        if first in files:
+            recordings[first] = RecordingFiles(tuple(files), size, changed)
+    return recordings
+
+
+def files_by_first(
+    names: Collection[str], settled: Collection[str] = frozenset()
+) -> dict[str, list[str]]:
+    """Return the files of each recording in order, by the first, without those that are settled."""
     segments: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for file in sorted(name for name in names if name not in settled):
         first, number = segment_of(file)
         first = first if first in names else file
-        if first in settled:
-            continue
-        with suppress(OSError):  # it was removed meanwhile
-            found = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118  twice as fast
-            files[file] = found.st_size, found.st_mtime_ns
+        if first not in settled:
             segments[first].append((number, file))
-    return {
-        first: RecordingFiles(
-            tuple(file for _, file in sorted(each)),
-            sum(files[file][0] for _, file in each),
-            max(files[file][1] for _, file in each),
-        )
-        for first, each in segments.items()
-        if first in files
-    }
+    return {first: [file for _, file in sorted(each)] for first, each in segments.items()}
 
 
-def job_of(folder: Path, first: Path, *, arguments: bool = False) -> ReadJob | None:
-    """Return the job for one recording that has just been written; None if it is gone."""
-    names = (os.fspath(first), *later_names(os.fspath(first)))
+def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> ReadJob | None:
+    """Return the job for a recording with these files, relative to the folder; None if it is gone.
+
+    The folder is not listed, because that takes time in a large one.
+    """
     try:
-        found = [os.stat(name) for name in names]  # noqa: PTH116  as above
+        found = [os.stat(os.path.join(folder, file)) for file in files]  # noqa: PTH116, PTH118
     except OSError:
         return None
-    files = tuple(os.path.relpath(name, folder) for name in names)
     size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
-    return ReadJob(os.fspath(folder), files[0], files, size, changed, arguments)
+    return ReadJob(os.fspath(folder), files[0], tuple(files), size, changed, arguments)
 
 
 # A recording has up to so many texts, whose ids follow from its own.

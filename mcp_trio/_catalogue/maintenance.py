@@ -4,9 +4,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,7 +14,14 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._catalogue.catalogue import Catalogue, ReadJob, is_being_written, job_of
+from mcp_trio._catalogue.catalogue import (
+    Catalogue,
+    ReadJob,
+    files_by_first,
+    is_being_written,
+    job_of,
+    names_in_folder,
+)
 from mcp_trio._catalogue.uploads import FolderUpload, uploaded_recordings
 from mcp_trio._recorder.encryption import is_encrypted
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
@@ -39,7 +45,6 @@ class FolderMaintenance:
 
     Attributes:
         policy_run: The recordings of the policy.
-        now: Returns the time of day.
         in_thread: Calls a function in a thread, and waits for it.
 
     Raises:
@@ -47,12 +52,14 @@ class FolderMaintenance:
     """
 
     policy_run: PolicyRun
-    now: Callable[[], datetime] = attrs.field(default=lambda: datetime.now(UTC))
     in_thread: Callable[[Callable[[], None]], Awaitable[None]] = trio.to_thread.run_sync
-    _finished: SimpleQueue[Path] = attrs.field(factory=SimpleQueue[Path], init=False)
+    _finished: SimpleQueue[Sequence[str]] = attrs.field(
+        factory=SimpleQueue[Sequence[str]], init=False
+    )
     _has_finished: trio.Event = attrs.field(factory=trio.Event, init=False)
     is_ending: bool = attrs.field(default=False, init=False)
     _upload: FolderUpload | None = attrs.field(default=None, init=False)
+    _has_indexed: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.policy_run.finished = self.finished
@@ -73,9 +80,9 @@ class FolderMaintenance:
         """The folder of the recordings."""
         return Path(self.policy_run.policy.path)
 
-    def finished(self, path: Path) -> None:
-        """Note a recording that is complete."""
-        self._finished.put(path)
+    def finished(self, files: Sequence[str]) -> None:
+        """Note a recording that is complete, by the paths of its files."""
+        self._finished.put(files)
         self._has_finished.set()
 
     async def run(self) -> None:
@@ -128,7 +135,7 @@ class FolderMaintenance:
             while True:
                 job = job_of(
                     self.folder,
-                    self._finished.get_nowait(),
+                    [os.path.relpath(path, self.folder) for path in self._finished.get_nowait()],
                     arguments=self.policy_run.policy.index_arguments,
                 )
                 if job is not None:
@@ -149,13 +156,18 @@ class FolderMaintenance:
                 with Catalogue(self.folder) as catalogue:
                     # On a full disk the catalogue cannot be written. Removing has to go on then, by
                     # what the catalogue knows already, and before anything new is written.
-                    arguments = self.policy_run.policy.index_arguments
-                    self.try_to(partial(catalogue.index, arguments=arguments))
+                    self.try_to(partial(self._index, catalogue))
                     self._remove(catalogue)
                     if self.policy_run.policy.compress:
                         self._compress(catalogue)
         finally:
             os.close(descriptor)
+
+    def _index(self, catalogue: Catalogue) -> None:
+        """Bring the catalogue up to date; look at complete recordings again the first time only."""
+        arguments = self.policy_run.policy.index_arguments
+        catalogue.index(arguments=arguments, only_new=self._has_indexed)
+        self._has_indexed = True
 
     def upload(self) -> None:
         """Upload what is complete and not in the store yet, and report the first problem."""
@@ -167,24 +179,25 @@ class FolderMaintenance:
         self.policy_run.policy.status.report_upload(problems[0] if problems else "")
 
     def _compress(self, catalogue: Catalogue) -> None:
-        for file, _, _ in catalogue.in_order_of_removal():
+        rows = catalogue.in_order_of_removal()
+        firsts = [file for file, _, _ in rows if not file.endswith(COMPRESSED_SUFFIX)]
+        files = files_by_first(names_in_folder(self.folder)) if firsts else {}
+        for first in firsts:
             if self.is_ending:
                 return
-            job = job_of(self.folder, self.folder / file)
-            if file.endswith(COMPRESSED_SUFFIX) or job is None:
-                continue
-            names = [self.folder / name for name in job.files]
-            if is_being_written(os.fspath(names[-1])) or is_encrypted(names[0]):
+            names = files.get(first)
+            if (
+                names is None
+                or is_being_written(os.fspath(self.folder / names[-1]))
+                or is_encrypted(self.folder / first)
+            ):
                 continue
             # The first file last: a reader looks for segments that are named like it.
             for name in reversed(names):
-                _compress_file(name)
-            compressed = job_of(self.folder, self.folder / f"{file}{COMPRESSED_SUFFIX}")
-            catalogue.remove([file])
+                _compress_file(self.folder / name)
+            compressed = job_of(self.folder, [name + COMPRESSED_SUFFIX for name in names])
             if compressed is not None:
-                catalogue.add(
-                    [compressed._replace(arguments=self.policy_run.policy.index_arguments)]
-                )
+                catalogue.rename(first, compressed)
 
     def _remove(self, catalogue: Catalogue) -> None:
         """Remove recordings until each limit of the policy is kept, those with errors last.
@@ -195,9 +208,10 @@ class FolderMaintenance:
         rows = catalogue.in_order_of_removal()
         oldest = -math.inf
         if policy.keep_days is not None:
-            oldest = self.now().timestamp() - policy.keep_days * _SECONDS_PER_DAY
+            oldest = policy.now().timestamp() - policy.keep_days * _SECONDS_PER_DAY
         number, size = len(rows), catalogue.total_bytes()
         free = shutil.disk_usage(self.folder).free
+        files: dict[str, list[str]] | None = None
         removed: list[str] = []
         uploaded: set[str] | None = None
         if policy.upload:
@@ -214,9 +228,10 @@ class FolderMaintenance:
                 continue
             if not is_over and started >= oldest and not policy.remove_uploaded:
                 continue
-            job = job_of(self.folder, self.folder / file)
+            if files is None:  # once, since listing takes time in a large folder
+                files = files_by_first(names_in_folder(self.folder))
             try:
-                for name in reversed(job.files if job is not None else ()):
+                for name in reversed(files.get(file, ())):
                     (self.folder / name).unlink(missing_ok=True)
             except OSError as error:  # the limit is kept by removing another recording
                 policy.status.report(f"cannot remove {self.folder / file}: {error.strerror}")

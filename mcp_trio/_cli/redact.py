@@ -332,6 +332,8 @@ def _scan(file: str) -> int:
     redactor = None if manifest is None else redactor_for_replay(manifest, records)
     found: list[Line] = []
     for record in items_with_bar(records[1:], f"scanning {Path(file).name}"):
+        if record.kind == "end":  # It has counts only, such as that of masked passwords.
+            continue
         for secret in likely_secrets(body_bytes(record) or b"null"):
             value = secret.value
             if redactor is None or not redactor.knows(value):

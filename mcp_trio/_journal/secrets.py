@@ -309,7 +309,13 @@ _LAST_BACKSLASH: Final = r"\\+(?:(?!\\)|(?=\\[bfnrtu]))"
 
 
 def spelling_pattern(value: str) -> re.Pattern[str]:
-    """Return a pattern for all spellings of a value; each of its characters is a group."""
+    """Return a pattern for all spellings of a value; each of its characters is a group.
+
+    A value that has one spelling has no groups: most secrets are of that kind, and such a pattern
+    is made and searched ten times as fast.
+    """
+    if _UNCHANGED.fullmatch(value):
+        return re.compile(re.escape(value))
     pairs = zip(value, (*value[1:], ""), strict=True)
     return re.compile(
         "".join(f"({_spellings(each, following == each)})" for each, following in pairs)
@@ -320,7 +326,7 @@ def respelled(match: re.Match[str], value: str, token: str) -> list[tuple[str, s
     """Return each character as the text spells it, and the token's character in that spelling."""
     pieces = [
         (written, written if before == after else _spelled_like(after, written))
-        for written, before, after in zip(match.groups(), value, token, strict=False)
+        for written, before, after in zip(match.groups() or match[0], value, token, strict=False)
     ]
     pieces.append(("", token[len(value) :]))
     return pieces

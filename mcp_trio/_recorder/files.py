@@ -62,8 +62,10 @@ def segment_of(path: str) -> tuple[str, int]:
 def later_names(path: str) -> list[str]:
     """Return the existing files that are named like later segments of `path`, in order."""
     stem, suffix = _split(path)
-    pattern = re.compile(re.escape(Path(stem).name) + r"\.([1-9][0-9]*)" + re.escape(suffix))
-    found = (pattern.fullmatch(file.name) for file in Path(path).parent.iterdir())
+    beginning = Path(stem).name + "."
+    pattern = re.compile(re.escape(beginning) + r"([1-9][0-9]*)" + re.escape(suffix))
+    names = os.listdir(Path(path).parent)  # noqa: PTH208  the folder may have many files
+    found = (pattern.fullmatch(name) for name in names if name.startswith(beginning))
     names = [
         segment_name(path, number) for number in sorted(int(each[1]) for each in found if each)
     ]
@@ -464,10 +466,13 @@ def open_recording(
             f"{name} is segment {opening.segment} of a recording: name its first file,"
             f" {first_name(name)}"
         )
+    last = first
     if first:
         yield first
-    yield from lines
-    if not opening.session:
+    for last in lines:
+        yield last
+    # Looking for files takes time in a large folder, and nothing follows the record `end`.
+    if not opening.session or _is_end(last):
         return
     try:
         later = later_names(name) if later is None else later
@@ -530,6 +535,18 @@ def _opening_in(line: bytes) -> _Opening:
         return msgspec.json.decode(line, type=_FirstRecord).body
     except ValueError:
         return _Opening()
+
+
+class _Kind(msgspec.Struct, rename={"kind": "k"}):
+    kind: str = ""
+
+
+def _is_end(line: bytes) -> bool:
+    """Return whether a line is the last record of a recording."""
+    try:
+        return msgspec.json.decode(line, type=_Kind).kind == "end"
+    except ValueError:
+        return False
 
 
 def _lines(name: str, limits: Limits) -> Iterator[bytes]:

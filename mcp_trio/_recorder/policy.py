@@ -19,9 +19,10 @@ import math
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from datetime import datetime
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._journal.redaction import Redaction, Redactor, redacted_body, redacted_record
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._recorder.encryption import recording_keys
-from mcp_trio._recorder.files import Segments, later_names
+from mcp_trio._recorder.files import Segments, segment_name
 from mcp_trio._recorder.writer import (
     MakeRecorder,
     Opening,
@@ -53,6 +54,7 @@ from mcp_trio._recorder.writer import (
     check_positive,
     open_recorder,
     opening_bytes,
+    utc_now,
 )
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import MIB
@@ -266,6 +268,7 @@ class RecordPolicy(RecordOptions):
             are not removed, except by you. Needs `mcp_trio[upload]`.
         remove_uploaded: Whether a complete recording is removed when all of it is in the store.
         chance: Returns a random number from 0 to 1; for tests.
+        now: Returns the time of day, in UTC; for tests. A thread calls it, too.
         status: The counters of this policy.
 
     Raises:
@@ -303,6 +306,7 @@ class RecordPolicy(RecordOptions):
     upload: str = attrs.field(default="", kw_only=True)
     remove_uploaded: bool = attrs.field(default=False, kw_only=True)
     chance: Callable[[], float] = attrs.field(default=random.random, kw_only=True, repr=False)
+    now: Callable[[], datetime] = attrs.field(default=utc_now, kw_only=True, repr=False)
     status: RecordStatus = attrs.field(factory=RecordStatus, init=False, eq=False, repr=False)
     _durations: Durations = attrs.field(factory=Durations, init=False, eq=False, repr=False)
 
@@ -341,7 +345,7 @@ class PolicyRun:
 
     Attributes:
         policy: The policy.
-        finished: Called with the path of each recording that is complete.
+        finished: Called with the paths of the files of each recording that is complete.
         is_paused: Whether no recording begins, because the disk is full.
         headers: The names of HTTP headers for which sessions are kept, with the value or "".
         current_headers: The headers of the HTTP request whose message is being received.
@@ -350,7 +354,7 @@ class PolicyRun:
     policy: RecordPolicy
     current_headers: ClassVar[ContextVar[Mapping[str, str] | None]] = _CURRENT_HEADERS
 
-    finished: Callable[[Path], object] = attrs.field(default=lambda _: None)
+    finished: Callable[[Sequence[str]], object] = attrs.field(default=lambda _: None)
     is_paused: bool = attrs.field(default=False, init=False)
     _options: RecordOptions = attrs.field(init=False)
     headers: Mapping[str, str] = attrs.field(init=False)
@@ -431,6 +435,7 @@ class PolicyRun:
         def make(path: Path, open_sink: OpenSink, *, is_lost: bool = False) -> MakeRecorder:
             return partial(PolicyRecorder, self, path, open_sink, reasons, is_lost=is_lost)
 
+        start = partial(start, now=self.policy.now)
         try:
             return start(self._options, make=make)
         except Exception as error:  # of a function that the redaction calls
@@ -694,7 +699,7 @@ class PolicyRecorder(Recorder):
         super().close(counts | named | {MASKED_PREFIX + name: n for name, n in masked.items()})
         if not self.reasons:
             status.forgotten += 1
-            for name in (*later_names(os.fspath(self._path)), os.fspath(self._path)):
+            for name in reversed(self._files()):
                 with suppress(OSError):
                     Path(name).unlink()
             return
@@ -702,7 +707,13 @@ class PolicyRecorder(Recorder):
         status.kept += 1
         status.reasons.update(self.reasons.keys())
         status.masked.update(masked)
-        self._run.finished(self._path)
+        self._run.finished([name for name in self._files() if Path(name).exists()])
+
+    def _files(self) -> list[str]:
+        """Return the paths of the recording's files; the last one may not have been created."""
+        first = os.fspath(self._path)
+        segments = 1 if self._opening is None else self._opening.segment
+        return [first, *(segment_name(first, number) for number in range(2, segments + 1))]
 
 
 def _redacted(records: list[Record], opening: OpenBody, redactor: "Redactor") -> list[Record]:

@@ -73,6 +73,7 @@ from mcp_trio._recorder.files import (
     WritingThread,
     is_free_for_segment,
     later_names,
+    segment_name,
 )
 from mcp_trio._system import NO_FOLLOW
 from mcp_trio._version import __version__
@@ -810,6 +811,11 @@ def begin_lifespan(record: SharedRecording, **opening: Unpack[Opening]) -> tuple
     return record.begin_lifespan(start, role=opening["role"], name=opening["name"])
 
 
+def utc_now() -> datetime:
+    """Return the time of day."""
+    return datetime.now(UTC)
+
+
 OpenSink: TypeAlias = Callable[[], Sink]
 MakeRecorder: TypeAlias = Callable[..., Recorder]
 
@@ -827,6 +833,7 @@ def open_recorder(
     schemas: Callable[[], Mapping[str, Any]] = dict,
     limits: Limits = DEFAULT_LIMITS,
     make: Callable[[Path, OpenSink], MakeRecorder] | None = None,
+    now: Callable[[], datetime] = utc_now,
 ) -> Recorder:
     """Create the file of a recording, write its `open` record and return the recorder.
 
@@ -836,7 +843,8 @@ def open_recorder(
     which passwords may be declared; it is called only for redaction.
 
     `make` gets the path of the file and a function that creates it, and returns what makes the
-    recorder in place of `Recorder`.
+    recorder in place of `Recorder`. `now` returns the time of day, which the `open` record and the
+    name of the file have.
 
     Raises:
         RecordingError: The file cannot be created, or it or a later segment would overwrite a file
@@ -844,7 +852,7 @@ def open_recorder(
         ValueError: The redaction options are invalid; no file was created.
     """
     options = options_of(record)
-    started = datetime.now(UTC)
+    started = now()
     seed = secrets.randbits(_SEED_BITS)
     clock, begin_ns, clock_ns = _clock()
     # Invalid redaction options raise before the file is created.
@@ -914,7 +922,8 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
     try:
         if options.segment_bytes_max is None and options.segment_seconds_max is None:
             return open_file(path)
-        _check_room(path, overwrite=options.overwrite)
+        if is_named_by_user:
+            _check_room(path, overwrite=options.overwrite)
         return Segments(
             path,
             open_file=open_file,
@@ -979,6 +988,7 @@ def _target(options: RecordOptions, name: str, started: datetime) -> Path:
     for number in _session_numbers:
         # A process of another container may have the same number, and record to the same folder.
         path = Path(text) / f"{plain}-{stamp}-{os.getpid()}-{number}{suffix}"
-        if not os.path.lexists(path):
+        second = Path(segment_name(os.fspath(path), 2))
+        if not (os.path.lexists(path) or os.path.lexists(second)):
             return path
     raise AssertionError  # the numbers do not end

@@ -103,8 +103,8 @@ def test_another_recording_is_removed_in_place_of_one_that_cannot_be(folder, mon
 
 
 def test_old_recordings_are_removed_with_and_without_errors(folder):
-    maintenance = keeper_of(folder, compress=False, keep_days=2)
-    maintenance.now = lambda: datetime.now(UTC) + timedelta(days=3)
+    policy = {"keep_days": 2, "now": lambda: datetime.now(UTC) + timedelta(days=3)}
+    maintenance = keeper_of(folder, compress=False, **policy)
     maintenance.tidy()
     assert files(folder) == []
 
@@ -181,7 +181,7 @@ async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(tmp_path
     async with trio.open_nursery() as nursery:
         nursery.start_soon(maintenance.run)
         await trio.sleep(10)
-        maintenance.finished(tmp_path / "one")
+        maintenance.finished([str(tmp_path / "one")])
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
     await maintenance.end()

@@ -323,6 +323,12 @@ def test_unsuspicious_values_are_not_shown(write, invoke, data):
     assert "nothing looks like a secret" in done.stdout
 
 
+def test_the_counts_of_masked_secrets_are_no_secrets(write, invoke):
+    counts = {"counts": {"masked: password": 2}}
+    result = invoke("scan", write(("in", {"jsonrpc": "2.0", "method": "x"}), ("end", counts)))
+    assert (result.exit_code, "nothing looks like a secret" in result.output) == (0, True)
+
+
 def test_a_message_that_is_not_json_is_scanned(write, invoke):
     assert invoke("scan", write(("in", b'{"password":"correct-horse", '))).exit_code == 1
 
