@@ -18,8 +18,15 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from mcp_trio._auth.verification import ALGORITHMS, check_algorithms, jws_registry
+from mcp_trio._auth.issuers import VerifierUnavailableError
+from mcp_trio._auth.verification import (
+    ALGORITHMS,
+    SharedStore,
+    check_algorithms,
+    jws_registry,
+)
 from mcp_trio._protocol.security import digest_text
+from mcp_trio.errors import RequestError
 
 if TYPE_CHECKING:
     from joserfc.jws import JWSRegistry
@@ -32,6 +39,7 @@ _ID_CHARS_MAX: Final = 256
 _TIME_BYTES: Final = 8
 _MAC_BYTES: Final = 16
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_USED_BEFORE: Final = "the proof was used before"
 
 
 class InvalidProofError(Exception):
@@ -56,6 +64,8 @@ class DPoP:
         nonce_key: The key of nonces, the same for all processes that serve together; by default a
             random one.
         now: Returns the Unix time.
+        store: The store of used proofs that the instances of a server share, while they serve with
+            one.
 
     Raises:
         ValueError: An algorithm is not allowed.
@@ -68,10 +78,13 @@ class DPoP:
     proofs_max: int = 100_000
     nonce_key: bytes = attrs.field(factory=lambda: secrets.token_bytes(32))
     now: Callable[[], float] = time.time
+    store: SharedStore | None = attrs.field(default=None, init=False)
     _used: OrderedDict[bytes, float] = attrs.field(factory=OrderedDict[bytes, float], init=False)
     _registry: "JWSRegistry | None" = attrs.field(default=None, init=False)
 
-    def check(self, proof: str, *, method: str, url: str, token: str, thumbprint: str) -> None:
+    async def check(
+        self, proof: str, *, method: str, url: str, token: str, thumbprint: str
+    ) -> None:
         """Check the proof of a request, and remember it as used.
 
         Args:
@@ -84,6 +97,7 @@ class DPoP:
         Raises:
             InvalidProofError: The proof is not valid, or was used before.
             NonceNeededError: The proof lacks a valid nonce.
+            VerifierUnavailableError: The shared store of used proofs does not answer.
         """
         from joserfc import errors, jwk, jws, jwt
 
@@ -117,7 +131,16 @@ class DPoP:
             raise InvalidProofError("the proof has no jti")
         if self.uses_nonces and not self._is_nonce(claims.get("nonce")):
             raise NonceNeededError
-        self._use(hashlib.sha256(f"{thumbprint} {proof_id}".encode()).digest(), now)
+        used = hashlib.sha256(f"{thumbprint} {proof_id}".encode())
+        self._use(used.digest(), now)
+        if self.store is not None:
+            key, seconds = f"proof {used.hexdigest()}", 2 * self.seconds_max
+            try:
+                is_new = await self.store.take(key, seconds=seconds, client=thumbprint)
+            except RequestError as error:
+                raise VerifierUnavailableError("the store of used proofs is away") from error
+            if not is_new:
+                raise InvalidProofError(_USED_BEFORE)
 
     def _use(self, used: bytes, now: float) -> None:
         """Remember a proof for as long as it could be accepted.
@@ -131,7 +154,7 @@ class DPoP:
                 break
             del self._used[oldest]
         if used in self._used:
-            raise InvalidProofError("the proof was used before")
+            raise InvalidProofError(_USED_BEFORE)
         self._used[used] = now + 2 * self.seconds_max
 
     def nonce(self) -> str:

@@ -41,7 +41,13 @@ from mcp_trio._auth.dpop import (
 )
 from mcp_trio._auth.issuers import VerifierUnavailableError
 from mcp_trio._auth.metadata import PROTECTED_RESOURCE, ProtectedResourceMetadata
-from mcp_trio._auth.verification import InvalidTokenError, JWTVerifier, TokenVerifier
+from mcp_trio._auth.verification import (
+    Introspection,
+    InvalidTokenError,
+    JWTVerifier,
+    SharedStore,
+    TokenVerifier,
+)
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import RETRY_SECONDS, RejectedError, Rejection
@@ -159,6 +165,12 @@ class ResourceServer:
     def of(cls, setting: AuthSetting) -> "ResourceServer":
         """Return the settings for a value of `Server(auth=…)`."""
         return setting if isinstance(setting, cls) else cls(setting)
+
+    def use_store(self, store: SharedStore | None) -> None:
+        """Share used proofs and looked-up tokens with the other instances by this store."""
+        self.dpop.store = store
+        if isinstance(self.verifier, Introspection):
+            self.verifier.store = store
 
     @property
     def issuers(self) -> list[str]:
@@ -346,7 +358,8 @@ class ProtectedResource:
             return Rejection(
                 status=HTTPStatus.SERVICE_UNAVAILABLE,
                 code=SERVER_BUSY,
-                text="tokens cannot be verified now: the authorization server is away",
+                text="tokens cannot be verified now: the authorization server or the store of used"
+                " proofs is away",
                 headers=[("Retry-After", RETRY_SECONDS)],
             )
 
@@ -362,7 +375,7 @@ class ProtectedResource:
             scheme, token = self._credentials(request)
             auth = await self._verify_token(token)
             if auth is not None:
-                self._check_binding(request, auth, scheme, token)
+                await self._check_binding(request, auth, scheme, token)
         else:
             found = await cast("VerifyRequest", settings.verifier)(request)
             auth = AuthInfo(subject=found) if isinstance(found, str) else found
@@ -399,7 +412,9 @@ class ProtectedResource:
             raise self._unauthenticated(request)
         return scheme, credentials[2]
 
-    def _check_binding(self, request: HttpRequest, auth: AuthInfo, scheme: str, token: str) -> None:
+    async def _check_binding(
+        self, request: HttpRequest, auth: AuthInfo, scheme: str, token: str
+    ) -> None:
         """Check that the sender of a token has the keys to which it is bound, if it is bound.
 
         A token may be bound to a key by DPoP (RFC 9449), and to a certificate of the client, which
@@ -443,7 +458,7 @@ class ProtectedResource:
             raise self._unproven(request, INVALID_DPOP_PROOF, text)
         origin, prefix = self._origin_and_prefix(request)
         try:
-            dpop.check(
+            await dpop.check(
                 proof,
                 method=request.method,
                 url=f"{origin}{prefix}{request.path}",

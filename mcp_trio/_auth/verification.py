@@ -7,6 +7,7 @@ key.
 
 import hashlib
 import hmac
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -26,6 +27,7 @@ from mcp_trio._auth.issuers import (
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.websocket import checked_token
+from mcp_trio.errors import RequestError
 
 if TYPE_CHECKING:
     import httpx2
@@ -64,6 +66,25 @@ class TokenVerifier(Protocol):
         ...
 
 
+class SharedStore(Protocol):
+    """The store that instances of a server share, such as `RedisStores.states`.
+
+    Its methods raise `RequestError` while the store is away, except `keep`.
+    """
+
+    async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
+        """Mark a key as used, atomically; return False if it was used before."""
+        ...
+
+    async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
+        """Keep a value."""
+        ...
+
+    async def kept(self, key: str) -> bytes | None:
+        """Return the kept value; None if there is none."""
+        ...
+
+
 @attrs.define(eq=False, repr=False)
 class TokenCache:
     """Verified tokens, by a digest with a key that only this object has.
@@ -95,14 +116,17 @@ class TokenCache:
         self._kept.move_to_end(digest)
         return auth
 
-    def keep(self, token: str, auth: AuthInfo) -> None:
-        """Keep a verified token until it expires, but not longer than `seconds_max`."""
-        until = self.now() + self.seconds_max
-        if auth.expires_at is not None:
-            until = min(until, auth.expires_at)
+    def keep(self, token: str, auth: AuthInfo, until: float = math.inf) -> None:
+        """Keep a verified token until then or its expiry, but not longer than `seconds_max`."""
+        until = min(until, self.until(auth))
         self._kept[self._digest(token)] = until, auth
         if len(self._kept) > self.tokens_max:
             self._kept.popitem(last=False)
+
+    def until(self, auth: AuthInfo) -> float:
+        """Return the Unix time until which a token is kept that is verified now."""
+        until = self.now() + self.seconds_max
+        return until if auth.expires_at is None else min(until, auth.expires_at)
 
     def _digest(self, token: str) -> bytes:
         return hashlib.blake2b(token.encode(), key=self._key, digest_size=32).digest()
@@ -283,6 +307,11 @@ def _is_time(value: Any) -> bool:
 # Introspection ------------------------------------------------------------------------------------
 
 
+class _SharedToken(msgspec.Struct):
+    auth: AuthInfo
+    until: float
+
+
 @attrs.define(eq=False, repr=False)
 class Introspection:
     """A verifier that asks the authorization server about each token (RFC 7662).
@@ -301,6 +330,8 @@ class Introspection:
         leeway_seconds: The accepted difference between the clocks of issuer and server.
         http_client: The HTTP client, for proxies or certificates of one's own.
         now: Returns the Unix time.
+        store: The store of the answers that the instances of a server share, while they serve with
+            one; a digest of the token is their key.
 
     Raises:
         ValueError: A URL is not allowed.
@@ -321,6 +352,7 @@ class Introspection:
     leeway_seconds: int = attrs.field(default=30, kw_only=True)
     http_client: "httpx2.AsyncClient | None" = attrs.field(default=None, kw_only=True)
     now: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
+    store: SharedStore | None = attrs.field(default=None, init=False)
     _fetcher: Fetcher = attrs.field(init=False)
     _issuer: Issuer = attrs.field(init=False)
     _cache: TokenCache = attrs.field(init=False)
@@ -342,6 +374,9 @@ class Introspection:
         known = self._cache.get(token)
         if known is not None:
             return known
+        if (shared := await self._shared(token)) is not None:
+            self._cache.keep(token, shared.auth, shared.until)
+            return shared.auth
         members = await self._ask(token)
         if members.get("active") is not True:
             return None
@@ -356,7 +391,25 @@ class Introspection:
         if auth.expires_at is not None and auth.expires_at + self.leeway_seconds <= self.now():
             raise InvalidTokenError("the token has expired")
         self._cache.keep(token, auth)
+        if self.store is not None:
+            until = self._cache.until(auth)
+            facts = msgspec.json.encode(_SharedToken(auth, until))
+            await self.store.keep(self._key(token), facts, seconds=until - self.now())
         return auth
+
+    async def _shared(self, token: str) -> "_SharedToken | None":
+        """Return what another instance has learned about a token; None while the store is away."""
+        if self.store is None:
+            return None
+        try:
+            facts = await self.store.kept(self._key(token))
+        except RequestError:
+            return None
+        found = None if facts is None else msgspec.json.decode(facts, type=_SharedToken)
+        return None if found is None or found.until <= self.now() else found
+
+    def _key(self, token: str) -> str:
+        return hashlib.sha256(f"token {self.issuer} {token}".encode()).hexdigest()
 
     async def _ask(self, token: str) -> dict[str, Any]:
         url = self.endpoint or (await self._issuer.metadata()).introspection_endpoint

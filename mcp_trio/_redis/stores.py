@@ -254,7 +254,8 @@ class RedisChanges:
 class RedisStates:
     """A `StateStore` in Redis: each sealed state is used once, on whichever instance.
 
-    A retry with a state is rejected (server busy) while Redis is away.
+    It is also the store of used proofs and looked-up tokens of clients. A retry with a state is
+    rejected (server busy) while Redis is away.
     """
 
     _stores: "RedisStores"
@@ -454,6 +455,7 @@ class RedisStores:
                         connection, self.lease_seconds, limits.http.session_idle_seconds
                     ),
                     limits=self.limits,
+                    states=self.states,
                 )
             finally:
                 self._connection = None

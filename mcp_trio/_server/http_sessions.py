@@ -75,6 +75,7 @@ from mcp_trio.limits import Limits
 if TYPE_CHECKING:
     from mcp_trio._recorder.policy import RecordStatus
     from mcp_trio._server.caller_limits import LimitStore
+    from mcp_trio._server.sealed_state import StateStore
 
 logger = logging.getLogger("mcp_trio")
 
@@ -135,12 +136,15 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
         instances: The instances that serve together; None if this one is alone.
         limits: The store of the server's limits per caller that have no store of their own; with
             None each of them has one in memory.
+        states: The store of used proofs (DPoP) and of tokens that were looked up (`Introspection`);
+            with None each instance has its own.
     """
 
     events: Callable[[str], EventStore] | None = None
     changes: Changes = msgspec.field(default_factory=MemoryChanges)
     instances: Instances | None = None
     limits: "LimitStore | None" = None
+    states: "StateStore | None" = None
 
     @asynccontextmanager
     async def opened(self, limits: Limits) -> AsyncGenerator["HttpStores"]:  # noqa: ARG002
@@ -604,7 +608,7 @@ class Runtime:
             ):
                 self._lifespan, self._http = lifespan, http
                 self.sessions.stores = stores
-                self.server.limit_store = stores.limits
+                self._use_stores(stores.limits, stores.states)
                 try:
                     with change_notifier.relayed_by(send_change):
                         if stores.instances is None:
@@ -612,9 +616,14 @@ class Runtime:
                         else:
                             await self._run_among(stores.instances, task_status)
                 finally:
-                    self.server.limit_store = None
+                    self._use_stores(None, None)
         finally:
             self.ended.set()
+
+    def _use_stores(self, limits: "LimitStore | None", states: "StateStore | None") -> None:
+        self.server.limit_store = limits
+        if self.server.auth is not None:
+            self.server.auth.use_store(states)
 
     async def _run_among(
         self, instances: Instances, task_status: trio.TaskStatus["Runtime"]

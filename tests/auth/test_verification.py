@@ -18,6 +18,7 @@ from mcp_trio.auth import (
     StaticTokens,
     VerifierUnavailableError,
 )
+from mcp_trio.errors import SERVER_BUSY, RequestError
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer
 
 
@@ -316,6 +317,54 @@ async def test_a_token_is_looked_up_once_while_it_is_cached(issuer):
     issuer.introspected.clear()  # it is revoked
     time[0] += 60
     assert await verifier.verify("opaque") is None
+    assert len(issuer.forms) == 2
+
+
+class TokenStore:
+    """A store of the instances of a server; it raises an error while it is away."""
+
+    def __init__(self):
+        self.values = {}
+        self.is_away = False
+
+    async def keep(self, key, reply, *, seconds):
+        if not self.is_away:
+            self.values[key] = reply, seconds
+
+    async def kept(self, key):
+        if self.is_away:
+            raise RequestError(SERVER_BUSY, "away")
+        return self.values.get(key, (None,))[0]
+
+
+async def test_a_token_is_looked_up_once_by_all_instances_with_one_store(issuer):
+    issuer.introspected["opaque"] = ACTIVE
+    time, store = [NOW], TokenStore()
+    one, two, three = (introspection_for(issuer, now=lambda: time[0]) for _ in range(3))
+    one.store = two.store = three.store = store
+    auth = await one.verify("opaque")
+    time[0] += 20
+    assert await two.verify("opaque") == auth
+    assert len(issuer.forms) == 1
+    ((key, (facts, seconds)),) = store.values.items()
+    assert seconds == 60
+    assert "opaque" not in key
+    assert b"opaque" not in facts
+    issuer.introspected.clear()  # it is revoked
+    time[0] += 39
+    assert await two.verify("opaque") == auth
+    time[0] += 1  # the time counts from the look-up, on all instances
+    for each in (two, three):
+        assert await each.verify("opaque") is None
+
+
+async def test_each_instance_looks_tokens_up_while_the_store_is_away(issuer):
+    issuer.introspected["opaque"] = ACTIVE
+    store = TokenStore()
+    one, two = introspection_for(issuer), introspection_for(issuer)
+    one.store = two.store = store
+    store.is_away = True
+    assert await one.verify("opaque") == await two.verify("opaque")
     assert len(issuer.forms) == 2
 
 

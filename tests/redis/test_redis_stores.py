@@ -4,10 +4,13 @@ import contextlib
 
 import pytest
 import trio
+from joserfc.jwk import ECKey
 
 from mcp_trio import Limits
+from mcp_trio._auth.dpop import InvalidProofError
 from mcp_trio._server.instances import SessionFacts, StoreUnavailableError
 from mcp_trio._testing.store_contracts import ScriptedHandler
+from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
 from mcp_trio.testing import (
     check_changes,
@@ -16,6 +19,7 @@ from mcp_trio.testing import (
     check_limit_store,
     check_states,
 )
+from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
@@ -80,6 +84,36 @@ async def test_the_contract_of_limits_holds(stores_of):
 async def test_states_need_open_stores(stores_of):
     with pytest.raises(RuntimeError, match="stores="):
         await stores_of().states.kept("a")
+
+
+async def test_a_proof_is_used_once_on_all_instances(stores_of):
+    key = ECKey.generate_key("P-256")
+    one, two, thumbprint = DPoP(now=lambda: NOW), DPoP(now=lambda: NOW), key.thumbprint()
+    proof = {"method": "POST", "url": RESOURCE, "token": "abc", "thumbprint": thumbprint}
+    stores, others = stores_of(), stores_of()
+    async with stores.opened(Limits()) as opened, others.opened(Limits()) as opened_there:
+        one.store, two.store = opened.states, opened_there.states
+        await one.check(encoded := proof_of(key), **proof)
+        with pytest.raises(InvalidProofError, match="used before"):
+            await two.check(encoded, **proof)
+
+
+async def test_a_token_is_looked_up_once_for_all_instances(stores_of):
+    issuer = Issuer()
+    issuer.introspected["opaque"] = {
+        "active": True,
+        "sub": "anna",
+        "aud": [RESOURCE],
+        "exp": NOW + 600,
+    }
+    options = {"client_id": "a", "client_secret": "b", "http_client": issuer.client}
+    one, two = (Introspection(ISSUER, now=lambda: NOW, **options) for _ in range(2))
+    stores, others = stores_of(), stores_of()
+    async with stores.opened(Limits()) as opened, others.opened(Limits()) as opened_there:
+        one.store, two.store = opened.states, opened_there.states
+        assert (await one.verify("opaque")).subject == "anna"
+        assert await two.verify("opaque") == await one.verify("opaque")
+    assert len(issuer.forms) == 1
 
 
 # Redis is away, and comes back.

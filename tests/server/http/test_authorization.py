@@ -23,6 +23,7 @@ from mcp_trio.auth import (
     VerifierUnavailableError,
 )
 from mcp_trio.errors import FORBIDDEN, ConnectionLost, ReplayDivergence
+from mcp_trio.http import HttpStores, MemoryStore
 from mcp_trio.middleware import CacheResults
 from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, drive, replay
 from mcp_trio.transports import open_websocket_channel
@@ -313,6 +314,17 @@ async def test_tokens_without_an_issuer_have_no_metadata(open_site):
 
 def bound(issuer, key, **claims):
     return issuer.token(scope="mcp", cnf={"jkt": key.thumbprint()}, **claims)
+
+
+async def test_a_proof_is_accepted_once_by_the_instances_that_share_a_store(open_site, issuer):
+    key, stores = jwk.ECKey.generate_key("P-256"), HttpStores(states=MemoryStore())
+    token = issuer.token(scope="mcp", cnf={"jkt": key.thumbprint()})
+    headers = with_proof(token, key)
+    resources = [protected(issuer) for _ in range(2)]
+    sites = [await open_site(notes(each), hosts=["*"], stores=stores) for each in resources]
+    answers = [await each.ask_stateless(call("whoami"), **headers) for each in sites]
+    assert [answer.status for answer in answers] == [200, 401]
+    assert "used before" in challenge_of(answers[1]).parameters["error_description"]
 
 
 def with_proof(token, key, scheme="DPoP", **claims):
