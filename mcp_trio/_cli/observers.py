@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from mcp_trio._cli.options import combined, read_key
+from mcp_trio._version import __version__
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from mcp_trio._server.server import Server
 
 _LEVELS: Final = [*logging.getLevelNamesMapping()]
 
 OBSERVER_OPTIONS: Final = (
     *("log_file", "log_format", "log_level", "audit_log", "audit_key", "telemetry"),
+)
+
+telemetry_option: Final = click.option(
+    "--telemetry",
+    is_flag=True,
+    help="Send spans and measurements by OTLP over HTTP, as the variables OTEL_… say.",
 )
 
 observer_options: Final = combined(
@@ -46,11 +55,7 @@ observer_options: Final = combined(
         metavar="FILE",
         help="For --audit-log: make the digests with the key in this file.",
     ),
-    click.option(
-        "--telemetry",
-        is_flag=True,
-        help="Send spans and measurements by OTLP over HTTP, as the variables OTEL_… say.",
-    ),
+    telemetry_option,
 )
 
 
@@ -73,7 +78,10 @@ def add_observers(server: "Server", chosen: dict[str, Any], *, workers: int) -> 
             )
     added: list[Any] = []
     if chosen["telemetry"]:
-        added.append(_telemetry(server.name))
+        set_up_telemetry(server.name)
+        from mcp_trio._observers.telemetry import Telemetry
+
+        added.append(Telemetry())
     if log_file is not None:
         from mcp_trio._observers.request_log import RequestLog
 
@@ -87,12 +95,30 @@ def add_observers(server: "Server", chosen: dict[str, Any], *, workers: int) -> 
     server.observers = [*server.observers, *added]
 
 
-def _telemetry(name: str) -> Any:
-    """Return a `Telemetry`; set up the SDK unless `opentelemetry-instrument` has done that.
+def tracer_of_proxy(name: str) -> "Tracer":
+    """Set up telemetry, and return the tracer for a proxy.
+
+    Raises:
+        click.ClickException: A package is missing.
+    """
+    set_up_telemetry(name)
+    from opentelemetry.trace import get_tracer
+
+    return get_tracer("mcp_trio", __version__)
+
+
+def set_up_telemetry(name: str) -> None:
+    """Set up OpenTelemetry's SDK, unless `opentelemetry-instrument` has done that.
 
     The SDK and its exporters read the variables that these pages list:
     https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/ and
     https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+
+    Args:
+        name: The name of the service, if the environment has none.
+
+    Raises:
+        click.ClickException: A package is missing.
     """
     try:
         from opentelemetry import metrics, trace
@@ -102,8 +128,6 @@ def _telemetry(name: str) -> Any:
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-        from mcp_trio._observers.telemetry import Telemetry
     except ImportError as error:
         raise click.ClickException(
             "--telemetry needs OpenTelemetry's SDK and its exporter: pip install"
@@ -116,4 +140,3 @@ def _telemetry(name: str) -> Any:
         trace.set_tracer_provider(tracers)
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
         metrics.set_meter_provider(MeterProvider([reader]))
-    return Telemetry()

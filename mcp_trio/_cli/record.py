@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Unpack
 
 import click
 
+from mcp_trio._cli.observers import telemetry_option, tracer_of_proxy
 from mcp_trio._cli.options import (
     RecordingChoices,
     TakesServerCommand,
@@ -63,6 +64,7 @@ def _run(
     address: str | None,
     label: str,
     record: "RecordOptions | None",
+    telemetry: bool,
 ) -> int:
     """Run the bridge until it ends; return the exit status.
 
@@ -71,9 +73,17 @@ def _run(
     """
     from mcp_trio._proxy.bridge import run_bridge
 
+    service = f"mcp-trio {click.get_current_context().info_name}"
+    tracer = tracer_of_proxy(service) if telemetry else None
     try:
         with listening(address, label) as attempt:
-            return run_bridge(downstream, upstream, record=record, report_url=attempt.report_url)
+            return run_bridge(
+                downstream,
+                upstream,
+                record=record,
+                report_url=attempt.report_url,
+                tracer=tracer,
+            )
     except ConnectionLost as error:
         if isinstance(upstream.target, str):
             raise with_header_hint(error) from error
@@ -104,7 +114,8 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> Address
     short_help="Record the messages between clients and a server.",
     epilog="""\b
 Put this command before the server's command in the host's settings; with --listen, give clients
-the URL that this command prints. Messages are forwarded unchanged. The stderr and the exit status
+the URL that this command prints. Messages are forwarded unchanged; with --telemetry, requests have
+the trace context of this command's spans. The stderr and the exit status
 of COMMAND are passed on, and so are SIGINT, SIGTERM and SIGHUP.
 
 \b
@@ -123,6 +134,7 @@ Examples:
   mcp-trio record -o recordings/ --listen 127.0.0.1:9000 --to http://127.0.0.1:8000/mcp
   mcp-trio record -o recordings/ --listen 127.0.0.1:9000 -- python server.py
   mcp-trio record -o trip.mcprec.jsonl --to https://server.example/mcp
+  mcp-trio record -o trip.mcprec.jsonl --telemetry -- python server.py
 """,
 )
 @click.option(
@@ -146,6 +158,7 @@ Examples:
 @cors_option("With --listen and COMMAND")
 @header_option
 @recording_options
+@telemetry_option
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def record_command(
@@ -160,6 +173,7 @@ def record_command(
     command: tuple[str, ...],
     *,
     allows_cors: bool,
+    telemetry: bool,
     **choices: Unpack[RecordingChoices],
 ) -> None:
     """Record both directions to FILE: of COMMAND, a server over stdio, or of the server at URL."""
@@ -201,7 +215,14 @@ def record_command(
         downstream = Downstream(kind="http", listen=listen)
         listens_at = listen_address(host=address.host, port=address.port)
     try:
-        status = _run(downstream, upstream, address=listens_at, label="recording", record=options)
+        status = _run(
+            downstream,
+            upstream,
+            address=listens_at,
+            label="recording",
+            record=options,
+            telemetry=telemetry,
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     context.exit(status)
@@ -230,7 +251,8 @@ TO is the server: http://, https://, ws://, wss://, tcp://HOST:PORT, unix:PATH, 
 
 \b
 Each client session gets its own server session: a connection, or a process. Messages are
-forwarded unchanged, for stateless and legacy protocol versions alike. When one side closes a
+forwarded unchanged, for stateless and legacy protocol versions alike; with --telemetry, requests
+have the trace context of this command's spans. When one side closes a
 session, the bridge closes the other.
 
 \b
@@ -253,6 +275,7 @@ Examples:
     "folder; compressed if the name ends in .zst.",
 )
 @recording_options
+@telemetry_option
 @header_option
 @token_option("From http:// and ws://")
 @host_check_options("From http:// and ws://")
@@ -273,6 +296,8 @@ def bridge_command(
     url: str | None,
     record: str | None,
     headers: Mapping[str, str],
+    *,
+    telemetry: bool,
     **chosen: Any,
 ) -> None:
     """Connect clients at FROM to the server at TO, each client session to a server session."""
@@ -312,7 +337,12 @@ def bridge_command(
         downstream = msgspec.structs.replace(downstream, listen=listen, is_open=is_open)
         listens_at = None if downstream.kind == "stdio" else source
         status = _run(
-            downstream, upstream, address=listens_at, label="listening at", record=options
+            downstream,
+            upstream,
+            address=listens_at,
+            label="listening at",
+            record=options,
+            telemetry=telemetry,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -9,6 +9,7 @@ without the SDK, spans and measurements are dropped by the API.
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -37,6 +38,7 @@ except ImportError as error:
 from mcp_trio._protocol.methods import Role
 from mcp_trio._session.observing import End, Load, OpenSessions, Operation, Outcome
 from mcp_trio._version import __version__
+from mcp_trio.types import RequestId
 
 _NAME: Final = "mcp_trio"
 _BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
@@ -176,8 +178,7 @@ class Telemetry:
 
     def _begin_message(self, operation: Operation) -> End:
         is_request = operation.kind == "request"
-        attributes = attributes_of(operation)
-        target = attributes.get(_TARGETS.get(operation.name, ""), "")
+        attributes = _attributes_of(operation)
         context: Context | None = None
         links: list[Link] = []
         if is_request:
@@ -188,7 +189,7 @@ class Telemetry:
             if ambient.is_valid:
                 links.append(Link(ambient))
         span = self._tracer.start_span(
-            f"{operation.name} {target}".rstrip(),
+            span_name(operation.name, attributes),
             context=context,
             kind=SpanKind.SERVER if is_request else SpanKind.CLIENT,
             attributes=attributes,
@@ -221,12 +222,7 @@ class Telemetry:
         outcome: Outcome,
     ) -> None:
         ended = _ending(operation, outcome)
-        if span.is_recording():
-            span.set_attributes(ended)
-            if outcome.error:
-                has_message = outcome.code is not None
-                span.set_status(Status(StatusCode.ERROR, outcome.text if has_message else None))
-        span.end()
+        end_span(span, ended, outcome)
         every = attributes | ended
         measured = {key: value for key, value in every.items() if key in _MEASURED}
         # A client chooses the names of unknown tools, which must not become series of a metric.
@@ -245,28 +241,84 @@ def _attached(context: Context) -> Generator[None]:
         detach(token)
 
 
-def attributes_of(operation: Operation) -> dict[str, Any]:
-    """Return the attributes of a request or call, as the conventions name them."""
-    method = operation.name
+def request_attributes(
+    method: str, target: str, request_id: RequestId | None, protocol_version: str | None
+) -> dict[str, Any]:
+    """Return the attributes of a request, as the conventions name them."""
     attributes: dict[str, Any] = {"mcp.method.name": method or "_OTHER"}
-    target = operation.target
     if target:
         attributes[_TARGETS.get(method, _URI)] = target
     if method == "tools/call":
         attributes["gen_ai.operation.name"] = "execute_tool"
-    if operation.request_id is not None:
-        attributes["jsonrpc.request.id"] = str(operation.request_id)
-    if operation.peer is not None:
-        attributes["mcp.protocol.version"] = operation.peer.protocol_version.name
-    channel: object = operation.session.channel
-    attributes |= _NETWORKS.get(getattr(channel, "transport", ""), {})
-    recording = operation.recording
-    if recording is not None:
-        attributes["mcp_trio.recording.file"] = str(recording)
-        attributes["mcp_trio.recording.session"] = operation.session_id
-        if operation.record is not None:
-            attributes["mcp_trio.recording.record"] = operation.record
+    if request_id is not None:
+        attributes["jsonrpc.request.id"] = str(request_id)
+    if protocol_version is not None:
+        attributes["mcp.protocol.version"] = protocol_version
     return attributes
+
+
+def span_name(method: str, attributes: Mapping[str, Any]) -> str:
+    """Return the name of the span of a request, given its attributes."""
+    return f"{method} {attributes.get(_TARGETS.get(method, ''), '')}".rstrip()
+
+
+def network_attributes(transport: str) -> Mapping[str, str]:
+    """Return the attributes of a transport, given the name of its channel."""
+    return _NETWORKS.get(transport, {})
+
+
+def recording_attributes(file: Path | None, session_id: str, record: int | None) -> dict[str, Any]:
+    """Return the attributes that lead to a record; none for a session that is not recorded."""
+    if file is None:
+        return {}
+    attributes: dict[str, Any] = {
+        "mcp_trio.recording.file": str(file),
+        "mcp_trio.recording.session": session_id,
+    }
+    if record is not None:
+        attributes["mcp_trio.recording.record"] = record
+    return attributes
+
+
+def outcome_attributes(outcome: Outcome, *, is_request: bool) -> dict[str, Any]:
+    """Return the attributes of the outcome of a request, of the peer or to the peer."""
+    attributes: dict[str, Any] = {}
+    if outcome.code is not None:
+        attributes["rpc.response.status_code"] = str(outcome.code)
+        attributes["error.type"] = str(outcome.code)
+    elif outcome.error in ("cancelled", "unanswered"):
+        attributes["error.type"] = outcome.error
+    elif outcome.error:
+        is_tool = is_request or outcome.error == "tool"
+        attributes["error.type"] = "tool_error" if is_tool else outcome.error
+    if outcome.error:
+        attributes["mcp_trio.error.kind"] = outcome.error
+    return attributes
+
+
+def end_span(span: Span, attributes: Mapping[str, Any], outcome: Outcome) -> None:
+    """End the span of a request, with attributes that are known at the end."""
+    if span.is_recording():
+        span.set_attributes(attributes)
+        if outcome.error:
+            has_message = outcome.code is not None
+            span.set_status(Status(StatusCode.ERROR, outcome.text if has_message else None))
+    span.end()
+
+
+def _attributes_of(operation: Operation) -> dict[str, Any]:
+    """Return the attributes of a request or call that are known at its begin."""
+    peer, channel = operation.peer, operation.session.channel
+    attributes = request_attributes(
+        operation.name,
+        operation.target,
+        operation.request_id,
+        None if peer is None else peer.protocol_version.name,
+    )
+    attributes |= network_attributes(getattr(channel, "transport", ""))
+    return attributes | recording_attributes(
+        operation.recording, operation.session_id, operation.record
+    )
 
 
 def _ending(operation: Operation, outcome: Outcome) -> dict[str, Any]:
@@ -277,17 +329,7 @@ def _ending(operation: Operation, outcome: Outcome) -> dict[str, Any]:
             attributes["jsonrpc.request.id"] = str(operation.request_id)
         if operation.record is not None:
             attributes["mcp_trio.recording.record"] = operation.record
-    if outcome.code is not None:
-        attributes["rpc.response.status_code"] = str(outcome.code)
-        attributes["error.type"] = str(outcome.code)
-    elif outcome.error in ("cancelled", "unanswered"):
-        attributes["error.type"] = outcome.error
-    elif outcome.error:
-        is_tool = operation.kind == "request" or outcome.error == "tool"
-        attributes["error.type"] = "tool_error" if is_tool else outcome.error
-    if outcome.error:
-        attributes["mcp_trio.error.kind"] = outcome.error
-    return attributes
+    return attributes | outcome_attributes(outcome, is_request=operation.kind == "request")
 
 
 def _end_effect(span: Span, outcome: Outcome) -> None:

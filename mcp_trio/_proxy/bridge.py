@@ -2,7 +2,8 @@
 
 At stdio there is one client; on every other transport the proxy listens, and gives each client
 session a connection of its own to the server. Messages are forwarded unchanged. Two pairs have a
-proxy of their own that forwards every byte: stdio to a command, and HTTP to an HTTP URL.
+proxy of their own that forwards every byte: stdio to a command, and HTTP to an HTTP URL. Only with
+telemetry are requests of clients changed: each has the trace context of the proxy's own span.
 
 `BridgeApplication` takes the place of a `Server` in the HTTP application and in the listeners. Over
 HTTP each legacy session has a connection from its first message on. All stateless requests share
@@ -20,7 +21,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
@@ -43,11 +44,12 @@ from mcp_trio._proxy.forwarders import (
 from mcp_trio._proxy.http import NO_HEADERS, ListenOptions, run_http_proxy
 from mcp_trio._proxy.journal import (
     Cause,
+    MakeSpans,
     MessageJournal,
     recording_for_sessions,
     start_message_journal,
 )
-from mcp_trio._proxy.stdio import run_stdio_proxy, until_signal
+from mcp_trio._proxy.stdio import run_stdio_proxy, shell_status, until_signal
 from mcp_trio._recorder.writer import RecordOptions
 from mcp_trio._server.http_serve import Address, HttpOptions, serve_http
 from mcp_trio._server.sessions import OtherSessionSource
@@ -55,9 +57,13 @@ from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, se
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.http_channels import SessionChannel, StatelessChannel
+from mcp_trio._transports.process import ProcessChannel
 from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 logger = logging.getLogger("mcp_trio")
 
@@ -240,6 +246,14 @@ class Upstream:
         return parts.hostname or Path(parts.path).name
 
     @property
+    def transport(self) -> str:
+        """The transport, by its name in recordings."""
+        if not isinstance(self.target, str):
+            return "stdio"
+        scheme = urlsplit(self.target).scheme
+        return {"https": "http", "ws": "websocket", "wss": "websocket"}.get(scheme, scheme)
+
+    @property
     def forwarder(self) -> type[ConnectionForwarder]:
         """The class that forwards a connection that is one session to this server."""
         return HttpForwarder if is_http_target(self.target) else ConnectionForwarder
@@ -328,11 +342,13 @@ def run_bridge(
     record: RecordOptions | None = None,
     report_url: Callable[[str], None],
     limits: Limits = DEFAULT_LIMITS,
+    tracer: "Tracer | None" = None,
 ) -> int:
     """Run a proxy until its only client or the server ends, or a signal arrives.
 
     In a folder each session gets a file, a file holds all of them. `report_url` is called with the
-    URL for clients, if the proxy listens.
+    URL for clients, if the proxy listens. With a tracer of OpenTelemetry, the proxy makes spans,
+    and forwards each request of a client with the context of its own span.
 
     Returns:
         The exit status: that of a command over stdio; 128 plus the number of a signal; for a host
@@ -345,7 +361,12 @@ def run_bridge(
         ValueError: An option for the host check or the token, or the server's URL, is invalid.
     """
     target = upstream.target
-    if downstream.kind == "stdio" and not isinstance(target, str):
+    make_spans: MakeSpans | None = None
+    if tracer is not None:
+        from mcp_trio._proxy.spans import RequestSpans
+
+        make_spans = partial(RequestSpans, tracer=tracer, upstream_transport=upstream.transport)
+    if downstream.kind == "stdio" and not isinstance(target, str) and make_spans is None:
         return run_stdio_proxy(target, record=record, limits=limits)
     if downstream.kind == "http" and isinstance(target, str) and is_http_target(target):
         return run_http_proxy(
@@ -355,18 +376,29 @@ def run_bridge(
             report_url=report_url,
             headers=upstream.headers,
             limits=limits,
+            make_spans=make_spans,
         )
     if downstream.kind == "stdio":
-        return trio.run(_run_stdio, upstream, record, limits)
-    return trio.run(_run_listening, downstream, upstream, record, report_url, limits)
+        return trio.run(_run_stdio, upstream, record, limits, make_spans)
+    return trio.run(_run_listening, downstream, upstream, record, report_url, limits, make_spans)
 
 
-async def _run_stdio(upstream: Upstream, record: RecordOptions | None, limits: Limits) -> int:
+async def _run_stdio(
+    upstream: Upstream,
+    record: RecordOptions | None,
+    limits: Limits,
+    make_spans: MakeSpans | None,
+) -> int:
     parent_pid = os.getppid()
-    journal = start_message_journal(record, transport="stdio", name=upstream.name, limits=limits)
+    journal = start_message_journal(
+        record, transport="stdio", name=upstream.name, limits=limits, make_spans=make_spans
+    )
     descriptors = divert_stdio()
 
+    exit_status: int | None = None
+
     async def serve() -> int:
+        nonlocal exit_status
         try:
             server = await upstream.open(limits)
         except ConnectionLost:
@@ -374,12 +406,16 @@ async def _run_stdio(upstream: Upstream, record: RecordOptions | None, limits: L
             raise
         client = open_stdio_channel(*descriptors, limits=limits)
         forwarder = upstream.forwarder(client=client, server=server, journal=journal, limits=limits)
-        return await forwarder.run(parent_pid=parent_pid)
+        try:
+            status = await forwarder.run(parent_pid=parent_pid)
+        finally:
+            exit_status = exit_status_of(server)
+        return shell_status(exit_status) if isinstance(server, ProcessChannel) else status
 
     try:
         return await until_signal(serve, shut=partial(journal.shut, "signal"))
     finally:
-        journal.close()
+        journal.close(exit_status)
 
 
 async def _run_listening(
@@ -388,6 +424,7 @@ async def _run_listening(
     record: RecordOptions | None,
     report_url: Callable[[str], None],
     limits: Limits,
+    make_spans: MakeSpans | None,
 ) -> int:
     with recording_for_sessions(record) as recording:
         start = partial(
@@ -396,6 +433,7 @@ async def _run_listening(
             transport=downstream.kind,
             name=upstream.name,
             limits=limits,
+            make_spans=make_spans,
         )
         application = bridge_application(downstream, upstream, start=start, limits=limits)
         serve = partial(serve_bridge, downstream, application, report_url)

@@ -183,7 +183,9 @@ class ConnectionForwarder:
             return
         assert isinstance(item, bytes)
         self.journal.counts["in_bytes"] += len(item)
-        messages = self.journal.record("in", item)
+        messages = self.journal.read(item)
+        item = self.journal.traced(item, messages)
+        self.journal.record("in", item, messages=messages)
         self.journal.flush()
         for message in messages:
             self._note(message)
@@ -266,7 +268,9 @@ class HttpForwarder(ConnectionForwarder):
             await super()._receive(item)
             return
         self.journal.counts["in_bytes"] += len(item)
-        messages = self.journal.record("in", item)
+        messages = self.journal.read(item)
+        item = self.journal.traced(item, messages)
+        self.journal.record("in", item, messages=messages)
         self.journal.flush()
         parts = [item] if len(messages) == 1 else messages_in(item)
         for message, part in zip(messages, parts, strict=True):
@@ -409,6 +413,7 @@ class UpstreamConnection:
                 self._open[message.id] = message
             elif isinstance(message, Notification) and message.method == CANCELLED:
                 self._forget(reference_of(message))
+        line = self.journal.traced(line, messages)
         self.journal.record("in", line, messages=messages)
         self.journal.flush()
         return line

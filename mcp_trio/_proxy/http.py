@@ -59,6 +59,7 @@ from mcp_trio._protocol.security import HostCheck, host_check_for, is_preflight
 from mcp_trio._protocol.websocket import checked_token, has_token
 from mcp_trio._proxy.journal import (
     Cause,
+    MakeSpans,
     MessageJournal,
     recording_for_sessions,
     start_message_journal,
@@ -350,6 +351,7 @@ class ProxiedExchange:
         """Forward the request and its response, until one of both sides disconnects."""
         if self.messages:
             self.recording.journal.counts["in_bytes"] += len(self.body)
+            self.body = self.recording.journal.traced(self.body, self.messages)
             self.recording.journal.record("in", self.body, messages=self.messages)
             self.recording.journal.flush()
         try:
@@ -396,6 +398,7 @@ class ProxiedExchange:
         request_id = next(iter(self._open), None)
         text = f"the proxy got no answer from the server: {why}"
         rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
+        self._give_up()
         self._note(status=_BAD_GATEWAY, error=why)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
@@ -426,6 +429,8 @@ class ProxiedExchange:
                 await self._pass_stream(response, headers)
             else:
                 await self._pass_body(response, headers)
+            if response.is_error:
+                self._give_up()
         except httpx2.RequestError as error:
             loss = str(self.endpoint_client.loss_from(error))
             # A response that has begun is left without its end: the client sees the failure.
@@ -444,6 +449,11 @@ class ProxiedExchange:
             url = self.endpoint_client.same_origin(value) if name == "location" else None
             headers.append((name, value if url is None else url.raw_path.decode()))
         return headers
+
+    def _give_up(self) -> None:
+        """End the spans of the requests, which the server will not answer."""
+        for request_id in self._open:
+            self.recording.journal.give_up(request_id)
 
     def _note(self, **facts: Any) -> None:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
@@ -730,11 +740,13 @@ def run_http_proxy(
     report_url: Callable[[str], None],
     headers: Mapping[str, str] = NO_HEADERS,
     limits: Limits = DEFAULT_LIMITS,
+    make_spans: MakeSpans | None = None,
 ) -> int:
     """Run a proxy to the server at `url`, and record it, until a signal arrives.
 
     `headers` replace those of the same name in each request. In a folder each session gets a file,
-    a file holds all of them. `report_url` is called with the URL of the proxy.
+    a file holds all of them. `report_url` is called with the URL of the proxy. `make_spans` returns
+    the spans of the requests of one recording, with telemetry.
 
     Returns:
         The exit status: 128 plus the number of the signal.
@@ -745,7 +757,7 @@ def run_http_proxy(
         ValueError: An option for the host check or the token is invalid, or `url` is no HTTP URL.
     """
     parsed = parsed_url(url)
-    return trio.run(_run, listen, parsed, record, report_url, headers, limits)
+    return trio.run(_run, listen, parsed, record, report_url, headers, limits, make_spans)
 
 
 async def _run(
@@ -755,12 +767,20 @@ async def _run(
     report_url: Callable[[str], None],
     headers: Mapping[str, str],
     limits: Limits,
+    make_spans: MakeSpans | None,
 ) -> int:
     endpoint_client = EndpointClient(http=client_for(url), url=url, headers=headers, limits=limits)
     async with endpoint_client.http:
         with recording_for_sessions(record) as recording:
-            start = partial(start_message_journal, recording, transport=TRANSPORT, name=url.host)
-            recordings = OpenRecordings(start=partial(start, limits=limits), limits=limits)
+            start = partial(
+                start_message_journal,
+                recording,
+                transport=TRANSPORT,
+                name=url.host,
+                limits=limits,
+                make_spans=make_spans,
+            )
+            recordings = OpenRecordings(start=start, limits=limits)
 
             async def serve() -> int:
                 async with trio.open_nursery() as nursery:

@@ -1,10 +1,10 @@
 """The recording that a proxy makes: all messages it forwards, from the server's point of view."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import attrs
 import msgspec
@@ -32,6 +32,10 @@ from mcp_trio._recorder.writer import (
 )
 from mcp_trio._transports.process import signal_name
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
+
+if TYPE_CHECKING:
+    from mcp_trio._proxy.spans import RequestSpans
 
 Line: TypeAlias = tuple[bytes, Mapping[str, Any]]
 """A line without its LF, and the envelope of its record, which is empty for a complete line.
@@ -90,6 +94,10 @@ LOST_MARK: Final = "lost"
 """The name of the mark of a request that the proxy has answered with an error of its own."""
 
 
+MakeSpans: TypeAlias = Callable[..., "RequestSpans"]
+"""Returns the spans of one recording, given its `transport`, `recorder` and `open_max`."""
+
+
 _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
 
 
@@ -105,6 +113,7 @@ class MessageJournal:
         channel: The session's channel, in a file of several sessions.
         counts: Counters of messages, which this class updates, and of bytes, which its users do.
         is_negotiated: Whether the server has answered a handshake.
+        spans: The spans of the requests; None without telemetry.
     """
 
     recorder: Recorder | None
@@ -112,6 +121,7 @@ class MessageJournal:
     channel: int = 0
     counts: Counter[str] = attrs.field(init=False)
     is_negotiated: bool = attrs.field(default=False, init=False)
+    spans: "RequestSpans | None" = None
     _decoder: Decoder = attrs.field(init=False)
     # The latest `initialize` that the server has not answered.
     _initialize: Request | None = attrs.field(default=None, init=False)
@@ -124,6 +134,13 @@ class MessageJournal:
     def read(self, data: bytes) -> Sequence[Message]:
         """Return the messages in the bytes of a message or batch, without recording anything."""
         return self._decoder.messages(data)
+
+    def traced(self, data: bytes, messages: Sequence[Message]) -> bytes:
+        """Return a message or batch of the client as it is forwarded: with the trace context.
+
+        Without telemetry it is the same. Call `record` afterwards.
+        """
+        return data if self.spans is None else self.spans.begin(data, messages)
 
     def record(
         self,
@@ -141,7 +158,11 @@ class MessageJournal:
             messages = self.read(data)
         is_accepted = not any(isinstance(message, Malformed) for message in messages)
         self.counts["malformed"] += not is_accepted
-        self.record_part(direction, data, envelope=envelope, embed=is_accepted)
+        record = self.record_part(direction, data, envelope=envelope, embed=is_accepted)
+        if self.spans is not None and direction == "in":
+            self.spans.recorded(messages, record)
+        elif self.spans is not None:
+            self.spans.answered(data, messages)
         for message in messages:
             if direction == "in":
                 if isinstance(message, Request) and message.method == INITIALIZE:
@@ -181,14 +202,19 @@ class MessageJournal:
         *,
         envelope: Mapping[str, Any] | None,
         embed: bool = False,
-    ) -> None:
-        """Record bytes that are no complete message; the envelope says how they are incomplete."""
-        self.counts[direction] += 1
-        self._write(direction, data, envelope=envelope, embed=embed)
+    ) -> int:
+        """Record bytes that are no complete message; the envelope says how they are incomplete.
 
-    def _write(self, kind: str, body: bytes, **options: Any) -> None:
-        if self.recorder is not None:
-            self.recorder.record(kind, body, channel=self.channel, **options)
+        Returns:
+            The number of the record; 0 if nothing is recorded.
+        """
+        self.counts[direction] += 1
+        return self._write(direction, data, envelope=envelope, embed=embed)
+
+    def _write(self, kind: str, body: bytes, **options: Any) -> int:
+        if self.recorder is None:
+            return 0
+        return self.recorder.record(kind, body, channel=self.channel, **options)
 
     def record_oversized(self, direction: Direction, message: Oversized) -> None:
         """Record the beginning of a message that is too large to be forwarded."""
@@ -196,8 +222,14 @@ class MessageJournal:
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
         """Record that the proxy answers a request with an error; return the response to send."""
+        self.give_up(request_id)
         self.mark(LOST_MARK, {"id": request_id, "error": text})
         return encode_error(request_id, code, text)
+
+    def give_up(self, request_id: RequestId) -> None:
+        """End the spans of a request that the server will not answer."""
+        if self.spans is not None:
+            self.spans.end(request_id)
 
     def mark(self, name: str, value: Any) -> None:
         """Record a named fact."""
@@ -221,6 +253,8 @@ class MessageJournal:
         `exit_status` is that of the server's process; None if there is none or it has not exited.
         """
         self.shut("closed")
+        if self.spans is not None:
+            self.spans.end_all()
         if exit_status is not None:
             ending = exit_status if exit_status >= 0 else signal_name(-exit_status)
             self.mark("exited", ending)
@@ -293,19 +327,30 @@ def start_line_journal(
 
 
 def start_message_journal(
-    record: RecordTarget | None, *, transport: str, name: str, limits: Limits
+    record: RecordTarget | None,
+    *,
+    transport: str,
+    name: str,
+    limits: Limits,
+    make_spans: MakeSpans | None = None,
 ) -> MessageJournal:
     """Return the journal of a session that begins now, in a file of its own or a shared one.
+
+    `make_spans` returns the spans of its requests, with telemetry.
 
     Raises:
         RecordingError: The file cannot be created.
     """
-    if record is None:
-        return MessageJournal(recorder=None, limits=limits)
-    recorder, channel = begin_session(
-        record, role="proxy", transport=transport, name=name, version="", limits=limits
-    )
-    return MessageJournal(recorder=recorder, channel=channel, limits=limits)
+    recorder, channel = None, 0
+    if record is not None:
+        recorder, channel = begin_session(
+            record, role="proxy", transport=transport, name=name, version="", limits=limits
+        )
+    spans = None
+    if make_spans is not None:
+        open_max = limits.requests.queued_max
+        spans = make_spans(transport=transport, recorder=recorder, open_max=open_max)
+    return MessageJournal(recorder=recorder, channel=channel, limits=limits, spans=spans)
 
 
 @contextmanager

@@ -79,5 +79,37 @@ def test_a_trace_goes_through_client_proxy_and_server(request):
         [sys.executable, str(tool), "--ours"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "effect ctx.sleep" in done.stdout
-    assert "tools/call greet" in done.stdout.partition("--at")[2]
+    tree, _, shown = done.stdout.partition("\n\nThe record")
+    lines = [line.split()[-5:-2] for line in tree.splitlines() if line.strip()[:5] == "tools"]
+    assert [(service, kind) for service, kind, _ in lines] == [
+        ("client", "CLIENT"),
+        ("proxy", "SERVER"),
+        ("proxy", "CLIENT"),
+        ("greeter", "SERVER"),
+    ]
+    assert "effect ctx.sleep" in tree
+    assert shown.count("->  tools/call greet") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+def test_a_proxy_over_stdio_makes_spans_and_exits_with_the_status_of_the_server(tmp_path):
+    (tmp_path / "server.py").write_text(f"{SERVER}\n\nserver.run()\nraise SystemExit(7)\n")
+    file = tmp_path / "trip.mcprec.jsonl"
+    command = [sys.executable, "-m", "mcp_trio", "record", "-o", str(file), "--telemetry", "--"]
+    command += [sys.executable, str(tmp_path / "server.py")]
+
+    async def call(url):
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+        async with Client(command, env=variables, inherit_env=True) as client:
+            await client.call_tool("book", {"seat": "B2"})
+
+    with OtlpReceiver() as receiver:
+        trio.run(call, receiver.url)
+    sent, received = (span for span in receiver.spans if span.name == "tools/call book")
+    assert [(span.service, span.kind) for span in (received, sent)] == [
+        ("mcp-trio record", "SERVER"),
+        ("mcp-trio record", "CLIENT"),
+    ]
+    assert sent.parent_id == received.span_id
+    assert b'"exited","value":7' in file.read_bytes()

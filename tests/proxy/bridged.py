@@ -25,13 +25,18 @@ def source(direction, folder):
 
 
 @asynccontextmanager
-async def bridged(direction, target, folder, *, record, **limits):
-    """Return the URL of a bridge that records."""
+async def bridged(direction, target, folder, *, record, make_spans=None, **limits):
+    """Return the URL of a bridge that records, and perhaps makes spans."""
     limits = Limits(**limits)
     downstream, upstream = parse_downstream(source(direction, folder)), Upstream(target=target)
     with recording_for_sessions(options_of(record)) as recording:
         start = partial(
-            start_message_journal, recording, transport=direction, name=upstream.name, limits=limits
+            start_message_journal,
+            recording,
+            transport=direction,
+            name=upstream.name,
+            limits=limits,
+            make_spans=make_spans,
         )
         application = bridge_application(downstream, upstream, start=start, limits=limits)
         told, urls = trio.open_memory_channel(1)

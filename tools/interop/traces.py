@@ -1,10 +1,10 @@
 """Follow traces through clients, the recording proxy and servers: `python tools/interop/traces.py`.
 
 A receiver of OTLP gets the spans of all processes. Our client calls our server through the proxy:
-this prints the trace as the receiver has it, then the record that the server's span names, and the
-recordings that have the trace. Then the official Python SDK is the client of our server, and the
-server of our client. The exit status is 1 if the spans of a call are not one trace, or if the SDK
-is not installed; `--ours` leaves the SDK out.
+this prints the trace as the receiver has it, then the record that each span names, with the trace
+id in it, and the recordings that have the trace. Then the official Python SDK is the client of our
+server behind the proxy, and the server of our client. The exit status is 1 if the spans of a call
+are not one trace, or if the SDK is not installed; `--ours` leaves the SDK out.
 """
 
 import argparse
@@ -78,26 +78,39 @@ def spans_of(receiver: OtlpReceiver, service: str, kind: str) -> list[ReceivedSp
     ]
 
 
-def show(*arguments: str) -> None:
-    """Print a command and its output."""
+def show(*arguments: str) -> str:
+    """Print a command and its output, and return the output."""
     print(f"\n$ mcp-trio {' '.join(arguments)}")
-    print(
-        subprocess.run([*MCP_TRIO, *arguments], capture_output=True, text=True, check=True).stdout
-    )
+    done = subprocess.run([*MCP_TRIO, *arguments], capture_output=True, text=True, check=True)
+    print(done.stdout)
+    return done.stdout
 
 
-def check(receiver: OtlpReceiver, client: str, server: str) -> ReceivedSpan:
-    """Print the trace of the last call of a client, and return the span of the server.
+def check(receiver: OtlpReceiver, *services: str) -> list[ReceivedSpan]:
+    """Print the trace of the last call of a client, and return its spans from above to below.
+
+    Args:
+        receiver: The receiver of the spans.
+        services: The services, from the client to the server.
 
     Raises:
-        SystemExit: No span of the server is below that of the client.
+        SystemExit: No span of a service is below that of the one before it.
     """
-    caller = spans_of(receiver, client, "CLIENT")[-1]
-    print("\n".join(receiver.tree(caller.trace_id)))
-    for called in spans_of(receiver, server, "SERVER"):
-        if (called.trace_id, called.parent_id) == (caller.trace_id, caller.span_id):
-            return called
-    raise SystemExit(f"no span of {server} is below that of {client}")
+    client, *others = services
+    chain = [spans_of(receiver, client, "CLIENT")[-1]]
+    print("\n".join(receiver.tree(chain[0].trace_id)))
+    for service in others:
+        for kind in ("SERVER",) if service == others[-1] else ("SERVER", "CLIENT"):
+            above = chain[-1]
+            below = [
+                span
+                for span in spans_of(receiver, service, kind)
+                if (span.trace_id, span.parent_id) == (above.trace_id, above.span_id)
+            ]
+            if not below:
+                raise SystemExit(f"no {kind} span of {service} is below that of {above.service}")
+            chain.append(below[0])
+    return chain
 
 
 def main() -> None:
@@ -127,21 +140,27 @@ def main() -> None:
         run += ["--record", served, "--telemetry"]
         with listening(run, variables) as url:
             proxy = [*MCP_TRIO, "record", "-o", passed, "--listen", "127.0.0.1:0", "--to", url]
-            with listening(proxy, {}) as proxy_url:
+            proxy += ["--telemetry"]
+            with listening(proxy, {**variables, "OTEL_SERVICE_NAME": "proxy"}) as proxy_url:
                 trio.run(call, proxy_url, provider)
-            if with_sdk:
-                environment = {**os.environ, **variables}
-                subprocess.run([*sdk, "client", url], env=environment, check=True)
+                if with_sdk:
+                    environment = {**os.environ, **variables}
+                    subprocess.run([*sdk, "client", proxy_url], env=environment, check=True)
         print("Our client, the recording proxy, our server, as the receiver has the trace:\n")
-        called = check(receiver, "client", "greeter")
-        file, trace_id = called.attributes["mcp_trio.recording.file"], called.trace_id
-        record = called.attributes["mcp_trio.recording.record"]
-        show("show", file, "--at", str(record))
+        spans = check(receiver, "client", "proxy", "greeter")
+        trace_id = spans[-1].trace_id
+        for span in spans[-2:]:
+            print(f"\nThe record that the span of {span.service} names:")
+            file = span.attributes["mcp_trio.recording.file"]
+            shown = show("show", file, "--at", str(span.attributes["mcp_trio.recording.record"]))
+            if trace_id not in shown:
+                raise SystemExit(f"the record does not have the trace id {trace_id}")
+        print("The recordings that have the trace id:")
         show("find", served, f"trace:{trace_id}")
         show("find", passed, f"trace:{trace_id}")
         if with_sdk:
-            print("The official SDK's client, and our server:\n")
-            check(receiver, "sdk-client", "greeter")
+            print("The official SDK's client, the recording proxy, and our server:\n")
+            check(receiver, "sdk-client", "proxy", "greeter")
             print("\nOur client, and a server of the official SDK:\n")
             environment = {**variables, "PYTHONPATH": ""}
             trio.run(call_sdk, [*sdk, "server"], provider, environment)
