@@ -17,6 +17,7 @@ from mcp_trio._testing.store_contracts import (
     check_events,
     check_instances,
     check_states,
+    check_stores,
 )
 from mcp_trio.errors import MockMismatch
 
@@ -41,6 +42,7 @@ __all__ = [
     "check_instances",
     "check_limit_store",
     "check_states",
+    "check_stores",
     "mock_client",
     "mock_server",
     "simulate",

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import quote
 
@@ -67,9 +68,9 @@ class TokenVerifier(Protocol):
 
 
 class SharedStore(Protocol):
-    """The store that instances of a server share, such as `RedisStores.states`.
+    """The `StateStore` that instances of a server share, such as `RedisStores.states`.
 
-    Its methods raise `RequestError` while the store is away, except `keep`.
+    `take` and `kept` raise `RequestError` while the store is away.
     """
 
     async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
@@ -77,7 +78,7 @@ class SharedStore(Protocol):
         ...
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep a value."""
+        """Keep a value for a key that was taken."""
         ...
 
     async def kept(self, key: str) -> bytes | None:
@@ -392,10 +393,17 @@ class Introspection:
             raise InvalidTokenError("the token has expired")
         self._cache.keep(token, auth)
         if self.store is not None:
-            until = self._cache.until(auth)
-            facts = msgspec.json.encode(_SharedToken(auth, until))
-            await self.store.keep(self._key(token), facts, seconds=until - self.now())
+            await self._share(self.store, token, auth)
         return auth
+
+    async def _share(self, store: SharedStore, token: str, auth: AuthInfo) -> None:
+        """Give the facts about a token to the other instances, unless the store is away or full."""
+        until, key = self._cache.until(auth), self._key(token)
+        seconds = until - self.now()
+        with suppress(RequestError):
+            await store.take(key, seconds=seconds, client=auth.principal)
+            facts = msgspec.json.encode(_SharedToken(auth, until))
+            await store.keep(key, facts, seconds=seconds)
 
     async def _shared(self, token: str) -> "_SharedToken | None":
         """Return what another instance has learned about a token; None while the store is away."""

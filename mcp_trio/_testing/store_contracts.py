@@ -4,22 +4,80 @@ Each function uses a store as a server does, and raises `AssertionError` where t
 promise of its interface. The stores in memory and those in Redis are tested with them.
 """
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import attrs
 import trio
 
 from mcp_trio._protocol.event_store import EventStore
-from mcp_trio._server.http_sessions import Changes
+from mcp_trio._server.caller_limits import LimitStore
+from mcp_trio._server.http_sessions import Changes, Stores
 from mcp_trio._server.instances import Instance, InstanceHandler, SessionFacts
 from mcp_trio._server.sealed_state import StateStore
 from mcp_trio._server.subscriptions import Change
+from mcp_trio._testing.limit_stores import check_limit_store
+from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
+_SESSION_ID: Final = "check_stores"
 _PATIENCE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.01
 _MESSAGES: Final = 500
+
+
+async def check_stores(
+    make_stores: Callable[[], Stores], *, limits: Limits = DEFAULT_LIMITS
+) -> list[str]:
+    """Check all stores of a value of `stores=`, with the contracts below.
+
+    Args:
+        make_stores: Returns the stores as another machine has them: with the same database, or for
+            stores in memory the same object. There are no other instances, and no data.
+        limits: The limits of the server.
+
+    Returns:
+        The names of the stores that were checked. Those that are None are not: then each instance
+        has its own.
+
+    Raises:
+        AssertionError: A promise is broken.
+    """
+
+    @asynccontextmanager
+    async def join(handler: InstanceHandler) -> AsyncGenerator[Instance]:
+        async with make_stores().opened(limits) as opened:
+            assert opened.instances is not None
+            async with opened.instances.joined(handler) as instance:
+                yield instance
+
+    @asynccontextmanager
+    async def changes() -> AsyncGenerator[Changes]:
+        async with make_stores().opened(limits) as opened:
+            yield opened.changes
+
+    checked = ["changes"]
+    await check_changes(changes)
+    async with make_stores().opened(limits) as here, make_stores().opened(limits) as there:
+        if here.instances is not None:
+            await check_instances(join)
+            checked.append("instances")
+        if here.events is not None and there.events is not None:
+            machines = iter((here.events, there.events))
+            is_shared = here.instances is not None
+            await check_events(lambda: next(machines)(_SESSION_ID), is_shared=is_shared)
+            checked.append("events")
+        if here.states is not None:
+            await check_states(here.states)
+            checked.append("states")
+        if (store := here.limits) is not None:
+
+            async def make_limits() -> LimitStore:
+                return store
+
+            await check_limit_store(make_limits)
+            checked.append("limits")
+    return checked
 
 
 async def _until(holds: Callable[[], bool], promise: str) -> None:

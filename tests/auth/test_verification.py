@@ -19,6 +19,7 @@ from mcp_trio.auth import (
     VerifierUnavailableError,
 )
 from mcp_trio.errors import SERVER_BUSY, RequestError
+from mcp_trio.http import MemoryStore
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer
 
 
@@ -320,36 +321,20 @@ async def test_a_token_is_looked_up_once_while_it_is_cached(issuer):
     assert len(issuer.forms) == 2
 
 
-class TokenStore:
-    """A store of the instances of a server; it raises an error while it is away."""
-
-    def __init__(self):
-        self.values = {}
-        self.is_away = False
-
-    async def keep(self, key, reply, *, seconds):
-        if not self.is_away:
-            self.values[key] = reply, seconds
-
-    async def kept(self, key):
-        if self.is_away:
-            raise RequestError(SERVER_BUSY, "away")
-        return self.values.get(key, (None,))[0]
-
-
 async def test_a_token_is_looked_up_once_by_all_instances_with_one_store(issuer):
     issuer.introspected["opaque"] = ACTIVE
-    time, store = [NOW], TokenStore()
+    time = [NOW]
+    store = MemoryStore(now=lambda: time[0])
     one, two, three = (introspection_for(issuer, now=lambda: time[0]) for _ in range(3))
     one.store = two.store = three.store = store
     auth = await one.verify("opaque")
     time[0] += 20
     assert await two.verify("opaque") == auth
     assert len(issuer.forms) == 1
-    ((key, (facts, seconds)),) = store.values.items()
-    assert seconds == 60
+    ((key, used),) = store._used.items()
+    assert used.ends == NOW + 60
     assert "opaque" not in key
-    assert b"opaque" not in facts
+    assert b"opaque" not in used.reply
     issuer.introspected.clear()  # it is revoked
     time[0] += 39
     assert await two.verify("opaque") == auth
@@ -359,11 +344,15 @@ async def test_a_token_is_looked_up_once_by_all_instances_with_one_store(issuer)
 
 
 async def test_each_instance_looks_tokens_up_while_the_store_is_away(issuer):
+    class Away:
+        async def take(self, *_, **__):
+            raise RequestError(SERVER_BUSY, "away")
+
+        kept = take
+
     issuer.introspected["opaque"] = ACTIVE
-    store = TokenStore()
     one, two = introspection_for(issuer), introspection_for(issuer)
-    one.store = two.store = store
-    store.is_away = True
+    one.store = two.store = Away()
     assert await one.verify("opaque") == await two.verify("opaque")
     assert len(issuer.forms) == 2
 

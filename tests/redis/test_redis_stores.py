@@ -1,6 +1,10 @@
 """The stores in Redis: their contracts, and what happens while Redis is away."""
 
 import contextlib
+import os
+import re
+import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -79,6 +83,21 @@ async def test_the_contract_of_limits_holds(stores_of):
 
     async with stores.opened(Limits()):
         assert await check_limit_store(make)
+
+
+async def test_the_example_of_the_documentation_checks_all_stores_in_redis(redis, tmp_path):
+    page = Path(__file__).parents[2] / "docs/how-to/run-on-several-machines.md"
+    text = await trio.Path(page).read_text()
+    (example,) = re.findall(
+        r"^```python\n(# test_stores.py\n.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
+    await trio.Path(tmp_path / "test_stores.py").write_text(example)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_stores.py"]
+    variables = {**os.environ, "REDIS_URL": redis.url}
+    done = await trio.run_process(
+        command, cwd=tmp_path, env=variables, capture_stdout=True, check=False
+    )
+    assert b"2 passed" in done.stdout, done.stdout.decode()
 
 
 async def test_states_need_open_stores(stores_of):

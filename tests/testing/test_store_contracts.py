@@ -8,8 +8,15 @@ import pytest
 from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._server.http_sessions import MemoryChanges
 from mcp_trio._server.instances import MemoryInstance
-from mcp_trio.http import MemoryInstances, MemoryStore
-from mcp_trio.testing import check_changes, check_events, check_instances, check_states
+from mcp_trio.http import HttpStores, MemoryInstances, MemoryStore
+from mcp_trio.middleware import MemoryLimitStore
+from mcp_trio.testing import (
+    check_changes,
+    check_events,
+    check_instances,
+    check_states,
+    check_stores,
+)
 
 
 def buffer():
@@ -22,6 +29,20 @@ async def test_the_contracts_hold_in_memory(autojump_clock):
     changes = MemoryChanges()
     await check_changes(lambda: contextlib.nullcontext(changes))
     await check_states(MemoryStore())
+
+
+async def test_all_stores_of_a_server_are_checked_at_once(autojump_clock):
+    instances = HttpStores(
+        instances=MemoryInstances(), limits=MemoryLimitStore(), states=MemoryStore()
+    )
+    assert await check_stores(lambda: instances) == ["changes", "instances", "states", "limits"]
+    alone = HttpStores(events=lambda _: buffer())
+    assert await check_stores(lambda: alone) == ["changes", "events"]
+
+
+async def test_stores_that_share_nothing_are_found(autojump_clock):
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        await check_stores(lambda: HttpStores(instances=MemoryInstances()))
 
 
 @pytest.mark.parametrize("method", ["forget", "keep", "take", "send"])
