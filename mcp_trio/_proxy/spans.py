@@ -127,7 +127,10 @@ class RequestSpans:
 
     def answered(self, data: bytes, messages: Sequence[Message]) -> None:
         """End the spans of the requests that a message or batch of the server answers."""
-        for message, part in zip(messages, messages_in(data), strict=True):
+        parts = messages_in(data)
+        if len(parts) != len(messages):  # a batch that is malformed as a whole
+            return
+        for message, part in zip(messages, parts, strict=True):
             if isinstance(message, Response | ErrorResponse):
                 error, code, text, _ = read_outcome(part)
                 self.end(message.id, Outcome(error=error, code=code, text=text))

@@ -135,6 +135,17 @@ def test_each_request_of_a_batch_has_spans(spans, exporter):
     assert sent[1].attributes["rpc.response.status_code"] == "-32603"
 
 
+def test_a_malformed_batch_of_the_server_ends_no_span(spans, exporter):
+    journal = journal_of(spans)
+    forward(journal, CALL)
+    answer = b'{"jsonrpc":"2.0","id":7,"result":{}}'
+    for malformed in (b"[]", b"[" + answer):
+        journal.record("out", malformed)
+    assert not exporter.get_finished_spans()
+    journal.record("out", b"[" + answer + b"]")
+    assert len(exporter.get_finished_spans()) == 2
+
+
 def end_by_cancellation(journal):
     forward(
         journal, b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
