@@ -4,7 +4,7 @@ from ._observers.audit_log import check_audit_log as check_audit_log
 from ._observers.metrics import Metrics as Metrics
 from ._observers.request_log import RequestLog as RequestLog
 from ._observers.telemetry import Telemetry as Telemetry
+from ._session.observing import Activity as Activity
 from ._session.observing import Load as Load
 from ._session.observing import Observer as Observer
-from ._session.observing import Operation as Operation
 from ._session.observing import Outcome as Outcome

@@ -27,7 +27,7 @@ import msgspec
 from mcp_trio._journal.redaction import Redaction, Redactor
 from mcp_trio._journal.redaction_tokens import KEY_BYTES
 from mcp_trio._observers.request_log import facts_of, for_process
-from mcp_trio._session.observing import End, Operation, Outcome
+from mcp_trio._session.observing import Activity, End, Outcome
 from mcp_trio._system import NO_FOLLOW, WRITE_FLAGS, try_lock
 from mcp_trio.errors import RecordingError
 
@@ -245,46 +245,46 @@ class AuditLog:
 
     # The lines.
 
-    def begin(self, operation: Operation) -> End | None:
+    def begin(self, activity: Activity) -> End | None:
         """Return the function that appends the line when the request or call has ended."""
-        if operation.kind == "session":
-            registry = getattr(operation.session.application, "registry", None)
+        if activity.kind == "session":
+            registry = getattr(activity.session.application, "registry", None)
             if registry is not None and self._redactor is not None:
                 self._schemas = registry.tool_schemas()
                 self._redactor.add_schemas(self._schemas)
             return None
-        if operation.kind == "effect" or operation.name not in _METHODS:
+        if activity.kind == "effect" or activity.name not in _METHODS:
             return None
-        return partial(self._log, operation)
+        return partial(self._log, activity)
 
-    def _log(self, operation: Operation, outcome: Outcome) -> None:
+    def _log(self, activity: Activity, outcome: Outcome) -> None:
         is_rejected = outcome.error in ("protocol", "limited")
         decision = "rejected" if is_rejected else "allowed"
         members: dict[str, Any] = {
-            "event": "asked the peer" if operation.kind == "call" else "request",
-            **facts_of(operation),
-            "decision": "denied" if operation.is_denied else decision,
+            "event": "asked the peer" if activity.kind == "call" else "request",
+            **facts_of(activity),
+            "decision": "denied" if activity.is_denied else decision,
             "outcome": outcome.error or "ok",
         }
-        recording = operation.recording
+        recording = activity.recording
         if recording is not None:
             members["recording"] = recording.name
         if outcome.asked:
             members["asked"] = [*outcome.asked]
-        if (arguments := self._arguments(operation)) is not None:
+        if (arguments := self._arguments(activity)) is not None:
             members["arguments"] = arguments
         self._append(members)
 
-    def _arguments(self, operation: Operation) -> Any:
+    def _arguments(self, activity: Activity) -> Any:
         """Return the arguments of a tool or prompt with secrets replaced; None if there are none.
 
         Arguments that are too long are replaced by their size.
         """
-        given: object = getattr(operation.params, "arguments", None)
+        given: object = getattr(activity.params, "arguments", None)
         if not given or self._redactor is None:
             return None
-        params = {"name": operation.target, "arguments": given}
-        message = msgspec.json.encode({"method": operation.name, "id": 0, "params": params})
+        params = {"name": activity.target, "arguments": given}
+        message = msgspec.json.encode({"method": activity.name, "id": 0, "params": params})
         if len(message) > _ARGUMENTS_BYTES_MAX:
             return {"bytes": len(message)}
         try:
@@ -379,11 +379,7 @@ def _check_lines(file: Iterator[bytes], key: bytes | None, report: AuditReport) 
         if checks_digests and line.digest != _digest(_content_of(text), key):
             report.problems.append(f"line {line.n} was changed")
         if line.n > expected:
-            missing = (
-                f"line {expected} is"
-                if line.n == expected + 1
-                else (f"lines {expected} to {line.n - 1} are")
-            )
+            missing = _lines(expected, line.n - 1)
             report.problems.append(f"{missing} missing before line {line.n}")
         elif line.n < expected:
             report.problems.append(f"line {line.n} is out of order, after line {expected - 1}")
@@ -398,6 +394,11 @@ def _check_lines(file: Iterator[bytes], key: bytes | None, report: AuditReport) 
     return last
 
 
+def _lines(first: int, last: int) -> str:
+    """Return the subject of a problem with these lines."""
+    return f"line {first} is" if first == last else f"lines {first} to {last} are"
+
+
 def _check_head(path: str, last: _Line | None, key: bytes | None, report: AuditReport) -> None:
     try:
         head = _read_head(Path(path).read_bytes())
@@ -410,12 +411,7 @@ def _check_head(path: str, last: _Line | None, key: bytes | None, report: AuditR
     elif key is not None and head.mac != _head_mac(head.lines, head.digest, key):
         report.problems.append(f"{path} was changed, or has another key")
     elif head.lines > lines:
-        missing = (
-            f"line {head.lines} is"
-            if head.lines == lines + 1
-            else (f"lines {lines + 1} to {head.lines} are")
-        )
-        report.problems.append(f"{missing} cut off at the end")
+        report.problems.append(f"{_lines(lines + 1, head.lines)} cut off at the end")
     elif head.lines == lines and last is not None and head.digest != last.digest:
         report.problems.append(f"line {lines} was replaced: {path} has another digest")
     elif head.lines < lines - 1:

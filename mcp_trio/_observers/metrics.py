@@ -12,7 +12,7 @@ except ImportError as error:
     raise ImportError("Metrics needs prometheus-client: pip install 'mcp_trio[metrics]'") from error
 
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._session.observing import End, OpenSessions, Operation, Outcome
+from mcp_trio._session.observing import Activity, End, OpenSessions, Outcome
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.policy import RecordStatus
@@ -83,26 +83,26 @@ class Metrics:
             f"mcp_{name}_seconds", text, labels, registry=self.registry, buckets=_BUCKETS
         )
 
-    def begin(self, operation: Operation) -> End | None:
-        """Return the function that measures the operation when it ends."""
-        if operation.kind == "session":
-            return self._sessions.begin(operation)
+    def begin(self, activity: Activity) -> End | None:
+        """Return the function that measures the activity when it ends."""
+        if activity.kind == "session":
+            return self._sessions.begin(activity)
 
         def end(outcome: Outcome) -> None:
-            if operation.kind == "effect":
-                labels = [self._label(operation.name), "error" if outcome.error else ""]
+            if activity.kind == "effect":
+                labels = [self._label(activity.name), "error" if outcome.error else ""]
                 self._effects.labels(*labels).observe(outcome.seconds)
                 return
             # Unknown methods and tools, which clients make up, have no series of their own.
             is_rejected = outcome.error in ("protocol", "limited")
-            has_name = operation.name in ("tools/call", "prompts/get") and not is_rejected
-            method = operation.name
+            has_name = activity.name in ("tools/call", "prompts/get") and not is_rejected
+            method = activity.name
             if method not in METHODS:
                 method = _OTHER if is_rejected else self._label(method)
-            histogram = self._requests if operation.kind == "request" else self._calls
+            histogram = self._requests if activity.kind == "request" else self._calls
             histogram.labels(
                 method,
-                self._label(operation.target) if has_name else "",
+                self._label(activity.target) if has_name else "",
                 outcome.error,
             ).observe(outcome.seconds)
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Self
 import attrs
 import msgspec
 
-from mcp_trio._session.observing import CURRENT_OPERATION, End, Operation, Outcome
+from mcp_trio._session.observing import CURRENT_ACTIVITY, Activity, End, Outcome
 
 _REQUESTS: Final = logging.getLogger("mcp_trio.requests")
 
@@ -28,16 +28,16 @@ _REQUESTS: Final = logging.getLogger("mcp_trio.requests")
 _FACTS: Final = "mcp_trio_facts"
 
 
-def facts_of(operation: Operation) -> dict[str, Any]:
+def facts_of(activity: Activity) -> dict[str, Any]:
     """Return the members of a log line that name a request."""
     facts = {
-        "session": operation.session_id or f"{id(operation.session):x}",
-        "request": operation.request_id,
-        "method": operation.name,
-        "target": operation.target,
-        "principal": operation.principal,
-        "trace": operation.trace_id,
-        "record": operation.record,
+        "session": activity.session_id or f"{id(activity.session):x}",
+        "request": activity.request_id,
+        "method": activity.name,
+        "target": activity.target,
+        "principal": activity.principal,
+        "trace": activity.trace_id,
+        "record": activity.record,
     }
     return {name: value for name, value in facts.items() if value not in ("", None)}
 
@@ -86,11 +86,11 @@ class RequestLog:
     _users: int = attrs.field(default=0, init=False)
     _opened: ExitStack = attrs.field(factory=ExitStack, init=False)
 
-    def begin(self, operation: Operation) -> End | None:
-        """Return the function that logs the request when it ends; None for other operations."""
-        if operation.kind != "request":
+    def begin(self, activity: Activity) -> End | None:
+        """Return the function that logs the request when it ends; None for other activities."""
+        if activity.kind != "request":
             return None
-        return partial(_log_request, operation)
+        return partial(_log_request, activity)
 
     def __enter__(self) -> Self:
         self._users += 1
@@ -140,22 +140,22 @@ class RequestLog:
             return undo.pop_all()
 
 
-def _log_request(operation: Operation, outcome: Outcome) -> None:
+def _log_request(activity: Activity, outcome: Outcome) -> None:
     ended: dict[str, Any] = {
         "outcome": outcome.error or "ok",
         "ms": round(outcome.seconds * 1000, 3),
-        "bytes_in": operation.size_bytes,
+        "bytes_in": activity.size_bytes,
         "bytes_out": outcome.size_bytes,
     }
     if outcome.asked:
         ended["asked"] = [*outcome.asked]
     _REQUESTS.info(
         "%s %s: %s in %.1f ms",
-        operation.name,
-        operation.target,
+        activity.name,
+        activity.target,
         ended["outcome"],
         ended["ms"],
-        extra={_FACTS: facts_of(operation) | ended},
+        extra={_FACTS: facts_of(activity) | ended},
     )
 
 
@@ -171,11 +171,11 @@ class BoundedQueueHandler(QueueHandler):
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Add the facts about the current request, which the thread that formats cannot know."""
         if not hasattr(record, _FACTS):
-            operation = CURRENT_OPERATION.get()
-            if operation is not None and operation.outer is not None:
-                operation = operation.outer
-            if operation is not None:
-                record.__dict__[_FACTS] = facts_of(operation)
+            activity = CURRENT_ACTIVITY.get()
+            if activity is not None and activity.outer is not None:
+                activity = activity.outer
+            if activity is not None:
+                record.__dict__[_FACTS] = facts_of(activity)
         if record.exc_info:
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         record.msg, record.args, record.exc_info = record.getMessage(), None, None

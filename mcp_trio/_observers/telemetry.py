@@ -36,7 +36,7 @@ except ImportError as error:
     ) from error
 
 from mcp_trio._protocol.methods import Role
-from mcp_trio._session.observing import End, Load, OpenSessions, Operation, Outcome
+from mcp_trio._session.observing import Activity, End, Load, OpenSessions, Outcome
 from mcp_trio._version import __version__
 from mcp_trio.types import RequestId
 
@@ -143,28 +143,28 @@ class Telemetry:
         propagate.inject(carrier)
         return carrier
 
-    def begin(self, operation: Operation) -> End | None:
-        """Begin the span of an operation."""
-        match operation.kind:
+    def begin(self, activity: Activity) -> End | None:
+        """Begin the span of an activity."""
+        match activity.kind:
             case "session":
-                return self._begin_session(operation)
+                return self._begin_session(activity)
             case "effect":
                 span = self._tracer.start_span(
-                    f"effect {operation.name}",
+                    f"effect {activity.name}",
                     kind=SpanKind.INTERNAL,
-                    attributes={"mcp_trio.effect.name": operation.name},
+                    attributes={"mcp_trio.effect.name": activity.name},
                 )
-                operation.scopes.append(partial(_attached, set_span_in_context(span)))
+                activity.scopes.append(partial(_attached, set_span_in_context(span)))
                 return partial(_end_effect, span)
             case _:
-                return self._begin_message(operation)
+                return self._begin_message(activity)
 
-    def _begin_session(self, operation: Operation) -> End:
-        forget = self._sessions.begin(operation)
+    def _begin_session(self, activity: Activity) -> End:
+        forget = self._sessions.begin(activity)
         assert forget is not None
-        session = operation.session
-        attributes = dict(_NETWORKS.get(operation.name, {}))
-        histogram = self._durations[f"{_role_of(operation)}.session"]
+        session = activity.session
+        attributes = dict(_NETWORKS.get(activity.name, {}))
+        histogram = self._durations[f"{_role_of(activity)}.session"]
 
         def end(outcome: Outcome) -> None:
             forget(outcome)
@@ -176,52 +176,52 @@ class Telemetry:
 
         return end
 
-    def _begin_message(self, operation: Operation) -> End:
-        is_request = operation.kind == "request"
-        attributes = _attributes_of(operation)
+    def _begin_message(self, activity: Activity) -> End:
+        is_request = activity.kind == "request"
+        attributes = _attributes_of(activity)
         context: Context | None = None
         links: list[Link] = []
         if is_request:
             ambient = get_current_span().get_span_context()
-            trace = {name: str(value) for name, value in operation.trace.items()}
+            trace = {name: str(value) for name, value in activity.trace.items()}
             # An empty context, so that a request without a parent begins a trace of its own.
             context = propagate.extract(trace, context=Context())
             if ambient.is_valid:
                 links.append(Link(ambient))
         span = self._tracer.start_span(
-            span_name(operation.name, attributes),
+            span_name(activity.name, attributes),
             context=context,
             kind=SpanKind.SERVER if is_request else SpanKind.CLIENT,
             attributes=attributes,
             links=links,
         )
         if (own := span.get_span_context()).is_valid:
-            operation.span_trace_id = f"{own.trace_id:032x}"
+            activity.span_trace_id = f"{own.trace_id:032x}"
         # With the baggage that came with the request.
         inside = set_span_in_context(span, context)
         if is_request and self.handlers:
-            operation.scopes.append(
+            activity.scopes.append(
                 partial(
                     self._tracer.start_as_current_span,
-                    f"handler of {operation.name}",
+                    f"handler of {activity.name}",
                     inside,
                     SpanKind.INTERNAL,
                 )
             )
         else:
-            operation.scopes.append(partial(_attached, inside))
+            activity.scopes.append(partial(_attached, inside))
         name = "server.operation" if is_request else "client.operation"
-        return partial(self._end_message, operation, span, attributes, name)
+        return partial(self._end_message, activity, span, attributes, name)
 
     def _end_message(
         self,
-        operation: Operation,
+        activity: Activity,
         span: Span,
         attributes: dict[str, Any],
         name: str,
         outcome: Outcome,
     ) -> None:
-        ended = _ending(operation, outcome)
+        ended = _ending(activity, outcome)
         end_span(span, ended, outcome)
         every = attributes | ended
         measured = {key: value for key, value in every.items() if key in _MEASURED}
@@ -306,30 +306,30 @@ def end_span(span: Span, attributes: Mapping[str, Any], outcome: Outcome) -> Non
     span.end()
 
 
-def _attributes_of(operation: Operation) -> dict[str, Any]:
+def _attributes_of(activity: Activity) -> dict[str, Any]:
     """Return the attributes of a request or call that are known at its begin."""
-    peer, channel = operation.peer, operation.session.channel
+    peer, channel = activity.peer, activity.session.channel
     attributes = request_attributes(
-        operation.name,
-        operation.target,
-        operation.request_id,
+        activity.name,
+        activity.target,
+        activity.request_id,
         None if peer is None else peer.protocol_version.name,
     )
     attributes |= network_attributes(getattr(channel, "transport", ""))
     return attributes | recording_attributes(
-        operation.recording, operation.session_id, operation.record
+        activity.recording, activity.session_id, activity.record
     )
 
 
-def _ending(operation: Operation, outcome: Outcome) -> dict[str, Any]:
+def _ending(activity: Activity, outcome: Outcome) -> dict[str, Any]:
     """Return the attributes that are known at the end."""
     attributes: dict[str, Any] = {}
-    if operation.kind == "call":  # its id and its record are known since it was sent
-        if operation.request_id is not None:
-            attributes["jsonrpc.request.id"] = str(operation.request_id)
-        if operation.record is not None:
-            attributes["mcp_trio.recording.record"] = operation.record
-    return attributes | outcome_attributes(outcome, is_request=operation.kind == "request")
+    if activity.kind == "call":  # its id and its record are known since it was sent
+        if activity.request_id is not None:
+            attributes["jsonrpc.request.id"] = str(activity.request_id)
+        if activity.record is not None:
+            attributes["mcp_trio.recording.record"] = activity.record
+    return attributes | outcome_attributes(outcome, is_request=activity.kind == "request")
 
 
 def _end_effect(span: Span, outcome: Outcome) -> None:
@@ -339,8 +339,8 @@ def _end_effect(span: Span, outcome: Outcome) -> None:
     span.end()
 
 
-def _role_of(operation: Operation) -> str:
-    is_server = operation.session.connection.our_role is Role.SERVER
+def _role_of(activity: Activity) -> str:
+    is_server = activity.session.connection.our_role is Role.SERVER
     return "server" if is_server else "client"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 import anyio
 import attrs
 import trio
-from coredis import Redis
+from coredis import PureToken, Redis
 from coredis.exceptions import ConnectionError as RedisConnectionError
 from coredis.exceptions import RedisError
 from coredis.retry import NoRetryPolicy
@@ -182,6 +182,18 @@ class RedisConnection:
         return await self.call(lambda redis: redis.eval(script, keys=keys, args=args))
 
     # Streams, whose entries have one field, `m`.
+
+    def append(self, key: str, data: bytes, *, entries_max: int) -> None:
+        """Post an entry of a stream, which keeps about the newest `entries_max` entries."""
+        self.post(
+            lambda pipeline: pipeline.xadd(
+                key,
+                {"m": data},
+                trim_strategy=PureToken.MAXLEN,
+                trim_operator=PureToken.APPROXIMATELY,
+                threshold=entries_max,
+            )
+        )
 
     async def entries(self, key: str) -> Sequence[tuple[str, bytes]]:
         """Return the ids and values of all entries of a stream.

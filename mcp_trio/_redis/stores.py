@@ -92,15 +92,7 @@ class RedisEvents:
 
     def _post_events(self, events: Sequence[tuple[str, bytes]]) -> None:
         key, encoded = self._connection.key("events", self._session_id), _encode(events)
-        self._connection.post(
-            lambda pipeline: pipeline.xadd(
-                key,
-                {"m": encoded},
-                trim_strategy=PureToken.MAXLEN,
-                trim_operator=PureToken.APPROXIMATELY,
-                threshold=self._limits.http.events_kept_max,
-            )
-        )
+        self._connection.append(key, encoded, entries_max=self._limits.http.events_kept_max)
         self._post_expiry(key)
 
     def _post_expiry(self, key: str) -> None:
@@ -213,15 +205,7 @@ class RedisChanges:
 
         def post(change: Change) -> None:
             encoded = _encode([member, *change])
-            self._connection.post(
-                lambda pipeline: pipeline.xadd(
-                    key,
-                    {"m": encoded},
-                    trim_strategy=PureToken.MAXLEN,
-                    trim_operator=PureToken.APPROXIMATELY,
-                    threshold=_CHANGES_MAX,
-                )
-            )
+            self._connection.append(key, encoded, entries_max=_CHANGES_MAX)
 
         def send(change: Change) -> None:
             try:

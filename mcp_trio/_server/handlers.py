@@ -908,7 +908,7 @@ class ServedSession:
             handling.session.sequencer.marked(mark, {"scopes": rule.scopes}, lane)
         if denial is not None:
             if handling.observation is not None:
-                handling.observation.operation.is_denied = True
+                handling.observation.activity.is_denied = True
             raise denial
 
     async def _hidden(self, handling: Handling, method: str) -> frozenset[str] | None:

@@ -39,7 +39,7 @@ from mcp_trio.errors import (
 from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
-    from mcp_trio._session.observing import Operation
+    from mcp_trio._session.observing import Activity
     from mcp_trio._session.send_queue import SendQueue
 
 ProgressCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
@@ -196,11 +196,11 @@ class OutgoingCalls:
         on_progress: ProgressCallback | None = None,
         lane: Lane | None = None,
         related_request_id: RequestId | None = None,
-        operation: "Operation | None" = None,
+        activity: "Activity | None" = None,
     ) -> Any:
         """Send a request and return the peer's typed result, as `Session.request` describes.
 
-        `operation`, which observers have, gets the id of the request and the number of its record.
+        `activity`, which observers have, gets the id of the request and the number of its record.
         """
         # The wait for the response lets other tasks run.
         await self.send_queue.room_for_message(lane, checkpoint=False)
@@ -225,10 +225,10 @@ class OutgoingCalls:
         self.send_queue.post(
             request.message, lane, related_request_id=related_request_id, at_once=True
         )
-        if operation is not None:
-            operation.request_id = request.id
+        if activity is not None:
+            activity.request_id = request.id
             recorder = getattr(self.send_queue.sequencer, "recorder", None)
-            operation.record = None if recorder is None else recorder.next_number - 1
+            activity.record = None if recorder is None else recorder.next_number - 1
         await self._wait(call, on_progress, lane)
         if not call.is_settled:
             raise self._timeout(request)

@@ -1,8 +1,8 @@
 """Observers: logs, metrics, traces and the audit log of what the sessions of a program do.
 
-A session reports each of its operations to its observers: the session itself, the requests of the
+A session reports each of its activities to its observers: the session itself, the requests of the
 peer, the requests that this side sends, and the effects of handlers. An observer is told when an
-operation begins, and returns the function to call with its outcome.
+activity begins, and returns the function to call with its outcome.
 
 Observers run in the reader, the dispatcher and the handlers of a session, so they must return at
 once. An exception of an observer is logged, and changes nothing for the session. They see what a
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
-OperationKind = Literal["session", "request", "call", "effect"]
+ActivityKind = Literal["session", "request", "call", "effect"]
 
 _FAILED: Final = "the observer %r failed"
 _NO_TRACE: Final[Mapping[str, str]] = {}
 
 
-class Operation(msgspec.Struct, kw_only=True, eq=False):
+class Activity(msgspec.Struct, kw_only=True, eq=False):
     """Something that a session does, which begins and ends.
 
     Attributes:
@@ -59,13 +59,13 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
         record: The number of the record with the request or call; None without a recording.
         size_bytes: The size of a request.
         is_denied: True as soon as an access rule has rejected the request.
-        scopes: Functions that return context managers in which the operation's code runs; an
-            observer may add one when the operation begins.
+        scopes: Functions that return context managers in which the activity's code runs; an
+            observer may add one when the activity begins.
         outer: The request whose handler runs the effect.
         span_trace_id: The trace id of the span that an observer has begun for it; "" without one.
     """
 
-    kind: OperationKind
+    kind: ActivityKind
     name: str
     session: "Session"
     params: Any = None
@@ -77,7 +77,7 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
     scopes: list[Callable[[], AbstractContextManager[object]]] = msgspec.field(
         default_factory=list[Callable[[], AbstractContextManager[object]]]
     )
-    outer: "Operation | None" = None
+    outer: "Activity | None" = None
     span_trace_id: str = ""
 
     @property
@@ -126,7 +126,7 @@ class Operation(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an operation.
+    """The end of an activity.
 
     Attributes:
         error: The kind of error, as in queries of `mcp-trio find`; "" for success. For an effect,
@@ -157,8 +157,8 @@ class Observer(Protocol):
     returns as the trace context of its requests.
     """
 
-    def begin(self, operation: Operation) -> End | None:
-        """Note that an operation begins; return the function to call with its outcome, if any.
+    def begin(self, activity: Activity) -> End | None:
+        """Note that an activity begins; return the function to call with its outcome, if any.
 
         It is called in the event loop, and must return at once; for an effect of a handler that
         runs in a thread, it is called in that thread.
@@ -166,30 +166,28 @@ class Observer(Protocol):
         ...
 
 
-CURRENT_OPERATION: Final[ContextVar[Operation | None]] = ContextVar(
-    "mcp_trio_operation", default=None
-)
+CURRENT_ACTIVITY: Final[ContextVar[Activity | None]] = ContextVar("mcp_trio_activity", default=None)
 """The request whose handler runs, or the call or effect that it waits for, if it is observed."""
 
 
 class Observation:
-    """An observed operation; a context manager in which the code of the operation runs."""
+    """An observed activity; a context manager in which the code of the activity runs."""
 
-    __slots__ = ("_began", "_clock", "_ends", "_observers", "_scopes", "_token", "operation")
+    __slots__ = ("_began", "_clock", "_ends", "_observers", "_scopes", "_token", "activity")
 
     def __init__(
-        self, observers: "Observers", operation: Operation, clock: Callable[[], float]
+        self, observers: "Observers", activity: Activity, clock: Callable[[], float]
     ) -> None:
-        self.operation: Operation = operation
+        self.activity: Activity = activity
         self._observers = observers
         self._clock = clock
         self._ends: list[End] = []
         self._scopes: ExitStack | None = None
-        self._token: Token[Operation | None] | None = None
+        self._token: Token[Activity | None] | None = None
         with without_lane():
             for observer in observers.observers:
                 try:
-                    end = observer.begin(operation)
+                    end = observer.begin(activity)
                 except Exception:
                     logger.exception(_FAILED, observer)
                 else:
@@ -198,11 +196,11 @@ class Observation:
         self._began = clock()
 
     def __enter__(self) -> Self:
-        self._token = CURRENT_OPERATION.set(self.operation)
-        if self.operation.scopes:
+        self._token = CURRENT_ACTIVITY.set(self.activity)
+        if self.activity.scopes:
             self._scopes = ExitStack()
             with without_lane():
-                for scope in self.operation.scopes:
+                for scope in self.activity.scopes:
                     try:
                         self._scopes.enter_context(scope())
                     except Exception:
@@ -215,15 +213,15 @@ class Observation:
                 try:
                     self._scopes.close()
                 except Exception:
-                    logger.exception(_FAILED, self.operation.scopes)
+                    logger.exception(_FAILED, self.activity.scopes)
         assert self._token is not None
-        CURRENT_OPERATION.reset(self._token)
+        CURRENT_ACTIVITY.reset(self._token)
 
     def effect(self, name: str) -> "Observation":
         """Return the observation of an effect that the handler of this request begins."""
-        outer = self.operation
+        outer = self.activity
         return self._observers.begin(
-            Operation(kind="effect", name=name, session=outer.session, outer=outer)
+            Activity(kind="effect", name=name, session=outer.session, outer=outer)
         )
 
     def closed(self, cause: str) -> None:
@@ -236,7 +234,7 @@ class Observation:
             self.end(Outcome(error="cancelled"))
             return
         error, code, text, asked = read_outcome(answer)
-        if self.operation.is_denied and error:
+        if self.activity.is_denied and error:
             error = "denied"
         self.end(Outcome(error=error, code=code, text=text, size_bytes=len(answer), asked=asked))
 
@@ -249,7 +247,7 @@ class Observation:
         """Note that the call or effect has ended with an exception; None: the effect with none."""
         if error is None:
             self.end(Outcome())
-        elif self.operation.kind == "effect":
+        elif self.activity.kind == "effect":
             self.end(Outcome(error=type(error).__name__, text=_text_of(error)))
         elif isinstance(error, RequestError):
             self.end(Outcome(error="protocol", code=error.code, text=error.message))
@@ -294,21 +292,21 @@ class Observers:
     observers: Sequence[Observer]
     clock: Callable[[], float] = time.perf_counter
 
-    def begin(self, operation: Operation) -> Observation:
-        """Report that an operation begins."""
-        return Observation(self, operation, self.clock)
+    def begin(self, activity: Activity) -> Observation:
+        """Report that an activity begins."""
+        return Observation(self, activity, self.clock)
 
     def begin_session(self, session: "Session") -> Observation:
         """Report that a session begins."""
         channel: object = session.channel
         transport = getattr(channel, "transport", type(channel).__name__)
-        return self.begin(Operation(kind="session", name=transport, session=session))
+        return self.begin(Activity(kind="session", name=transport, session=session))
 
     def begin_call(self, session: "Session", method: str, params: Any) -> Observation:
         """Report that this side sends a request."""
         peer = session.connection.peer
         return self.begin(
-            Operation(kind="call", name=method, session=session, params=params, peer=peer)
+            Activity(kind="call", name=method, session=session, params=params, peer=peer)
         )
 
     def begin_request(
@@ -316,7 +314,7 @@ class Observers:
     ) -> Observation:
         """Report that a request of the peer has arrived, in the message that has this number."""
         return self.begin(
-            Operation(
+            Activity(
                 kind="request",
                 name=request.method.name,
                 session=session,
@@ -330,7 +328,7 @@ class Observers:
 
     def answered(self, session: "Session", reply: ImmediateResponse, number: int | str) -> None:
         """Report a request that the protocol itself has answered at once, or rejected."""
-        operation = Operation(
+        activity = Activity(
             kind="request",
             name=reply.method,
             session=session,
@@ -339,7 +337,7 @@ class Observers:
             peer=reply.peer or session.connection.peer,
             record=_record_of(number, session),
         )
-        self.begin(operation).answered(reply.message)
+        self.begin(activity).answered(reply.message)
 
 
 def _record_of(number: int | str, session: "Session") -> int | None:
@@ -400,11 +398,11 @@ class OpenSessions:
     _open: set["Session"] = attrs.field(factory=set["Session"], init=False)
     _lost_before: int = attrs.field(default=0, init=False)
 
-    def begin(self, operation: Operation) -> End | None:
+    def begin(self, activity: Activity) -> End | None:
         """Add a session, until it ends."""
-        if operation.kind != "session":
+        if activity.kind != "session":
             return None
-        session = operation.session
+        session = activity.session
         self._open.add(session)
 
         def end(_: Outcome) -> None:

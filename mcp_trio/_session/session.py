@@ -412,7 +412,7 @@ class Session:
             return await request()
         with self.observers.begin_call(self, method, params) as observation:
             try:
-                result = await request(operation=observation.operation)
+                result = await request(activity=observation.activity)
             except BaseException as error:
                 observation.raised(error)
                 raise

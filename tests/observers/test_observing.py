@@ -1,4 +1,4 @@
-"""Operations that observers are told of, and their outcomes."""
+"""Activities that observers are told of, and their outcomes."""
 
 import random
 import time
@@ -19,16 +19,16 @@ LEGACY = ("2025-11-25",)
 
 @attrs.define(eq=False)
 class Seen:
-    """An observer that keeps all operations, with their outcomes."""
+    """An observer that keeps all activities, with their outcomes."""
 
     observes_replays: bool = False
-    operations: list = attrs.field(factory=list)
+    activities: list = attrs.field(factory=list)
     outcomes: dict = attrs.field(factory=dict)
     entered: int = 0
 
-    def begin(self, operation):
-        self.operations.append(operation)
-        return lambda outcome: self.outcomes.setdefault(operation, outcome)
+    def begin(self, activity):
+        self.activities.append(activity)
+        return lambda outcome: self.outcomes.setdefault(activity, outcome)
 
     def __enter__(self):
         self.entered += 1
@@ -39,7 +39,7 @@ class Seen:
     def of(self, kind, name=None):
         return [
             (each, self.outcomes.get(each))
-            for each in self.operations
+            for each in self.activities
             if each.kind == kind and name in (None, each.name)
         ]
 
@@ -165,10 +165,10 @@ async def test_calls_of_a_client_have_the_outcome_that_the_caller_gets(autojump_
 
 async def test_an_observer_that_fails_is_logged_and_changes_nothing(autojump_clock, caplog):
     class Failing:
-        def begin(self, operation):
-            if operation.kind == "effect":
+        def begin(self, activity):
+            if activity.kind == "effect":
                 return lambda _: 1 / 0
-            raise LookupError(operation.kind)
+            raise LookupError(activity.kind)
 
     seen = Seen()
     async with Client(harbour(Failing(), seen)) as client:
@@ -191,8 +191,8 @@ async def test_a_scope_of_an_observer_that_fails_is_logged_and_changes_nothing(
         raise ZeroDivisionError
 
     class Failing:
-        def begin(self, operation):
-            operation.scopes += [fails_at_the_begin, fails_at_the_end]
+        def begin(self, activity):
+            activity.scopes += [fails_at_the_begin, fails_at_the_end]
 
     seen = Seen()
     async with Client(harbour(Failing(), seen)) as client:
@@ -250,9 +250,9 @@ def test_observers_change_no_byte_of_a_recording_and_see_no_replay(tmp_path):
         assert call.recording == path
         assert b'"ship"' in bytes(records[call.record].body)
         assert call.session_id == seen.of("session")[0][0].session_id != ""
-    count = len(seen.operations)
+    count = len(seen.activities)
     assert replay(path, harbour(seen)).is_complete
-    assert len(seen.operations) == count
+    assert len(seen.activities) == count
     again = Seen(observes_replays=True)
     assert replay(path, harbour(again)).is_complete
     assert [each.record for each, _ in again.of("request", "tools/call")] == [
@@ -264,8 +264,8 @@ def test_observers_change_no_byte_of_a_recording_and_see_no_replay(tmp_path):
 @pytest.mark.parametrize("versions", [None, LEGACY])
 def test_the_clocks_and_random_numbers_of_observers_are_not_those_of_handlers(tmp_path, versions):
     class Restless:
-        def begin(self, operation):
-            operation.scopes.append(self.scope)
+        def begin(self, activity):
+            activity.scopes.append(self.scope)
             self.use()
             return lambda _: self.use()
 
