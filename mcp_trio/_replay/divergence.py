@@ -131,7 +131,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def blocked_calls(self) -> Sequence[UntrackedCall]:
         """The calls of the request that a replay blocks, because they are external I/O."""
-        calls = (call for call in self.untracked_calls if call.is_outside)
+        calls = (call for call in self.untracked_calls if call.changes_outside)
         return [call for call in calls if self.is_of_request(call.lane)]
 
     @property

@@ -120,11 +120,11 @@ class MessageChannel:
         self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
 
     def put(
-        self, message: bytes, related_id: int | str | None = None, *, is_answer: bool = False
+        self, message: bytes, related_id: int | str | None = None, *, is_response: bool = False
     ) -> None:
         """Queue a message; `related_id` is the id of the peer's request to which it belongs."""
         if self._takes_related_messages:
-            message = RelatedMessage(message, related_id, is_response=is_answer)
+            message = RelatedMessage(message, related_id, is_response=is_response)
         self._unsent.append(message)
         self._changed.unpark_all()
 

@@ -420,7 +420,7 @@ class MockSession:
         self._nursery: trio.Nursery
         self._scopes: dict[Id, trio.CancelScope] = {}
         self._live_requests: dict[int | None, Request] = {}
-        self._unanswered: set[int] = set()
+        self._in_progress: set[int] = set()
         self._sent_requests: set[int] = set()
         self._awaited_responses: dict[int, trio.Event] = {}
 
@@ -486,7 +486,7 @@ class MockSession:
                         self._send_caused_by(response)
             case Malformed(id=int() | str(), is_request=True):
                 error = encode_error(message.id, message.code, message.message)
-                self._peer.put(error, message.id, is_answer=True)
+                self._peer.put(error, message.id, is_response=True)
             case _:
                 pass
 
@@ -495,24 +495,24 @@ class MockSession:
         matcher, method, params = self.matcher, request.method, request.params
         recorded = matcher.find(method, params, user)
         if recorded is None and self._repeats:
-            recorded = matcher.find_again(method, params, user, self._unanswered)
+            recorded = matcher.find_again(method, params, user, self._in_progress)
         if recorded is not None:
             self._live_requests[recorded.index] = request
-            self._unanswered.add(recorded.index)
+            self._in_progress.add(recorded.index)
             self._send_caused_by(recorded, request.id)
         elif (recorded := matcher.find_repeatable(method, params, user)) is not None:
             response = self._recorded.responses.get(recorded.index)
             if response is not None:
                 encoded = encode_recorded_response(response, request.id)
-                self._peer.put(encoded, request.id, is_answer=True)
+                self._peer.put(encoded, request.id, is_response=True)
         elif (encoded_response := negotiation_response(self._recorded, request)) is not None:
-            self._peer.put(encoded_response, request.id, is_answer=True)
+            self._peer.put(encoded_response, request.id, is_response=True)
         else:
             unrecorded = matcher.describe_unrecorded(method, params, user)
             self.unrecorded.append(unrecorded)
             code = INVALID_PARAMS if unrecorded.closest else METHOD_NOT_FOUND
             error = encode_error(request.id, code, f"this is a mock: {unrecorded}")
-            self._peer.put(error, request.id, is_answer=True)
+            self._peer.put(error, request.id, is_response=True)
 
     def _receive_notification(self, message: Notification, user: str | None) -> None:
         request_id = reference_of(message) if message.method == CANCELLED else None
@@ -525,7 +525,7 @@ class MockSession:
             ]
             for index in cancelled:
                 del self._live_requests[index]
-            self._unanswered.difference_update(cancelled)
+            self._in_progress.difference_update(cancelled)
         recorded = self.matcher.find_notification(message.method, user)
         if recorded is not None:
             self._send_caused_by(recorded)
@@ -592,11 +592,11 @@ class MockSession:
                     self._peer.put(notification, self._related_id(message))
             case _:
                 if message.request_index in self._live_requests:
-                    self._answer(message, self._live_requests[message.request_index].id)
+                    self._respond(message, self._live_requests[message.request_index].id)
 
-    def _answer(self, message: RecordedMessage, request_id: Id) -> None:
+    def _respond(self, message: RecordedMessage, request_id: Id) -> None:
         assert message.request_index is not None
-        self._unanswered.discard(message.request_index)
+        self._in_progress.discard(message.request_index)
         if message.method == INITIALIZE and message.kind == "result":
             agreed = members_of(message.body).get("protocolVersion")
             self.protocol_version = (
@@ -604,7 +604,7 @@ class MockSession:
             )
             self.negotiated.set()
         encoded = encode_recorded_response(message, request_id)
-        self._peer.put(encoded, request_id, is_answer=True)
+        self._peer.put(encoded, request_id, is_response=True)
 
     def _related_id(self, message: RecordedMessage) -> Id | None:
         """Return the id of the live request to which a message refers, or that caused it."""

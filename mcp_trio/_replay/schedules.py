@@ -64,7 +64,7 @@ from mcp_trio._replay.sweep_trace import (
     Input,
     Outcomes,
     RecordedOutcome,
-    Reply,
+    RequestUpdate,
     SweepTrace,
     immediate_command,
 )
@@ -364,9 +364,15 @@ class _PossibleEvent:
 
 @attrs.define(eq=False, repr=False)
 class Scheduler:
-    """A session of a trace that runs in an order.
+    """A session of a trace that runs in an order; `SweepSequencer` reports its operations here.
 
     Attributes:
+        trace: The recorded session.
+        order: The way to decide; the object decides for this run only.
+        clock: The clock of the run.
+        thread_token: The token of the threads of `def` handlers.
+        decisions: The decisions so far.
+        outcomes: The outcomes of requests so far.
         last_delivered: The number of the record of the last message that was delivered.
         ended: The lanes of the requests that ended without a response.
         is_over: Whether every task has to end.
@@ -384,19 +390,29 @@ class Scheduler:
     is_over: bool = attrs.field(default=False, init=False)
     problem: str = attrs.field(default="", init=False)
     _session: "Session" = attrs.field(init=False)
+    # The lanes that wait for their turn, by name; and the effects, and requests to the client, that
+    # have not ended, by the lane or the option.
     _ready: dict[str, _PossibleEvent] = attrs.field(factory=dict[str, _PossibleEvent], init=False)
     _running: dict[str, _PossibleEvent] = attrs.field(factory=dict[str, _PossibleEvent], init=False)
+    # The client's messages that have not arrived, the next one last; and the batch in which it may
+    # arrive at the earliest, because the client has received a response in it.
     _inputs: list[Input] = attrs.field(init=False)
     _input_batch: int = attrs.field(default=0, init=False)
-    _answers: Counter[str] = attrs.field(factory=Counter[str], init=False)
+    # The number of responses that each lane has sent.
+    _responses: Counter[str] = attrs.field(factory=Counter[str], init=False)
+    # The number of turns that each lane has taken; and the lanes that have taken one in an
+    # operation, and have made no record since.
     _turns: Counter[str] = attrs.field(factory=Counter[str], init=False)
     _unused_turns: set[str] = attrs.field(factory=set[str], init=False)
     # The current batch; whether one of its lanes has gone on; the batch of lanes that become ready.
     _batch: int = attrs.field(default=0, init=False)
     _has_begun: bool = attrs.field(default=False, init=False)
     _wake_batch: int = attrs.field(default=0, init=False)
+    # Whether a message that arrives now is read together with the one before.
     _is_reading: bool = attrs.field(default=False, init=False)
+    # The rank and the option of the last effect that has ended in this batch.
     _last_end: tuple[float, str] = attrs.field(default=_FIRST, init=False)
+    # Whether every recorded response has come, or never will.
     _is_complete: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -409,7 +425,7 @@ class Scheduler:
     ) -> None:
         """Run the session until every recorded response has come, or never will; end all tasks."""
         trace = self.trace
-        delays = sum(map(len, trace.effects.values())) + sum(map(len, trace.replies.values()))
+        delays = sum(map(len, trace.effects.values())) + sum(map(len, trace.updates.values()))
         end = self.clock.time_of(0) + trace.seconds + _EXTRA_SECONDS_MAX
         end += self._duration_seconds * delays
         decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.times_ns) + _DECISIONS_MAX
@@ -447,9 +463,9 @@ class Scheduler:
             self.clock.advance_to(trio.current_time())
             await self.thread_token.settle()
 
-    def _missing(self, answers: Sequence[str]) -> bool:
+    def _missing(self, responses: Sequence[str]) -> bool:
         """Return whether some of these responses have not been sent, and may still be."""
-        missing = Counter(answers) - self._answers
+        missing = Counter(responses) - self._responses
         return any(request_lane_name(lane) not in self.ended for lane in missing)
 
     # Decisions.
@@ -465,8 +481,9 @@ class Scheduler:
         batch = min((event.last_batch for event in self._ready.values()), default=self._batch + 1)
         if batch > self._batch:
             self._batch, self._has_begun, self._last_end = batch, False, _FIRST
-        # Effects end before the lanes of a batch go on. Their order among themselves changes
-        # nothing, so there is just one.
+        # Effects end before the lanes of a batch go on. The order in which they end makes no
+        # difference, so only one order is tried: an effect of a lower rank than the last one that
+        # ended waits for the next batch.
         options = [
             event
             for event in (*self._ready.values(), *self._running.values())
@@ -630,22 +647,24 @@ class Scheduler:
 
     # Messages.
 
-    def answered(self, lane: str) -> None:
+    def responded(self, lane: str) -> None:
         """Note a response to the client."""
-        self._answers[lane] += 1
+        self._responses[lane] += 1
         self._input_batch = self._wake_batch
 
-    def expect_replies(self, lane: str, request: MessageFields, replies: Sequence[Reply]) -> None:
-        """Let the client's messages about a request of a lane arrive, one after the other."""
-        if not replies:
+    def expect_updates(
+        self, lane: str, request: MessageFields, updates: Sequence[RequestUpdate]
+    ) -> None:
+        """Let the client's updates on a request of a lane arrive, one after the other."""
+        if not updates:
             return
-        first, *others = replies
+        first, *others = updates
 
         def deliver() -> None:
             del self._running[option]
             self._begin_to_read(first.index)
             self._session.take(first.to_request(request))
-            self.expect_replies(lane, request, others)
+            self.expect_updates(lane, request, others)
 
         happens = "reports progress" if others else "is answered"
         option = f"{lane}: {request.method} {happens}"
@@ -752,12 +771,12 @@ class SweepSequencer:
         fields = message_fields(message)
         self.scheduler.outcomes.add_message(lane.name, fields, message)
         if fields.is_response:
-            self.scheduler.answered(lane.name)
+            self.scheduler.responded(lane.name)
         elif fields.is_request:
             nth = self._nth("request", lane, fields.method)
-            recorded = self.scheduler.trace.replies.get((lane.name, fields.method), ())
+            recorded = self.scheduler.trace.updates.get((lane.name, fields.method), ())
             if nth < len(recorded):
-                self.scheduler.expect_replies(lane.name, fields, recorded[nth])
+                self.scheduler.expect_updates(lane.name, fields, recorded[nth])
 
     def ended(self, lane: Lane, *, unstarted: bool = False) -> None:  # noqa: ARG002  of `Sequencer`
         """Note the end of a request that was cancelled."""

@@ -54,7 +54,7 @@ def lifespan_use(attribute: str, instead: str) -> UntrackedCall:
         location=_innermost_location(inspect.currentframe(), None),
         lane="" if lane is None else lane.name,
         instead=instead,
-        is_outside=True,
+        changes_outside=True,
     )
 
 

@@ -324,7 +324,7 @@ class _Sweep:
                     "a sweep does not run the lifespan, so that handlers can only pass its value"
                     f" to effects: {untracked_call.call} was used {untracked_call.location}"
                 )
-            if untracked_call.is_outside:
+            if untracked_call.changes_outside:
                 raise BlockedInReplay(
                     f"a sweep cannot run handlers that use external I/O directly: {untracked_call}"
                 )

@@ -164,8 +164,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     responses_before: int
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """A message of the client about a handler's request: progress, or the response.
+class RequestUpdate(msgspec.Struct, frozen=True):
+    """A message of the client about a handler's request to it: progress, or the response.
 
     `index` is that of its record in the journal.
     """
@@ -200,7 +200,7 @@ class SweepTrace:
         effects: The outcomes of effects, likewise.
         values: The values that were read without waiting, likewise.
         states: The request states of a lane that suspends a handler, in order.
-        replies: The client's messages about each request of a lane and method, in order.
+        updates: The client's updates on each request of a lane and method, in order.
         patches: The code changes whose new branches were taken, each with its lane.
         calls: A description of each request, by lane.
         longest_seconds: The longest duration of an effect or of a request to the client.
@@ -218,7 +218,9 @@ class SweepTrace:
     effects: _ByName[RecordedOutcome] = attrs.field(factory=lambda: defaultdict(list), init=False)
     values: _ByName[RecordedOutcome] = attrs.field(factory=lambda: defaultdict(list), init=False)
     states: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]], init=False)
-    replies: _ByName[list[Reply]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+    updates: _ByName[list[RequestUpdate]] = attrs.field(
+        factory=lambda: defaultdict(list), init=False
+    )
     patches: set[tuple[str, Any]] = attrs.field(factory=set[tuple[str, Any]], init=False)
     outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
     calls: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
@@ -229,8 +231,8 @@ class SweepTrace:
     _subscriptions: set[str] = attrs.field(factory=set[str], init=False)
     _cause: str | None = attrs.field(default=None, init=False)
     _is_after_input: bool = attrs.field(default=False, init=False)
-    _open_requests: dict[int | str, tuple[list[Reply], float]] = attrs.field(
-        factory=dict[int | str, tuple[list[Reply], float]], init=False
+    _open_requests: dict[int | str, tuple[list[RequestUpdate], float]] = attrs.field(
+        factory=dict[int | str, tuple[list[RequestUpdate], float]], init=False
     )
     _running: dict[str, tuple[CommandBody, float]] = attrs.field(
         factory=dict[str, tuple[CommandBody, float]], init=False
@@ -279,9 +281,9 @@ class SweepTrace:
                     fields = message_fields(message)
                     self.outcomes.add_message(lane, fields, message)
                     if fields.is_request and not isinstance(fields.id, UnsetType):
-                        replies: list[Reply] = []
-                        self.replies[lane, fields.method].append(replies)
-                        self._open_requests[fields.id] = (replies, self.seconds)
+                        updates: list[RequestUpdate] = []
+                        self.updates[lane, fields.method].append(updates)
+                        self._open_requests[fields.id] = (updates, self.seconds)
                     elif fields.is_response:
                         self.responses.append(lane)
             case "cmd":
@@ -332,8 +334,8 @@ class SweepTrace:
 
     def _read_in(self, index: int, record: Record) -> None:
         messages = messages_in(body_bytes(record) or b"")
-        are_replies = [self._read_reply(index, message) for message in messages]
-        if all(are_replies):
+        are_updates = [self._read_update(index, message) for message in messages]
+        if all(are_updates):
             return
         for position, message in enumerate(messages):
             lane = f"r{message_name(record.number, position)}"
@@ -353,16 +355,16 @@ class SweepTrace:
         self.inputs[-1].messages[record.number] = received_data(record)
         self._is_after_input = True
 
-    def _read_reply(self, index: int, message: bytes) -> bool:
-        """Keep a message about a request of a handler; return whether the message is one."""
+    def _read_update(self, index: int, message: bytes) -> bool:
+        """Keep an update on a request of a handler; return whether the message is one."""
         fields = message_fields(message)
         about = fields.id if fields.is_response else UNSET
         if fields.method == PROGRESS:
             about = fields.params.get(PROGRESS_TOKEN, UNSET)
         if isinstance(about, UnsetType) or about not in self._open_requests:
             return False
-        replies, begin = self._open_requests[about]
-        replies.append(Reply(index, message))
+        updates, begin = self._open_requests[about]
+        updates.append(RequestUpdate(index, message))
         self._note_duration(begin)
         return True
 

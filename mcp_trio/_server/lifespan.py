@@ -205,7 +205,7 @@ def watch_of_lifespan(sequencer: LifespanRecording) -> UntrackedCallWatch:
     def note(call: UntrackedCall) -> None:
         if sequencer.is_over:
             return
-        if not call.is_outside:
+        if not call.changes_outside:
             note_read(call)
         elif trio.lowlevel.in_trio_task():
             sequencer.note_opened(call)

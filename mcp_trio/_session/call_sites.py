@@ -98,12 +98,12 @@ def reads_for_handler(frame: FrameType) -> bool:
 
 
 def responsible_frame(
-    frame: FrameType | None, *, is_outside: bool
+    frame: FrameType | None, *, changes_outside: bool
 ) -> tuple[FrameType, FrameType | None] | None:
     """Return the frame of a user or library that is responsible for a call, and what it called.
 
-    `frame` made the call; `is_outside` is True if the call changes the outside. None: the call does
-    not count, or no code of users and libraries made it.
+    `frame` made the call; `changes_outside` is True if the call changes the outside. None: the call
+    does not count, or no code of users and libraries made it.
     """
     called = None
     while frame is not None:
@@ -111,7 +111,7 @@ def responsible_frame(
         if owner == "user":
             return frame, called
         module = module_of(frame)
-        is_outgoing = is_outside and module.startswith(_OUTGOING)
+        is_outgoing = changes_outside and module.startswith(_OUTGOING)
         is_internal = owner == "mcp_trio" and not is_outgoing
         is_internal |= module == _WAKES_LOOP
         is_without_influence = module.partition(".")[0] in _WITHOUT_INFLUENCE

@@ -104,7 +104,7 @@ class _Conversion(msgspec.Struct, frozen=True):
 
 
 _PLAIN: Final = _Conversion()
-_PARTS: Final = _Conversion(
+_STRUCT_TIME: Final = _Conversion(
     lambda value: [*value, value.tm_zone, value.tm_gmtoff], time.struct_time
 )
 
@@ -193,8 +193,8 @@ _CLOCKS: Final = (
 # Other functions, with the conversion of their value, and the number of arguments with which they
 # read no clock, as `time.gmtime(0)` does not.
 _FUNCTIONS: Final[dict[str, tuple[_Conversion, float]]] = {
-    "time.localtime": (_PARTS, 1),
-    "time.gmtime": (_PARTS, 1),
+    "time.localtime": (_STRUCT_TIME, 1),
+    "time.gmtime": (_STRUCT_TIME, 1),
     "time.ctime": (_PLAIN, 1),
     "time.asctime": (_PLAIN, 1),
     "time.strftime": (_PLAIN, 2),

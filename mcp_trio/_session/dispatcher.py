@@ -308,9 +308,9 @@ class Dispatcher:
 
     # Requests of stateless clients that are answered with questions, and their retries.
 
-    async def _ask(self, handling: Handling, asked: Sequence[Question]) -> list[Any]:
+    async def _ask(self, handling: Handling, questions: Sequence[Question]) -> list[Any]:
         rounds = self._rounds_of(handling) or self.suspended_handlers.add(Rounds(handling, self))
-        return await rounds.ask(asked)
+        return await rounds.ask(questions)
 
     def suspend(self, rounds: Rounds, reply: bytes) -> None:
         """Send the questions as the response, and free the place of the suspended handler."""

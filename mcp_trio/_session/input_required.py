@@ -119,30 +119,30 @@ async def run_resumably(
 
 
 async def _ask_resumably(
-    journal: HandlerJournal, handling: Handling, asked: Sequence[Question]
+    journal: HandlerJournal, handling: Handling, questions: Sequence[Question]
 ) -> list[Any]:
     """Return the answers from earlier rounds; end the round if one is missing."""
-    begun = [journal.begin_operation(each.method, _params_of(each)) for each in asked]
+    begun = [journal.begin_operation(each.method, _params_of(each)) for each in questions]
     unanswered = {
         operation_id: each
-        for each, (operation_id, earlier) in zip(asked, begun, strict=True)
+        for each, (operation_id, earlier) in zip(questions, begun, strict=True)
         if earlier is None
     }
     if unanswered:
         await _wait_for_end_of_round(handling, journal, unanswered)
     bodies = [bytes(earlier.body) for _, earlier in begun if earlier is not None]
     return [
-        await perform_once(handling, _question(each, body))
-        for each, body in zip(asked, bodies, strict=True)
+        await perform_once(handling, _question_effect(each, body))
+        for each, body in zip(questions, bodies, strict=True)
     ]
 
 
 async def _wait_for_end_of_round(
-    handling: Handling, journal: HandlerJournal, asked: Mapping[OperationId, Question]
+    handling: Handling, journal: HandlerJournal, questions: Mapping[OperationId, Question]
 ) -> NoReturn:
     """Add questions to the round, and wait for its end, which cancels the caller."""
     lane, sequencer = handling.current_lane(), handling.session.sequencer
-    await _begin_asking(handling, list(asked.values()), lane)
+    await _begin_asking(handling, list(questions.values()), lane)
     reason = None
     if journal.scope.cancel_called:
         reason = "the round of this handler is over: it cannot ask during clean-up"
@@ -152,11 +152,11 @@ async def _wait_for_end_of_round(
         if lane is not None:
             sequencer.resumed(lane, "err")
         raise LocalProtocolError(reason)
-    journal.ask(asked)
+    journal.ask(questions)
     try:
         await trio.sleep_forever()
     finally:
-        journal.withdraw(asked)
+        journal.withdraw(questions)
         if lane is not None:
             sequencer.resumed(lane, "cxl")
 
@@ -177,12 +177,14 @@ def _is_shielded_from(scope: trio.CancelScope) -> bool:
         scope.deadline = deadline
 
 
-async def _begin_asking(handling: Handling, asked: Sequence[Question], lane: Lane | None) -> None:
+async def _begin_asking(
+    handling: Handling, questions: Sequence[Question], lane: Lane | None
+) -> None:
     """Record that a lane asks; check for cancellation."""
     if lane is None:
         await trio.lowlevel.checkpoint_if_cancelled()
         return
-    start_effect(handling, asking(asked), lane)
+    start_effect(handling, questions_effect(questions), lane)
     try:
         await trio.lowlevel.checkpoint_if_cancelled()
     except trio.Cancelled:
@@ -190,36 +192,34 @@ async def _begin_asking(handling: Handling, asked: Sequence[Question], lane: Lan
         raise
 
 
-def asking(asked: Sequence[Question]) -> Effect[None]:
+def questions_effect(questions: Sequence[Question]) -> Effect[None]:
     """Return the effect as which questions are recorded; it has the command, but no answers."""
-    if len(asked) == 1:
-        return _question(asked[0])
-    questions = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in asked]
-    arguments = functools.partial(encode_body, {"questions": questions})
-    return msgspec.structs.replace(_question(asked[0]), name=ASK_ALL, arguments=arguments)
+    if len(questions) == 1:
+        return _question_effect(questions[0])
+    encoded = [{"method": it.method, "params": msgspec.Raw(_params_of(it))} for it in questions]
+    arguments = functools.partial(encode_body, {"questions": encoded})
+    effect = _question_effect(questions[0])
+    return msgspec.structs.replace(effect, name=ASK_ALL, arguments=arguments)
 
 
-def _question(asked: Question, body: bytes = b"") -> Effect[Any]:
+def _question_effect(question: Question, answer: bytes = b"") -> Effect[Any]:
+    """Return the effect that records a question, and returns an `answer` that is known already."""
     return Effect(
-        name=asked.method,
-        arguments=functools.partial(_params_of, asked),
-        run=_nothing,
-        codec=_AnswerCodec(asked, body),
+        name=question.method,
+        arguments=functools.partial(_params_of, question),
+        run=lambda: None,
+        codec=_AnswerCodec(question, answer),
     )
 
 
-def _nothing() -> None:
-    pass  # The answer is known already.
-
-
-def _params_of(asked: Question) -> bytes:
-    return encode_body(EmptyParams() if asked.params is None else asked.params)
+def _params_of(question: Question) -> bytes:
+    return encode_body(EmptyParams() if question.params is None else question.params)
 
 
 class _AnswerCodec(msgspec.Struct, frozen=True):
     """A codec with the raw answer of the client, which is decoded and checked in each round."""
 
-    asked: Question
+    question: Question
     body: bytes
 
     def converted(self, value: Any) -> tuple[Any, bytes]:  # noqa: ARG002
@@ -227,8 +227,8 @@ class _AnswerCodec(msgspec.Struct, frozen=True):
 
     def decoded(self, body: bytes) -> Any:
         try:
-            result = METHODS[self.asked.method].decode_result(msgspec.Raw(body))
-            self.asked.check(result)
+            result = METHODS[self.question.method].decode_result(msgspec.Raw(body))
+            self.question.check(result)
         except (msgspec.MsgspecError, RemoteProtocolError) as error:
             raise RequestError(INVALID_PARAMS, f"invalid input response: {error}") from error
         return result
@@ -270,7 +270,7 @@ class _OpenQuestion:
     """One question of a suspended handler.
 
     Attributes:
-        asked: The question.
+        question: The question.
         request: Its form in the `InputRequiredResult`.
         settled: An event of all questions asked together, set when they are answered or given up.
         result: The decoded answer; or the exception of the question's own check, which is raised in
@@ -279,7 +279,7 @@ class _OpenQuestion:
         is_taken: True if the handler goes on with the answer.
     """
 
-    asked: Question
+    question: Question
     request: types.InputRequest
     settled: trio.Event
     result: Any = None
@@ -383,7 +383,7 @@ class Rounds:
             await self._opened.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def ask(self, asked: Sequence[Question]) -> list[Any]:
+    async def ask(self, questions: Sequence[Question]) -> list[Any]:
         """Ask questions in one round, and return the client's answers.
 
         If this is cancelled, the client may have received the questions.
@@ -396,21 +396,21 @@ class Rounds:
             Exception: The `check` of a question failed.
         """
         lane = self.handling.current_lane()
-        questions, size_bytes = self._questions(asked)
-        await _begin_asking(self.handling, asked, lane)
+        opened, size_bytes = self._opened_questions(questions)
+        await _begin_asking(self.handling, questions, lane)
         try:
-            self._add_to_round(questions, size_bytes)
+            self._add_to_round(opened, size_bytes)
         except MCPError:
             if lane is not None:
                 self.handling.session.sequencer.resumed(lane, "err")
             raise
-        await self._wait(questions, lane)
-        return [question.outcome() for question in questions]
+        await self._wait(opened, lane)
+        return [each.outcome() for each in opened]
 
-    def _questions(self, asked: Sequence[Question]) -> tuple[list[_OpenQuestion], int]:
-        """Return the questions, and the size in bytes of the result that asks them."""
+    def _opened_questions(self, questions: Sequence[Question]) -> tuple[list[_OpenQuestion], int]:
+        """Return open questions, and the size in bytes of the result that asks them."""
         settled, request = trio.Event(), self.handling.request
-        questions = [
+        opened = [
             _OpenQuestion(
                 each,
                 types.InputRequest(
@@ -419,16 +419,16 @@ class Rounds:
                 ),
                 settled,
             )
-            for each in asked
+            for each in questions
         ]
-        wanted = {str(number): question for number, question in enumerate(questions)}
+        wanted = {str(number): question for number, question in enumerate(opened)}
         reply = self.handling.session.connection.response(
             request, _input_required(wanted, SUSPENDED_PREFIX)
         )
-        for question in questions:  # The handler may modify its params later, so they are encoded.
-            params = downgraded(question.request.params, request.peer.protocol_version)
-            question.request.params = msgspec.Raw(msgspec.json.encode(params))
-        return questions, len(reply)
+        for each in opened:  # The handler may modify its params later, so they are encoded now.
+            params = downgraded(each.request.params, request.peer.protocol_version)
+            each.request.params = msgspec.Raw(msgspec.json.encode(params))
+        return opened, len(reply)
 
     def _add_to_round(self, questions: Sequence[_OpenQuestion], size_bytes: int) -> None:
         """Add questions to the next round."""
@@ -599,10 +599,10 @@ def _input_required(
     return types.InputRequiredResult(input_requests=requests, request_state=state)
 
 
-def _decoded_answer(key: str, question: _OpenQuestion, response: msgspec.Raw) -> Any:
+def _decoded_answer(key: str, opened: _OpenQuestion, response: msgspec.Raw) -> Any:
     try:
-        result = METHODS[question.asked.method].decode_result(response)
-        question.asked.check(result)
+        result = METHODS[opened.question.method].decode_result(response)
+        opened.question.check(result)
     except (msgspec.MsgspecError, RemoteProtocolError) as error:
         text = f"invalid input response {key!r}: {error}"
         raise RequestError(INVALID_PARAMS, text) from error

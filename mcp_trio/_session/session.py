@@ -56,7 +56,7 @@ from mcp_trio.types import DiscoverResult, InitializeResult, RequestId
 
 # Imported by those sessions only that have observers.
 if TYPE_CHECKING:
-    from mcp_trio._session.observing import Observation, Observers
+    from mcp_trio._session.observing import Observers
 
 logger = logging.getLogger("mcp_trio")
 
@@ -177,7 +177,7 @@ class Session:
         self._tasks.open(pool, context)
         if self.observers is not None:
             observation = self.observers.begin_session(self)
-            self.ended.when_set(partial(self._end_observed, observation))
+            self.ended.when_set(lambda: observation.closed(self.cause or ""))
         self.application.on_session_open(self)
         if self.connection.limits.requests.ping_interval_seconds is not None:
             self.start_lane(PING_LANE, self._ping)
@@ -186,9 +186,6 @@ class Session:
             self._reader = self._tasks.start_leader(partial(self._read, pool))
         else:
             deliver_to(self._take_delivered)
-
-    def _end_observed(self, observation: "Observation") -> None:
-        observation.closed(self.cause or "")
 
     @property
     def handler_counts(self) -> tuple[int, int, int]:

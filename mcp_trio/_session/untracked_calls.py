@@ -64,7 +64,7 @@ class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
         location: The position in the user's code, such as "at desk.py:12".
         lane: The name of the lane; "import" if the module was being imported.
         instead: The replacement that a replay can repeat.
-        is_outside: Whether the call changes the outside world, so that a replay rejects it.
+        changes_outside: Whether the call changes the outside world, so that a replay rejects it.
         target: The path or name that was read or changed; empty if there is none.
     """
 
@@ -72,7 +72,7 @@ class UntrackedCall(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     lane: str
     instead: str
-    is_outside: bool = False
+    changes_outside: bool = False
     target: str = ""
 
     @property
@@ -96,23 +96,23 @@ class _Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         instead: The replacement that a replay can repeat.
-        is_outside: Whether the call changes the outside.
+        changes_outside: Whether the call changes the outside.
         target: The index of the argument that is a path or name; None if there is none.
         applies: Whether a call with these arguments counts.
-        by_name: Whether only calls by a user's own code count.
+        users_only: Whether calls by libraries do not count.
         call: The name of the call, whichever function a user called for it.
     """
 
     instead: str
-    is_outside: bool = False
+    changes_outside: bool = False
     target: int | None = None
     applies: Callable[[Sequence[Any]], bool] = lambda _: True
-    by_name: bool = False
+    users_only: bool = False
     call: str | None = None
 
 
 def _changes(instead: str, target: int | None = None, **options: Any) -> _Rule:
-    return _Rule(instead=instead, is_outside=True, target=target, **options)
+    return _Rule(instead=instead, changes_outside=True, target=target, **options)
 
 
 def _reads(instead: str, target: int | None = None, **options: Any) -> _Rule:
@@ -120,6 +120,7 @@ def _reads(instead: str, target: int | None = None, **options: Any) -> _Rule:
 
 
 def _is_other_descriptor(arguments: Sequence[Any]) -> bool:
+    """Return whether the first argument is no descriptor of a standard stream."""
     return not arguments or arguments[0] > _STDERR
 
 
@@ -138,6 +139,7 @@ def _is_file(arguments: Sequence[Any]) -> bool:
 
 
 def _is_salted(arguments: Sequence[Any]) -> bool:
+    """Return whether the hash of the first argument differs between processes."""
     return bool(arguments) and isinstance(arguments[0], str | bytes | tuple)
 
 
@@ -156,9 +158,9 @@ _NATIVE: Final = _changes("an @effect that calls the C library")
 _ENVIRONMENT: Final = _reads("an @effect that reads it", 1, call="os.environ")
 _SYSTEM: Final = _reads("an @effect that reads it")
 _SECRET: Final = _reads("ctx.random, or an @effect if it has to stay secret")
-_HASH: Final = _reads("hashlib", applies=_is_salted, by_name=True)
-_IDENTITY: Final = _reads("a number of your own", by_name=True)
-_PROCESS_STATE: Final = _reads("an @effect that reads it", by_name=True)
+_HASH: Final = _reads("hashlib", applies=_is_salted, users_only=True)
+_IDENTITY: Final = _reads("a number of your own", users_only=True)
+_PROCESS_STATE: Final = _reads("an @effect that reads it", users_only=True)
 
 
 def _table(*rows: tuple[_Rule, *tuple[str, ...]]) -> dict[str, _Rule]:
@@ -167,7 +169,7 @@ def _table(*rows: tuple[_Rule, *tuple[str, ...]]) -> dict[str, _Rule]:
 
 _OPEN: Final = "open"
 
-# Audit events; `open` is a change or not by its flags.
+# Audit events. The flags of `open` tell whether it is a change (`_hook`).
 _EVENTS: Final[Mapping[str, _Rule]] = _table(
     (_READ_FILE, "open"),
     (
@@ -221,7 +223,7 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
         "concurrent.futures.thread.ThreadPoolExecutor.submit",
         "concurrent.futures.process.ProcessPoolExecutor.submit",
     ),
-    (_changes("ctx.to_thread()", by_name=True), "trio.lowlevel.start_thread_soon"),
+    (_changes("ctx.to_thread()", users_only=True), "trio.lowlevel.start_thread_soon"),
     (_changes("an @effect that uses the file", 0), "trio.open_file"),
     (_PROCESS, "trio.run_process trio.lowlevel.open_process os.abort os._exit"),
     (
@@ -286,7 +288,7 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
         _reads("an @effect that reads the file", 1),
         "ssl.SSLContext.load_cert_chain ssl.SSLContext.load_verify_locations",
     ),
-    # Its results are kept by `platform`, so that later calls read nothing any more.
+    # `platform` keeps these results, so that later calls cause no audit event.
     (
         _PROCESS_STATE,
         "platform.uname platform.node platform.system platform.release platform.version",
@@ -360,14 +362,14 @@ class UntrackedCallWatch:
         targets = self._targets[untracked_call.call, untracked_call.location]
         if len(targets) < _TARGETS_MAX:
             targets.add(untracked_call.target)
-        elif untracked_call.target not in targets and not untracked_call.is_outside:
+        elif untracked_call.target not in targets and not untracked_call.changes_outside:
             untracked_call = msgspec.structs.replace(untracked_call, target=_OTHER_TARGETS)
         token = _WATCH.set(None)  # What the report itself does is not reported.
         try:
             self.on_untracked_call(untracked_call)
         finally:
             _WATCH.reset(token)
-        if self.blocks and untracked_call.is_outside:
+        if self.blocks and untracked_call.changes_outside:
             raise BlockedInReplay(
                 f"{untracked_call.text} was not done, because a replay changes nothing outside: use"
                 f" {untracked_call.instead}, whose outcome is recorded"
@@ -395,7 +397,7 @@ def watch_of_recording(sequencer: Sequencer, *, is_strict: bool) -> UntrackedCal
         key = (call.instead, call.location)
         if key not in _LOGGED:
             _LOGGED.add(key)
-            done = "rejects it" if call.is_outside else "does not repeat it"
+            done = "rejects it" if call.changes_outside else "does not repeat it"
             logger.warning("%s: a replay %s; use %s", call.text, done, call.instead)
         if key in noted:
             return
@@ -439,7 +441,7 @@ def noting_imports() -> Generator[None, None, None]:
             _IMPORTED[call] = None
 
     def note_call(call: UntrackedCall) -> None:
-        noted = msgspec.structs.replace(call, instead=_IN_LIFESPAN, is_outside=False)
+        noted = msgspec.structs.replace(call, instead=_IN_LIFESPAN, changes_outside=False)
         _IMPORTED[noted] = None
 
     lane = LANE.set(Lane(IMPORT_LANE, ImportNotes(note_read)))
@@ -458,9 +460,9 @@ def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -
     watch, lane = _WATCH.get(), LANE.get()
     if watch is None or lane is None or is_collecting() or not rule.applies(arguments):
         return
-    if rule.by_name and owner_of(frame.f_code.co_filename) != "user":
+    if rule.users_only and owner_of(frame.f_code.co_filename) != "user":
         return
-    found = responsible_frame(frame, is_outside=rule.is_outside)
+    found = responsible_frame(frame, changes_outside=rule.changes_outside)
     if found is None:
         return
     responsible, called = found
@@ -468,7 +470,7 @@ def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -
         return
     index = rule.target
     target = "" if index is None or index >= len(arguments) else _target(arguments[index])
-    if target is None or (not rule.is_outside and target and owner_of(target) != "user"):
+    if target is None or (not rule.changes_outside and target and owner_of(target) != "user"):
         return
     watch.report(
         UntrackedCall(
@@ -476,7 +478,7 @@ def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -
             location=location(responsible),
             lane=lane.name,
             instead=rule.instead,
-            is_outside=rule.is_outside,
+            changes_outside=rule.changes_outside,
             target=target,
         )
     )

@@ -21,7 +21,7 @@ from mcp_trio._testing.limit_stores import check_limit_store
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 _SESSION_ID: Final = "check_stores"
-_PATIENCE_SECONDS: Final = 30.0
+_TIMEOUT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.01
 _MESSAGES: Final = 500
 
@@ -81,11 +81,11 @@ async def check_stores(
 
 
 async def _until(holds: Callable[[], bool], promise: str) -> None:
-    with trio.move_on_after(_PATIENCE_SECONDS):
+    with trio.move_on_after(_TIMEOUT_SECONDS):
         while not holds():  # noqa: ASYNC110  a store has no event for the test
             await trio.sleep(_POLL_SECONDS)
         return
-    raise AssertionError(f"within {_PATIENCE_SECONDS:g} s: {promise}")
+    raise AssertionError(f"within {_TIMEOUT_SECONDS:g} s: {promise}")
 
 
 @attrs.define(eq=False)
@@ -255,24 +255,24 @@ async def check_changes(join: Callable[[], AbstractAsyncContextManager[Changes]]
     Raises:
         AssertionError: A promise is broken.
     """
-    heard: list[list[Change]] = [[], [], []]
+    received: list[list[Change]] = [[], [], []]
     changes = [("notifications/tools/list_changed", None), ("notifications/resources/updated", "a")]
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(join()) for _ in heard]
+        opened = [await stack.enter_async_context(join()) for _ in received]
         sends = [
             await stack.enter_async_context(each.joined(list_.append))
-            for each, list_ in zip(opened, heard, strict=True)
+            for each, list_ in zip(opened, received, strict=True)
         ]
         for change in changes:
             sends[0](change)
         await trio.to_thread.run_sync(sends[1], changes[0])
         await _until(
-            lambda: heard[2] == [*changes, changes[0]] or len(heard[2]) > len(changes),
+            lambda: received[2] == [*changes, changes[0]] or len(received[2]) > len(changes),
             "a change reaches all others, also from a thread",
         )
         promise = "changes arrive in their order, and never at their sender"
-        await _until(lambda: heard[0] == [changes[0]], promise)
-        assert heard[1] == changes, promise
+        await _until(lambda: received[0] == [changes[0]], promise)
+        assert received[1] == changes, promise
 
 
 async def check_states(store: StateStore) -> None:

@@ -119,7 +119,7 @@ def test_a_call_that_only_reads_is_made_and_named(recorded, name):
         untracked_calls = divergence.untracked_calls
     assert snapshot(folder) == before
     assert any(Path(call.target).name.startswith(target) for call in untracked_calls)
-    assert not any(call.is_outside for call in untracked_calls)
+    assert not any(call.changes_outside for call in untracked_calls)
     assert untracked_calls[0].location.startswith("at sources.py:")
 
 
@@ -144,7 +144,7 @@ def test_a_call_that_changes_anything_outside_is_blocked(recorded, name):
         replay(path, server_of(BLOCKED[name], folder))
     assert snapshot(folder) == before
     assert caught.value.kind == "blocked"
-    blocked = [call for call in caught.value.untracked_calls if call.is_outside]
+    blocked = [call for call in caught.value.untracked_calls if call.changes_outside]
     assert len(blocked) == 1
     assert blocked[0].location.startswith("at sources.py:")
 
@@ -278,7 +278,7 @@ def test_a_handler_of_notifications_is_captured_and_blocked(tmp_path):
     seen.pop()
     (untracked_call,) = replay(path, make_server()).untracked_calls
     assert removed.exists()
-    assert untracked_call.is_outside
+    assert untracked_call.changes_outside
     assert f'"value":{seen[0]!r}'.encode() in b"".join(open_recording(path))
 
 
@@ -296,7 +296,7 @@ def test_a_client_that_a_handler_opens_starts_no_process_in_a_replay(recorded):
         calls = replay(path, server_of(source, folder)).untracked_calls
     except ReplayDivergence as divergence:
         calls = divergence.untracked_calls
-    (blocked,) = (call for call in calls if call.is_outside)
+    (blocked,) = (call for call in calls if call.changes_outside)
     assert blocked.call == "mcp_trio.client.Client.__aenter__"
     assert not (folder / "started").exists()
 

@@ -97,7 +97,7 @@ def test_an_untracked_call_does_not_happen_if_its_report_raises(name):
     function = STOPPED[name]
     untracked_call = only(untracked_calls_of(function))
     assert untracked_call.call == name
-    assert untracked_call.is_outside
+    assert untracked_call.changes_outside
     assert untracked_call.lane == "r7"
     assert untracked_call.location.startswith("at test_untracked_calls.py:")
 
@@ -147,7 +147,10 @@ def test_a_database_that_was_opened_before_is_found():
     database = sqlite3.connect(":memory:")
     untracked_call = only(untracked_calls_of(lambda: database.execute("select 1")))
     database.close()
-    assert (untracked_call.call, untracked_call.is_outside) == ("sqlite3.Connection.execute", True)
+    assert (untracked_call.call, untracked_call.changes_outside) == (
+        "sqlite3.Connection.execute",
+        True,
+    )
 
 
 # The owners of calls.
@@ -182,7 +185,7 @@ def test_generated_code_counts_as_user_code():
 
 
 def test_no_code_of_users_and_libraries_is_responsible_for_calls_of_the_engine():
-    assert responsible_frame(None, is_outside=True) is None
+    assert responsible_frame(None, changes_outside=True) is None
 
 
 def log_something():

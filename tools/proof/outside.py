@@ -148,8 +148,8 @@ def replayed(home: Path, key: str) -> Replayed:
         calls = cast("Sequence[UntrackedCall]", divergence.untracked_calls)
         text = str(divergence)
     is_changed = sources.snapshot(folder) != before
-    named = [call for call in calls if not call.is_outside and _has_target(call, target)]
-    is_blocked = any(call.is_outside for call in calls)
+    named = [call for call in calls if not call.changes_outside and _has_target(call, target)]
+    is_blocked = any(call.changes_outside for call in calls)
     control = "" if key.startswith("blocked") else trio.run(result_of, source, folder)
     sources.close_files()
     outcome = "SILENT"
