@@ -187,23 +187,33 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 }
 """
 _WIDTH: Final = 900
-_HEIGHT: Final = 220
-_MARGIN: Final = 40
+_BARS_HEIGHT: Final = 140
+_MARGIN: Final = 60
 _ROW: Final = 24
 _NAME_WIDTH: Final = 220
+_VALUES_WIDTH: Final = 140
+_LEGEND_WIDTH: Final = 90
+_TIMES_MAX: Final = 6
+_TIME_WIDTH: Final = 80
+_MEDIAN: Final = 50
+_DAY_SECONDS: Final = 24 * 3600
+# Shorter durations are printed in microseconds, and have no bar.
+_SHORT_SECONDS: Final = 1e-4
 
 
 def page(statistics: Statistics, title: str) -> str:
     """Return a page in HTML with tables and plots, without scripts and without other files."""
     summary = (
-        f"{statistics.recordings} recordings, {statistics.calls} calls, {statistics.errors} errors"
+        f"{statistics.recordings:,} recordings, {statistics.calls:,} calls,"
+        f" {statistics.errors:,} errors"
     )
     if statistics.first is not None and statistics.last is not None:
         summary += f", {statistics.first:%Y-%m-%d %H:%M} to {statistics.last:%Y-%m-%d %H:%M} UTC"
     percentiles = "".join(f"<th>{percent} %</th>" for percent in _PERCENTILES)
     head = f"<tr><th>name</th><th>calls</th><th>errors</th>{percentiles}<th>slowest</th></tr>"
     tool_rows = [
-        f"<tr><td>{escape(tool.name)}</td><td>{tool.calls}</td><td>{escape(errors_text(tool))}</td>"
+        f"<tr><td>{escape(tool.name)}</td><td>{tool.calls:,}</td>"
+        f"<td>{escape(errors_text(tool))}</td>"
         + "".join(f"<td>{duration_text(tool.seconds[percent])}</td>" for percent in _PERCENTILES)
         + f"<td>{duration_text(tool.slowest)}</td></tr>"
         for tool in statistics.tools
@@ -211,9 +221,15 @@ def page(statistics: Statistics, title: str) -> str:
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{summary}</p>",
-        "<h2>Calls and errors over time</h2>",
-        _periods_plot(statistics),
+        "<h2>Calls over time</h2>",
+        _over_time(statistics, [period.calls for period in statistics.periods], "calls"),
+    ]
+    if statistics.errors:
+        errors = [period.errors for period in statistics.periods]
+        sections += ["<h2>Errors over time</h2>", _over_time(statistics, errors, "errors")]
+    sections += [
         "<h2>Durations</h2>",
+        "<p>The text beside a bar is the median and 99 %; the scale is logarithmic.</p>",
         _durations_plot(statistics.tools[:_TOOLS_MAX]),
         "<h2>Tools and methods</h2>",
         f"<table>{head}{''.join(tool_rows)}</table>",
@@ -225,7 +241,7 @@ def page(statistics: Statistics, title: str) -> str:
         ("Secrets that were replaced", statistics.masked),
     ):
         if counts:
-            rows = (f"<tr><td>{escape(name)}</td><td>{n}</td></tr>" for name, n in counts.items())
+            rows = (f"<tr><td>{escape(name)}</td><td>{n:,}</td></tr>" for name, n in counts.items())
             sections += [f"<h2>{heading}</h2>", f"<table>{''.join(rows)}</table>"]
     body = "\n".join(sections)
     return (
@@ -236,44 +252,53 @@ def page(statistics: Statistics, title: str) -> str:
     )
 
 
-def _periods_plot(statistics: Statistics) -> str:
-    """Return bars of calls with their errors, one for each period, also for those without calls."""
-    if not statistics.periods:
+def _over_time(statistics: Statistics, counts: Sequence[int], name: str) -> str:
+    """Return bars of the counts of each period, also for those without calls."""
+    periods, step = statistics.periods, statistics.period_seconds
+    if not periods:
         return "<p>There are no calls.</p>"
-    step = statistics.period_seconds
-    begin, end = statistics.periods[0].start, statistics.periods[-1].start
+    most = max(counts)
+    begin, end = periods[0].start, periods[-1].start
     first = begin.timestamp()
     numbers = round((end.timestamp() - first) / step) + 1
-    most = max(period.calls for period in statistics.periods)
-    width, height = (_WIDTH - _MARGIN) / numbers, _HEIGHT - _MARGIN
+    width, height = (_WIDTH - _MARGIN) / numbers, _BARS_HEIGHT
+    line = f'x1="{_MARGIN}" y1="{height}" x2="{_WIDTH}" y2="{height}"'
     parts = [
-        f'<line class="line" x1="{_MARGIN}" y1="{height}" x2="{_WIDTH}" y2="{height}"/>',
-        f'<text x="0" y="14">{most}</text><text x="0" y="{height}">0</text>',
-        f'<text x="{_MARGIN}" y="{height + 18}">{begin:%Y-%m-%d %H:%M}</text>',
-        f'<text x="{_WIDTH}" y="{height + 18}" text-anchor="end">{end:%Y-%m-%d %H:%M}</text>',
+        f'<line class="line" {line}/>',
+        f'<text x="{_MARGIN - 8}" y="14" text-anchor="end">{most:,}</text>',
+        f'<text x="{_MARGIN - 8}" y="{height}" text-anchor="end">0</text>',
     ]
-    for period in statistics.periods:
+    for period, count in zip(periods, counts, strict=True):
         x = _MARGIN + (period.start.timestamp() - first) / step * width
-        title = f"{period.start:%Y-%m-%d %H:%M}: {period.calls} calls, {period.errors} errors"
-        for name, count in (("calls", period.calls), ("errors", period.errors)):
-            bar = (height - 10) * count / most
-            parts.append(
-                f'<rect class="{name}" x="{x:.1f}" y="{height - bar:.1f}"'
-                f' width="{max(width - 1, 0.5):.1f}" height="{bar:.1f}">'
-                f"<title>{title}</title></rect>"
-            )
-    return _svg(_HEIGHT, parts, "Calls and errors over time")
+        title = f"{period.start:%Y-%m-%d %H:%M}: {period.calls:,} calls, {period.errors:,} errors"
+        bar = (height - 4) * count / most
+        parts.append(
+            f'<rect class="{name}" x="{x:.1f}" y="{height - bar:.1f}"'
+            f' width="{max(width - 1, 0.5):.1f}" height="{bar:.1f}"><title>{title}</title></rect>'
+        )
+    shape = "%Y-%m-%d" if step >= _DAY_SECONDS else "%m-%d %H:%M"
+    for number in range(0, numbers, math.ceil(numbers / _TIMES_MAX)):
+        time = datetime.fromtimestamp(first + number * step, UTC)
+        x = _MARGIN + number * width
+        place = f'x="{x:.1f}"' if x < _WIDTH - _TIME_WIDTH else f'x="{_WIDTH}" text-anchor="end"'
+        parts.append(f'<text {place} y="{height + 18}">{time:{shape}}</text>')
+    return _svg(height + 24, parts, f"{name} over time")
 
 
 def _durations_plot(tools: Sequence[ToolStatistics]) -> str:
     """Return a bar for each tool: the median, and the percentiles behind it, on a log scale."""
     longest = max((tool.seconds[99] for tool in tools), default=0.0)
-    shortest = 1e-4
+    shortest = _SHORT_SECONDS
     if longest <= shortest:
         return "<p>All calls took less than 0.1 ms.</p>"
-    scale = (_WIDTH - _NAME_WIDTH - 90) / math.log10(longest / shortest)
+    scale = (_WIDTH - _NAME_WIDTH - _VALUES_WIDTH) / math.log10(longest / shortest)
     parts: list[str] = []
-    for number, tool in enumerate(tools):
+    for number, percent in enumerate(_PERCENTILES):
+        x = _NAME_WIDTH + number * _LEGEND_WIDTH
+        name = "median" if percent == _MEDIAN else f"{percent} %"
+        parts.append(f'<rect class="p{percent}" x="{x}" y="6" width="12" height="12"/>')
+        parts.append(f'<text x="{x + 18}" y="16">{name}</text>')
+    for number, tool in enumerate(tools, 1):
         y = number * _ROW
         parts.append(f'<text x="0" y="{y + 16}">{escape(_shortened(tool.name))}</text>')
         for percent in reversed(_PERCENTILES):
@@ -287,7 +312,7 @@ def _durations_plot(tools: Sequence[ToolStatistics]) -> str:
         text = f"{duration_text(tool.seconds[50])} / {duration_text(tool.seconds[99])}"
         parts.append(f'<text x="{end + 6:.1f}" y="{y + 16}">{text}</text>')
     title = "Median, 95 and 99 percent of the durations by tool, on a logarithmic scale"
-    return _svg(len(tools) * _ROW, parts, title)
+    return _svg((len(tools) + 1) * _ROW, parts, title)
 
 
 def _shortened(name: str) -> str:
@@ -309,6 +334,8 @@ def errors_text(tool: ToolStatistics) -> str:
 
 def duration_text(seconds: float) -> str:
     """Return a duration with its unit."""
+    if 0 < seconds < _SHORT_SECONDS:
+        return f"{seconds * 1e6:.3g} µs"
     return (
         f"{seconds * 1000:.3g} ms"
         if seconds < 1

@@ -1,5 +1,6 @@
 """TARGET: a server in a Python file or module, and importing it afresh for each replay."""
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -214,12 +215,14 @@ def _own_modules(target: str) -> dict[str, ModuleType]:
     return {
         name: module
         for name, module in tuple(sys.modules.items())
-        if name == FILE_MODULE_NAME or _is_own(name, module, folder)
+        if name == FILE_MODULE_NAME or _is_own(name, getattr(module, "__file__", None), folder)
     }
 
 
-def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
+# Cached, since it is asked twice for each replay and each of many modules, and reads the disk.
+@functools.lru_cache(maxsize=10_000)
+def _is_own(name: str, file: object, folder: Path) -> bool:
+    """Return whether a module of this name and file is in a folder, and not installed."""
     if not isinstance(file, str) or not file.endswith(".py") or _is_of_tests(name):
         return False
     is_example = name.startswith(f"{_OWN_PACKAGE}.examples.")

@@ -260,7 +260,9 @@ def test_statistics_of_nothing_are_empty(catalogue):
 
 def test_the_page_has_plots_and_loads_nothing(catalogue):
     shown = page(statistics(catalogue), "<recordings>")
-    assert shown.count("<svg") == 2
+    assert shown.count("<svg") == 3
+    assert "Errors over time" in shown
+    assert "Errors over time" not in page(statistics(catalogue, "-error:any"), "all well")
     assert "&lt;recordings&gt;" in shown
     assert "<script" not in shown
     assert "http" not in shown

@@ -1,30 +1,41 @@
-"""Measure the catalogue: `python tools/bench/catalogue.py --recordings 100000`.
+"""Measure the catalogue and the replay of a large folder: `python tools/bench/catalogue.py`.
 
-The recordings are copies of a few real sessions with other times, session ids, users and tools. The
-times of the commands are printed: index from nothing (in all processors, and in one), index without
-a change, find, and stats. Slowness is no failure.
+The recordings are copies of a few real sessions with other times, session ids and tools. With
+`--folder` they are made once, and reused. The times of the commands are printed: index from nothing
+(in all processors), index without a change, find, stats, the page of stats, and the replay of the
+recordings of one tool in parallel processes. Slowness is no failure.
 """
 
 import argparse
-import json
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 import trio
 from measuring import print_table
+from theatre import TOOLS, server
 
-from mcp_trio import Client, Context, Server
-from mcp_trio.errors import ToolError
-from mcp_trio.recording import Catalogue, RecordOptions, statistics
+from mcp_trio import Client
+from mcp_trio._catalogue.statistics import statistics
+from mcp_trio._journal.records import (
+    OpenBody,
+    Record,
+    RecordEncoder,
+    decode_body,
+    encode_body,
+)
+from mcp_trio.recording import Catalogue, RecordOptions, open_recording, read_recording
 
 BEGIN: Final = datetime(2026, 11, 1, tzinfo=UTC)
+DAYS: Final = 30
+ERROR_SHARE: Final = 0.01
 QUERIES: Final = (
     "tool:book error:tool slower:0.01ms",
     "user:ada after:2026-11-20",
@@ -32,53 +43,50 @@ QUERIES: Final = (
     "error:any -tool:pay",
     "trace:0af7651916cd43dd8448eb211c80319c",
 )
-
-
-def theatre() -> Server:
-    """Return a server with a tool that fails at times."""
-    server = Server("theatre", version="2.1")
-
-    @server.tool
-    async def book(seat: str, *, ctx: Context) -> str:
-        if seat == "taken":
-            raise ToolError("seat taken")
-        await ctx.sleep(0)
-        return f"{seat} is booked"
-
-    return server
+REPLAYED: Final = "tool:pay"
+TARGET: Final = Path(__file__).with_name("theatre.py")
 
 
 async def record_sessions(folder: Path) -> None:
-    """Record one session without and one with an error."""
-    server = theatre()
-    for seats in (["A1", "A2", "A3"], ["A1", "taken", "A2"]):
-        record = RecordOptions(folder)
-        channel_client = Client(server, raise_tool_errors=False)
-        server.record = record
-        async with channel_client as client:
-            for seat in seats:
-                await client.call_tool("book", {"seat": seat})
+    """Record, of each tool, one session without and one with an error."""
+    for tool in TOOLS:
+        for seats in (["A1", "A2", "A3"], ["A1", "taken", "A2"]):
+            path = folder / f"{tool}-{'taken' in seats:d}.mcprec.jsonl"
+            server.record = RecordOptions(path)
+            async with Client(server, raise_tool_errors=False) as client:
+                for seat in seats:
+                    await client.call_tool(tool, {"seat": seat})
 
 
 def make_recordings(folder: Path, number: int) -> None:
     """Write so many recordings, which differ in time, session and tool."""
+    templates: dict[tuple[str, bool], Sequence[Record]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         trio.run(record_sessions, Path(temporary))
-        texts = [path.read_text() for path in sorted(Path(temporary).iterdir())]
-    parts: list[tuple[dict[str, Any], str]] = []
-    for text in texts:
-        first, _, rest = text.partition("\n")
-        parts.append((json.loads(first), rest))
+        for tool in TOOLS:
+            for fails in (False, True):
+                file = Path(temporary) / f"{tool}-{fails:d}.mcprec.jsonl"
+                records = (each for each in read_recording(open_recording(file)))
+                templates[tool, fails] = [each for each in records if isinstance(each, Record)]
     choose = random.Random(1)
     for index in range(number):
-        opening, rest = parts[choose.random() < 0.01]
-        started = BEGIN + timedelta(seconds=index * 30 * 24 * 3600 / number)
-        opening["f"]["started"] = started.isoformat(timespec="microseconds")
-        opening["f"]["session"] = f"{index:016x}"
-        tool = choose.choice(["book", "pay", "list", "show"])
+        (tool,) = choose.choices([*TOOLS], [*TOOLS.values()])
+        opened, *others = templates[tool, choose.random() < ERROR_SHARE]
+        started = BEGIN + timedelta(days=index * DAYS / number)
+        opening = msgspec.structs.replace(
+            decode_body(opened, OpenBody),
+            started=started.isoformat(timespec="microseconds"),
+            session=f"{index:016x}",
+        )
+        slowness = choose.lognormvariate(0, 0.5)
+        encoder = RecordEncoder()
+        records = [msgspec.structs.replace(opened, body=msgspec.Raw(encode_body(opening)))]
+        records += (
+            msgspec.structs.replace(each, time_ns=round(each.time_ns * slowness), digest=None)
+            for each in others
+        )
         name = f"theatre-{started:%Y%m%dT%H%M%SZ}-1-{index}.mcprec.jsonl"
-        content = json.dumps(opening, separators=(",", ":")) + "\n" + rest
-        (folder / name).write_text(content.replace('"name":"book"', f'"name":"{tool}"'))
+        (folder / name).write_bytes(encoder.lines(records))
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -88,45 +96,63 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def run_command(*arguments: str) -> None:
-    """Run a command of mcp-trio."""
-    subprocess.run(
-        [sys.executable, "-m", "mcp_trio", *arguments], check=False, stdout=subprocess.DEVNULL
+def run_command(*arguments: str) -> str:
+    """Run a command of mcp-trio; return the first line of its output."""
+    command = [sys.executable, "-m", "mcp_trio", *arguments]
+    output = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+    return output.partition("\n")[0]
+
+
+def measure(folder: Path, number: int) -> None:
+    """Make the recordings, unless they are there, measure, and print a table."""
+    rows: list[tuple[str, str]] = []
+
+    def add_row(title: str, work: Callable[[], object]) -> None:
+        rows.append((title, f"{seconds(work):.2f} s"))
+        print(*rows[-1], sep=": ", file=sys.stderr)
+
+    if not any(folder.glob("*.mcprec.jsonl")):
+        add_row("make the recordings (not a command)", lambda: make_recordings(folder, number))
+    for suffix in ("", "-wal", "-shm"):
+        (folder / f"catalogue.sqlite{suffix}").unlink(missing_ok=True)
+    text, page = str(folder), str(folder / "stats.html")
+    add_row("index from nothing, all processors", lambda: run_command("index", text))
+    add_row("index without a change", lambda: run_command("index", text))
+    with Catalogue(folder) as catalogue:
+        for query in QUERIES:
+            found = catalogue.count(query)
+            add_row(
+                f"find {query}: {found} found, 100 rows",
+                lambda: catalogue.find(query, limit=100),  # noqa: B023
+            )
+        add_row("statistics of all", lambda: statistics(catalogue))
+    command = ("find", text, QUERIES[0], "--limit", "100")
+    add_row("mcp-trio find", lambda: run_command(*command))
+    add_row("mcp-trio find --no-update", lambda: run_command(*command, "--no-update"))
+    add_row("mcp-trio stats", lambda: run_command("stats", text))
+    add_row("mcp-trio stats --page", lambda: run_command("stats", text, "--page", page))
+    summary = list[str]()
+    command = ("replay", text, str(TARGET), "--where", REPLAYED)
+    add_row(
+        f"mcp-trio replay --where {REPLAYED}",
+        lambda: summary.append(run_command(*command)),
     )
+    size = (folder / "catalogue.sqlite").stat().st_size / 2**20
+    rows.append(("size of the catalogue", f"{size:.0f} MiB"))
+    print_table(f"{number} recordings", ["work", "result"], rows)
+    print(*summary)
 
 
 def main() -> None:
-    """Make the recordings, measure, and print a table."""
+    """Measure with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recordings", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, help="make the recordings here, or reuse these")
     options = parser.parse_args()
-    rows: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        made = seconds(lambda: make_recordings(folder, options.recordings))
-        rows.append(("make the recordings (not measured)", f"{made:.1f} s"))
-        for title, arguments in (
-            ("index from nothing, all processors", ("index", temporary)),
-            ("index without a change", ("index", temporary)),
-        ):
-            rows.append((title, f"{seconds(lambda: run_command(*arguments)):.2f} s"))  # noqa: B023
-        with Catalogue(folder) as catalogue:
-            for query in QUERIES:
-                found = catalogue.count(query)
-                taken = seconds(lambda: catalogue.find(query, limit=100))  # noqa: B023
-                rows.append((f"find {query}: {found} found, 100 rows", f"{taken:.3f} s"))
-            rows.append(("statistics of all", f"{seconds(lambda: statistics(catalogue)):.2f} s"))
-        command = ("find", temporary, QUERIES[0], "--no-update", "--limit", "100")
-        rows.append(
-            ("mcp-trio find --no-update", f"{seconds(lambda: run_command(*command)):.2f} s")
-        )
-        taken = seconds(lambda: run_command("find", temporary, QUERIES[0], "--limit", "100"))
-        rows.append(("mcp-trio find", f"{taken:.2f} s"))
-        taken = seconds(lambda: run_command("stats", temporary, "--no-update"))
-        rows.append(("mcp-trio stats --no-update", f"{taken:.2f} s"))
-        size = (folder / "catalogue.sqlite").stat().st_size / 2**20
-        rows.append(("size of the catalogue", f"{size:.0f} MiB"))
-    print_table(f"{options.recordings} recordings", ["work", "result"], rows)
+        folder: Path = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        measure(folder, options.recordings)
 
 
 if __name__ == "__main__":
