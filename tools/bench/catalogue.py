@@ -80,13 +80,13 @@ def make_recordings(folder: Path, number: int) -> None:
         )
         slowness = choose.lognormvariate(0, 0.5)
         encoder = RecordEncoder()
-        records = [msgspec.structs.replace(opened, body=msgspec.Raw(encode_body(opening)))]
-        records += (
+        copies = [msgspec.structs.replace(opened, body=msgspec.Raw(encode_body(opening)))]
+        copies += (
             msgspec.structs.replace(each, time_ns=round(each.time_ns * slowness), digest=None)
             for each in others
         )
         name = f"theatre-{started:%Y%m%dT%H%M%SZ}-1-{index}.mcprec.jsonl"
-        (folder / name).write_bytes(encoder.lines(records))
+        (folder / name).write_bytes(encoder.lines(copies))
 
 
 def seconds(work: Callable[[], object]) -> float:
