@@ -10,8 +10,8 @@ from mcp_trio._journal.redaction import Redaction
 from mcp_trio._journal.secret_names import DEFAULT_SECRET_NAMES
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.files import open_recording
+from mcp_trio._recorder.options import RecordOptions, SharedRecording
 from mcp_trio._recorder.policy import RecordPolicy, RecordStatus
-from mcp_trio._recorder.writer import RecordOptions, SharedRecording
 from mcp_trio._replay.live_replay import InputDifference, InputsReport, drive, run_inputs
 from mcp_trio._replay.replay import ReplayReport, replay, replay_async
 from mcp_trio._replay.schedules import Schedule

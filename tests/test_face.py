@@ -116,7 +116,7 @@ def test_a_server_loads_no_client_and_a_client_no_server():
 
 
 def test_a_server_that_records_loads_no_pytest():
-    assert "pytest" not in loaded_by("import mcp_trio._server.server, mcp_trio._recorder.writer")
+    assert "pytest" not in loaded_by("import mcp_trio._server.server, mcp_trio._recorder.options")
 
 
 @pytest.mark.parametrize("name", [*FACES, *DEFINING])

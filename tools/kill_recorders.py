@@ -29,7 +29,7 @@ import msgspec
 import trio
 
 from mcp_trio import Context, Server
-from mcp_trio._recorder.writer import open_recorder
+from mcp_trio._recorder.options import open_recorder
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.journal import Recording
 from mcp_trio.errors import RecordingError

@@ -26,7 +26,7 @@ from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.records import Record, body_bytes
 from mcp_trio._journal.texts import json_text, shortened, tool_text
 from mcp_trio._recorder.clock import TickClock
-from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._replay.targets import TargetError, import_server, own_files
 from mcp_trio._server.http_serve import Address, serve_bound
 from mcp_trio._server.sessions import sessions_of

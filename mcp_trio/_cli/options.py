@@ -20,7 +20,7 @@ from mcp_trio.limits import MIB
 if TYPE_CHECKING:
     from mcp_trio._journal.reader import Damage
     from mcp_trio._journal.records import Record
-    from mcp_trio._recorder.writer import RecordOptions
+    from mcp_trio._recorder.options import RecordOptions
     from mcp_trio._server.server import Server
 
 
@@ -551,7 +551,7 @@ def make_record_options(
         RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
     """
     from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._recorder.writer import RecordOptions, check_no_recording_exists
+    from mcp_trio._recorder.options import RecordOptions, check_no_recording_exists
 
     # A folder gets a file when a session starts. Errors are reported now rather than then.
     if path.endswith("/") and not Path(path).is_dir():

@@ -31,7 +31,7 @@ from mcp_trio.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from mcp_trio._proxy.bridge import Downstream, Upstream
-    from mcp_trio._recorder.writer import RecordOptions
+    from mcp_trio._recorder.options import RecordOptions
 
 
 # As a shell reports a command that it cannot run.

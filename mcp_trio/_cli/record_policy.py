@@ -12,7 +12,7 @@ from mcp_trio._cli.options import RecordingChoices, combined, make_record_option
 from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
-    from mcp_trio._recorder.writer import RecordOptions
+    from mcp_trio._recorder.options import RecordOptions
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _MIB_PER_GIB: Final = 1024

@@ -206,7 +206,7 @@ def run_command(
             raise sole_exception(error) from None
         return
 
-    from mcp_trio._recorder.writer import holds_many_sessions
+    from mcp_trio._recorder.options import holds_many_sessions
     from mcp_trio._server.http_serve import HttpOptions, check_for_workers
     from mcp_trio._server.server import RUNNERS
 
@@ -300,7 +300,7 @@ def demo_command(keep: str | None, *, overwrite: bool) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
     from mcp_trio._cli.recordings import print_timeline
     from mcp_trio._cli.replay import replay_summary
-    from mcp_trio._recorder.writer import RecordOptions, check_no_recording_exists
+    from mcp_trio._recorder.options import RecordOptions, check_no_recording_exists
     from mcp_trio._replay.replay import replay
 
     with ExitStack() as stack:
@@ -328,7 +328,7 @@ def _record_demo(server_file: Path, client_file: Path) -> None:
     import trio
 
     from mcp_trio._client.client import Client
-    from mcp_trio._recorder.writer import RecordOptions
+    from mcp_trio._recorder.options import RecordOptions
 
     run = [sys.executable, "-m", "mcp_trio", "run", EXAMPLE]
     command = [*run, "--record", str(server_file), "--overwrite"]

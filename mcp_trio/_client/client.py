@@ -105,7 +105,7 @@ from mcp_trio._protocol.versions import (
     PROTOCOL_VERSIONS,
     checked_protocol_versions,
 )
-from mcp_trio._recorder.writer import RecordTarget, SuccessiveSessions, begin_session
+from mcp_trio._recorder.options import RecordTarget, SuccessiveSessions, begin_session
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.journal import Recording
 from mcp_trio._session.session import Session

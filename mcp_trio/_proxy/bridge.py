@@ -50,7 +50,7 @@ from mcp_trio._proxy.journal import (
     start_message_journal,
 )
 from mcp_trio._proxy.stdio import run_stdio_proxy, shell_status, until_signal
-from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._server.http_serve import Address, HttpOptions, serve_http
 from mcp_trio._server.sessions import OtherSessionSource
 from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, serve_websocket

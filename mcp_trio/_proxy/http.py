@@ -65,7 +65,7 @@ from mcp_trio._proxy.journal import (
     start_message_journal,
 )
 from mcp_trio._proxy.stdio import until_signal
-from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._transports.http_client_requests import (
     EndpointClient,
     body_pieces,

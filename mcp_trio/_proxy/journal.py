@@ -22,14 +22,14 @@ from mcp_trio._jsonrpc.messages import (
     encode_error,
 )
 from mcp_trio._protocol.methods import INITIALIZE
-from mcp_trio._recorder.writer import (
-    Recorder,
+from mcp_trio._recorder.options import (
     RecordOptions,
     RecordTarget,
     SharedRecording,
     begin_session,
     holds_many_sessions,
 )
+from mcp_trio._recorder.writer import Recorder
 from mcp_trio._transports.process import signal_name
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId

@@ -34,7 +34,7 @@ import attrs
 import trio
 
 from mcp_trio._proxy.journal import Direction, LineJournal, start_line_journal
-from mcp_trio._recorder.writer import RecordOptions
+from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._system import SIGKILL

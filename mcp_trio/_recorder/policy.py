@@ -44,18 +44,17 @@ from mcp_trio._journal.redaction import Redaction, Redactor, redacted_body, reda
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._recorder.encryption import recording_keys
 from mcp_trio._recorder.files import Segments, segment_name
-from mcp_trio._recorder.writer import (
+from mcp_trio._recorder.options import (
     MakeRecorder,
     Opening,
     OpenSink,
-    Recorder,
     RecordOptions,
     SoleSessionRecording,
     check_positive,
     open_recorder,
-    opening_bytes,
     utc_now,
 )
+from mcp_trio._recorder.writer import Recorder, opening_bytes
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import MIB
 

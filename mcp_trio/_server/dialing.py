@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.websocket import checked_token
-from mcp_trio._recorder.writer import RecordTarget, SuccessiveSessions
+from mcp_trio._recorder.options import RecordTarget, SuccessiveSessions
 from mcp_trio._server.sessions import SessionSource
 from mcp_trio._server.sockets import (
     Serve,

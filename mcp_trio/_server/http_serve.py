@@ -32,7 +32,7 @@ from mcp_trio._protocol.security import host_check_for
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio._recorder.clock import TickClock
-from mcp_trio._recorder.writer import RecordTarget, SharedRecording, holds_many_sessions
+from mcp_trio._recorder.options import RecordTarget, SharedRecording, holds_many_sessions
 from mcp_trio._server.http_app import HttpApp, WebSocketEndpoint
 from mcp_trio._server.http_sessions import HttpStores, RestartBackoff, Runtime, Stores
 from mcp_trio._server.instances import MemoryInstances

@@ -51,7 +51,7 @@ from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares, network_of
-from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
 from mcp_trio._server.lifespan import EnteredLifespan

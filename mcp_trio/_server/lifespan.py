@@ -40,7 +40,7 @@ from mcp_trio._journal.records import (
     LIFESPAN_OPENED_MARK,
     LIFESPAN_SESSIONS,
 )
-from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext
 from mcp_trio._session.effects import Effect, is_cancelled_now, recorded_outcome, start_effect
 from mcp_trio._session.exceptions import exception_to_raise
@@ -247,7 +247,7 @@ class LifespanRun:
     served: "ServedSession"
     watch: UntrackedCallWatch | None = None
     lane: Lane = attrs.field(init=False)
-    journal: HandlerJournal | None = attrs.field(default=None, init=False)
+    handler_journal: HandlerJournal | None = attrs.field(default=None, init=False)
     observation: None = attrs.field(default=None, init=False)
     random: Random | None = attrs.field(default=None, init=False)
     effects: int = attrs.field(default=0, init=False)

@@ -272,7 +272,7 @@ class _NotificationListener:
     """The `EffectCaller` that waits for notifications of a mounted server."""
 
     session: Session
-    journal: HandlerJournal | None = None
+    handler_journal: HandlerJournal | None = None
     observation: None = None
     random: Random | None = None
     effects: int = 0

@@ -20,7 +20,7 @@ from mcp_trio._protocol.methods import RESOURCE_UPDATED
 from mcp_trio._protocol.suggestions import checks_options, missing_attribute, option_advice
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
-from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.access import Access, access_rule, selection_of
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.introspection import is_async, name_of, reject_uncallable

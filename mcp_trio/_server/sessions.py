@@ -36,9 +36,8 @@ from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._recorder.writer import (
+from mcp_trio._recorder.options import (
     Opening,
-    Recorder,
     RecordOptions,
     RecordTarget,
     SharedRecording,
@@ -47,6 +46,7 @@ from mcp_trio._recorder.writer import (
     begin_session,
     options_of,
 )
+from mcp_trio._recorder.writer import Recorder
 from mcp_trio._server.access import AccessRule
 from mcp_trio._server.context import Locks
 from mcp_trio._server.effects import EffectCodecs, ReplayLifespan

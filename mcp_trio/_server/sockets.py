@@ -38,7 +38,7 @@ from mcp_trio._protocol.websocket import (
     upgrade_rejection,
     with_token_header,
 )
-from mcp_trio._recorder.writer import RecordTarget, holds_many_sessions
+from mcp_trio._recorder.options import RecordTarget, holds_many_sessions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
 from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._transports.channel import Channel

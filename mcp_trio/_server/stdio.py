@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from mcp_trio._recorder.clock import TickClock
-from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE, serve_until_signal
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session

@@ -109,7 +109,7 @@ async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
         LocalProtocolError: The task has no lane, or itself belongs to an effect.
         Exception: The effect raised it.
     """
-    journal = caller.journal
+    journal = caller.handler_journal
     if journal is None:
         return await perform_once(caller, effect)
     with _with_journal(
@@ -198,7 +198,7 @@ def perform_in_thread(
     Raises:
         RequestAbandoned: The request has ended; the effect may have been carried out.
     """
-    journal = caller.journal
+    journal = caller.handler_journal
     if journal is None:
         return _perform_in_thread(call, caller, effect)
 
@@ -263,7 +263,7 @@ def perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Res
             thread.
         Exception: The effect raised it.
     """
-    journal = caller.journal
+    journal = caller.handler_journal
     if journal is None:
         return _perform_without_waiting(caller, effect)
     with _with_journal(
@@ -297,7 +297,7 @@ def read_clock(
     caller: EffectCaller, name: str, read: Callable[[], Result], kind: type[Result]
 ) -> Result:
     """Read a clock, or return its recorded value; JSON can express the value exactly."""
-    journal = caller.journal
+    journal = caller.handler_journal
     if journal is None:
         return _read_clock(caller, name, read, kind)
     _lane_in_loop(caller)
@@ -345,8 +345,8 @@ def _lane_in_loop(caller: EffectCaller) -> Lane | None:
 def randomness(caller: EffectCaller) -> Random:
     """Return the random number generator of the calling lane, or of the request if unrecorded."""
     lane = caller.current_lane()
-    if caller.journal is not None:
-        return caller.journal.randomness()
+    if caller.handler_journal is not None:
+        return caller.handler_journal.randomness()
     if lane is None:
         if caller.random is None:
             caller.random = Random()  # noqa: S311 - not for secrets, as documented
@@ -361,7 +361,7 @@ def takes_patch(caller: EffectCaller, name: str) -> bool:
 
     A recording, or an earlier round, from before the change takes the old branch.
     """
-    lane, journal = _lane_in_loop(caller), caller.journal
+    lane, journal = _lane_in_loop(caller), caller.handler_journal
     patched_lane = lane if journal is None else journal.current_lane()
     if patched_lane is None:
         return True
@@ -465,7 +465,8 @@ class _InsideEffect:
         self._operation = operation(lane)
         self._running = RunningEffect(caller, effect.name)
         self._observation: Observation | None = None
-        self._innermost = lane if caller.journal is None else lane or caller.journal.current_lane()
+        journal = caller.handler_journal
+        self._innermost = lane if journal is None else lane or journal.current_lane()
 
     def __enter__(self) -> None:
         self._operation.__enter__()

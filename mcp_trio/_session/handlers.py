@@ -68,12 +68,13 @@ class EffectCaller(Protocol):
     """Code that calls effects: the handler of a request, or the lifespan of a server.
 
     Attributes:
-        journal: The operations of a resumable handler in all its rounds; None for other code.
+        handler_journal: The operations of a resumable handler in all its rounds; None for other
+            code.
         random: The random number generator of code that is not recorded, made on first use.
         effects: The number of effects of the user that ran so far, without sleeps and locks.
     """
 
-    journal: HandlerJournal | None
+    handler_journal: HandlerJournal | None
     random: Random | None
     effects: int
 
@@ -151,7 +152,8 @@ class Handling(msgspec.Struct, eq=False):
         random: The random number generator of an unrecorded handler, made on first use.
         request_state: The state in a retry, as the handler returned it.
         input_responses: The client's answers in a retry, by key.
-        journal: The operations of a resumable handler in all its rounds; None for other handlers.
+        handler_journal: The operations of a resumable handler in all its rounds; None for other
+            handlers.
         ask_in_rounds: The function that sends questions in rounds; None if they are sent as
             requests.
         rounds: The rounds of a handler that has asked and is suspended between them.
@@ -174,7 +176,7 @@ class Handling(msgspec.Struct, eq=False):
     random: Random | None = None
     request_state: str | None = None
     input_responses: Mapping[str, InputResponse] = MappingProxyType({})
-    journal: HandlerJournal | None = None
+    handler_journal: HandlerJournal | None = None
     ask_in_rounds: AskInRounds | None = None
     rounds: "Rounds | None" = None
     questions: int = 0
@@ -309,7 +311,7 @@ class Handling(msgspec.Struct, eq=False):
             await self._wait_for_request(self.rounds, lane)
         try:
             # A resumable handler that repeats an earlier round has sent this before.
-            is_repeated = self.journal is not None and self.journal.is_recalling
+            is_repeated = self.handler_journal is not None and self.handler_journal.is_recalling
             is_open = self.rounds is None or self.rounds.is_open
             message = make() if is_open and not is_repeated else None
         except Exception:

@@ -98,7 +98,7 @@ async def run_resumably(
 
     watch_lanes()
     journal.has_changed = has_changed
-    handling.journal, ask_suspended = journal, handling.ask_in_rounds
+    handling.handler_journal, ask_suspended = journal, handling.ask_in_rounds
     handling.ask_in_rounds = functools.partial(_ask_resumably, journal)
     result, failure = None, None
     async with trio.open_nursery() as nursery:
@@ -111,7 +111,7 @@ async def run_resumably(
             failure = error
         finally:
             LANE.set(journal.lane.outer)
-            handling.journal, handling.ask_in_rounds = None, ask_suspended
+            handling.handler_journal, handling.ask_in_rounds = None, ask_suspended
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure

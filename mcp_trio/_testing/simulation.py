@@ -18,7 +18,7 @@ import trio.testing
 from mcp_trio._client.client import Client
 from mcp_trio._protocol.connection import Connection
 from mcp_trio._protocol.methods import ParamsToSend
-from mcp_trio._recorder.writer import RecordTarget
+from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.server import Server
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session

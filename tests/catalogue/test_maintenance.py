@@ -1,6 +1,7 @@
 """The background task of a policy compresses, catalogues and removes recordings."""
 
 import errno
+import os
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import trio
 
 from mcp_trio import Client
+from mcp_trio._catalogue import catalogue as catalogue_module
 from mcp_trio._catalogue import maintenance as module
 from mcp_trio._catalogue.catalogue import Catalogue
 from mcp_trio._catalogue.maintenance import FolderMaintenance
@@ -186,6 +188,43 @@ async def test_the_task_tidies_again_after_a_while_and_at_once_for_news(tmp_path
         nursery.cancel_scope.cancel()
     await maintenance.end()
     assert calls == ["tidy", "index_finished", "tidy", "index_finished"]
+
+
+def test_the_folder_is_not_listed_for_each_recording(folder, monkeypatch):
+    listed, scandir = [], os.scandir
+
+    def note(path):
+        listed.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", note)
+    monkeypatch.setattr(os, "listdir", None)
+    keeper_of(folder, keep_count_max=2).tidy()
+    assert len(found(folder)) == 2
+    assert len(listed) == 3  # to index, to remove, to compress
+
+
+def test_complete_recordings_are_read_once(folder, monkeypatch):
+    maintenance = keeper_of(folder, compress=False)
+    maintenance.tidy()
+
+    def read(job):
+        raise AssertionError(job)
+
+    monkeypatch.setattr(catalogue_module, "read_job", read)
+    os.utime(folder / files(folder)[0])
+    maintenance.tidy()
+    maintenance.policy_run = PolicyRun(RecordPolicy(folder))  # it compresses
+    maintenance.tidy()
+    assert maintenance.policy_run.policy.status.problem == ""
+    rows = found(folder)
+    assert [Path(row.file).name for row in rows] == files(folder)
+    assert all(row.file.endswith(".zst") for row in rows)
+    assert [row.size for row in rows] == [Path(row.file).stat().st_size for row in rows]
+    os.utime(rows[0].file)
+    another = keeper_of(folder)  # of a process that has just started
+    another.tidy()
+    assert "cannot tidy" in another.policy_run.policy.status.problem
 
 
 def test_only_recordings_directly_in_the_folder_are_removed(folder):

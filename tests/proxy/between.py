@@ -12,7 +12,7 @@ from mcp_trio import Limits
 from mcp_trio._protocol.security import host_check_for
 from mcp_trio._proxy.http import HttpProxy, OpenRecordings
 from mcp_trio._proxy.journal import recording_for_sessions, start_message_journal
-from mcp_trio._recorder.writer import options_of
+from mcp_trio._recorder.options import options_of
 from mcp_trio._transports.http_client_requests import EndpointClient
 from tests.transports.http.scripted_exchange import PATIENCE_SECONDS, ScriptedExchange
 from tests.transports.http.scripted_server import URL, Script

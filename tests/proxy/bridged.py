@@ -8,7 +8,7 @@ import trio
 from mcp_trio import Limits
 from mcp_trio._proxy.bridge import Upstream, bridge_application, parse_downstream, serve_bridge
 from mcp_trio._proxy.journal import recording_for_sessions, start_message_journal
-from mcp_trio._recorder.writer import options_of
+from mcp_trio._recorder.options import options_of
 
 _SOURCES = {
     "http": "http://127.0.0.1:0/here",

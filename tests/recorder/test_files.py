@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from mcp_trio import Client, Limits, Server
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body
-from mcp_trio._recorder import writer
+from mcp_trio._recorder import options as record_options
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.files import (
     CompressedSink,
@@ -36,7 +36,8 @@ from mcp_trio._recorder.files import (
     later_names,
     segment_name,
 )
-from mcp_trio._recorder.writer import Recorder, begin_session, open_recorder
+from mcp_trio._recorder.options import begin_session, open_recorder
+from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import RecordingLimits
 from mcp_trio.recording import (
@@ -254,7 +255,7 @@ async def test_a_recording_is_overwritten_only_when_that_is_asked_for(tmp_path):
 async def test_a_folder_gets_another_file_even_if_a_process_took_the_next_name(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(writer, "_session_numbers", itertools.cycle((1, 1, 2)))
+    monkeypatch.setattr(record_options, "_session_numbers", itertools.cycle((1, 1, 2)))
     for _ in range(2):
         begin_session(tmp_path, **FACTS)[0].close({})
     assert len(list(tmp_path.iterdir())) == 2
@@ -489,6 +490,13 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "listdir", reject)
     with pytest.raises(RecordingError, match=f"later segments of {path}: Permission denied"):
         list(open_recording(path))
+
+
+def test_the_folder_of_a_complete_recording_is_not_listed(tmp_path, monkeypatch):
+    path = tmp_path / "x.mcprec.jsonl"
+    start(path).close({})
+    monkeypatch.setattr(os, "listdir", None)
+    assert check(open_recording(path)).complete
 
 
 def test_a_disk_that_is_full_at_first_costs_no_later_record(tmp_path):
@@ -756,7 +764,7 @@ def test_a_file_that_was_there_is_emptied_and_made_private(tmp_path):
 async def test_a_link_in_a_folder_is_not_followed(tmp_path, monkeypatch):
     folder, outside = tmp_path / "folder", tmp_path / "outside"
     folder.mkdir()
-    monkeypatch.setattr(writer, "_session_numbers", iter((1, 2, 1, 3)))
+    monkeypatch.setattr(record_options, "_session_numbers", iter((1, 2, 1, 3)))
     is_planted = False
 
     def lexists(path):
@@ -768,7 +776,7 @@ async def test_a_link_in_a_folder_is_not_followed(tmp_path, monkeypatch):
         return there
 
     with monkeypatch.context() as patched:
-        patched.setattr(writer.os.path, "lexists", lexists)
+        patched.setattr(record_options.os.path, "lexists", lexists)
         with pytest.raises(RecordingError, match="the file exists"):
             begin_session(folder, **FACTS)
     begin_session(folder, **FACTS)[0].close({})  # the number 2

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ import trio
 
 from mcp_trio import Client, Context, Server, ThreadContext, ToolError
 from mcp_trio._journal.calls import CallTracker
-from mcp_trio._recorder import writer
+from mcp_trio._recorder import options as record_options
 from mcp_trio._recorder.files import FileSink
 from mcp_trio._recorder.policy import Durations
 from mcp_trio.auth import AuthInfo
@@ -102,6 +103,15 @@ def records(path):
 
 def counts(path):
     return records(path)[-1]["f"]["counts"]
+
+
+async def test_the_time_of_day_is_that_of_the_policy(tmp_path):
+    policy = policy_in(tmp_path, now=lambda: datetime(2026, 11, 1, 12, tzinfo=UTC))
+    async with Client(booking(record=policy)):
+        pass
+    (file,) = tmp_path.glob("booking-20261101T120000Z-*")
+    opened = json.loads(next(open_recording(file)))
+    assert opened["f"]["started"] == "2026-11-01T12:00:00.000000+00:00"
 
 
 @pytest.mark.parametrize(
@@ -355,7 +365,7 @@ class Disk(FileSink):
 
 @pytest.fixture
 def disk(monkeypatch):
-    monkeypatch.setattr(writer, "FileSink", Disk)
+    monkeypatch.setattr(record_options, "FileSink", Disk)
     monkeypatch.setattr(Disk, "takes_files", True)
     monkeypatch.setattr(Disk, "takes_bytes", True)
     return Disk

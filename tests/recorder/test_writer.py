@@ -24,9 +24,10 @@ from mcp_trio._journal.records import (
     encode_body,
 )
 from mcp_trio._recorder import files as syncing
-from mcp_trio._recorder import writer
+from mcp_trio._recorder import options as record_options
 from mcp_trio._recorder.files import FileSink, Segments
-from mcp_trio._recorder.writer import Recorder, begin_session, options_of
+from mcp_trio._recorder.options import begin_session, options_of
+from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.journal import Recording
 from mcp_trio._session.lanes import Lane
 from mcp_trio.errors import RecordingError
@@ -806,7 +807,7 @@ async def test_a_clock_that_is_set_back_leaves_a_recording_in_order(tmp_path, mo
             nursery.start_soon(lambda theirs=theirs: server.serve(theirs, record=folder))
             async with Client(ours) as client:
                 await client.call_tool("open_account", arguments)
-                monkeypatch.setattr(writer, "datetime", Earlier)
+                monkeypatch.setattr(record_options, "datetime", Earlier)
                 monkeypatch.setattr(time, "time", lambda: earlier)
                 await client.call_tool("open_account", arguments)
     paths = [*folder.iterdir()]

@@ -66,8 +66,8 @@ def make_recordings(folder: Path, number: int) -> None:
         for tool in TOOLS:
             for fails in (False, True):
                 file = Path(temporary) / f"{tool}-{fails:d}.mcprec.jsonl"
-                records = (each for each in read_recording(open_recording(file)))
-                templates[tool, fails] = [each for each in records if isinstance(each, Record)]
+                read = read_recording(open_recording(file))
+                templates[tool, fails] = [each for each in read if isinstance(each, Record)]
     choose = random.Random(1)
     for index in range(number):
         (tool,) = choose.choices([*TOOLS], [*TOOLS.values()])
