@@ -47,6 +47,7 @@ from mcp_trio._journal.secret_names import (
     NAME_MEMBERS,
     VALUE_MEMBERS,
     SecretNames,
+    secret_names,
 )
 from mcp_trio._journal.secrets import (
     KnownSecret,
@@ -726,7 +727,7 @@ class Redactor:
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self.names = SecretNames(redaction.keys)
+        self.names = secret_names(frozenset(redaction.keys))
         self.masked: Counter[str] = Counter()
         self._paths: dict[str, list[str]] = {}
         self._set_paths(_with_passwords(redaction.paths, schemas or {}))

@@ -128,5 +128,15 @@ class SecretNames:
         return any(words[begin:] in self._endings for begin in range(len(words)))
 
 
+@functools.lru_cache(16)
+def secret_names(names: frozenset[str]) -> SecretNames:
+    """Return the names, which all sessions of the process share, with what they remember.
+
+    Raises:
+        ValueError: As `SecretNames`.
+    """
+    return SecretNames(names)
+
+
 def _words(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in _WORD.findall(name))
