@@ -872,10 +872,16 @@ class Connection:
         """Return an encoded error response, with the code of the request's protocol version.
 
         Raises:
-            Unencodable: The data cannot be written as JSON.
+            Unencodable: The data cannot be written as JSON, or is nested too deeply.
         """
         protocol_version = request.peer.protocol_version
-        return encode_error(request.id, protocol_version.error_code_for(code), message, data)
+        return encode_error(
+            request.id,
+            protocol_version.error_code_for(code),
+            message,
+            data,
+            json_depth_max=self.limits.messages.json_depth_max,
+        )
 
     def notification(
         self,

@@ -802,6 +802,16 @@ def test_params_nested_too_deeply_are_not_sent(ready):
         )
 
 
+def test_the_data_of_an_error_may_be_nested_as_deeply_as_other_messages(ready):
+    request = IncomingRequest("q", METHODS["tools/list"], PaginatedParams())
+    data = msgspec.Raw(b"[" * 600 + b"]" * 600)  # deeper than the default limit
+    server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(json_depth_max=700)))
+    assert server.error(request, -1, "no", data).endswith(b"]}}")
+    server = ready(Role.SERVER, limits=Limits(messages=MessageLimits(json_depth_max=5)))
+    with pytest.raises(Unencodable, match=r"limits\.messages\.json_depth_max \(5\)"):
+        server.error(request, -1, "no", [[[[]]]])
+
+
 def test_the_time_limits_of_a_request_start_when_it_is_opened(pair):
     opened = pair.client.open_request(
         "ping", None, now=10.0, idle_seconds=5.0, total_seconds=math.inf
