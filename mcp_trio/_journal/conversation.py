@@ -63,7 +63,6 @@ LISTEN: Final = "subscriptions/listen"
 # The notifications about a subscription that its request causes, and not a later change.
 _ACKNOWLEDGEMENTS: Final = frozenset({"notifications/subscriptions/acknowledged", PROGRESS})
 
-_NO_POSITION: Final = (-1, 0)
 _OPPOSITE: Final[Mapping[Sender, Sender]] = {"client": "server", "server": "client"}
 
 
@@ -494,7 +493,8 @@ class _ConversationBuilder:
             if related.method == LISTEN and message.method not in _ACKNOWLEDGEMENTS:
                 return self._newest_in_flight()
             return related.cause_index if related.sender == "server" else related.index
-        index = self._by_position.get(message_position(lane or "") or _NO_POSITION)
+        position = message_position(lane or "")
+        index = None if position is None else self._by_position.get(position)
         if index is None:
             return self._newest_in_flight()
         while index in self._retried_by:  # the lane goes on in the retries of its request

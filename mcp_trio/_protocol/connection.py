@@ -158,7 +158,8 @@ class SessionState(FastEnum):
 
 _State, _Trigger, _CLIENT, _SERVER = SessionState, SessionTrigger, Role.CLIENT, Role.SERVER
 
-# The members that each request needs: CPython 3.11 calls a function for `Role.CLIENT`.
+# Every request needs these members. In CPython 3.11, reading one from its enumeration calls a
+# function that is written in Python.
 _INITIALIZE, _STATELESS = SessionTrigger.INITIALIZE, SessionTrigger.STATELESS
 _RESPOND, _REQUEST_ANSWERED = IncomingTrigger.RESPOND, IncomingState.ANSWERED
 

@@ -175,7 +175,8 @@ class Method:
 
 
 def _too_deep() -> msgspec.ValidationError:
-    # The envelope was decoded with more room on the stack than the caller has left here.
+    # msgspec recurses for each level. The envelope was decoded where fewer calls were on the stack,
+    # so it may have passed the same levels.
     return msgspec.ValidationError("nested too deeply")
 
 

@@ -85,6 +85,14 @@ async def send_if_text(channel: Channel, encoded: bytes) -> None:
         await channel.send([encoded])
 
 
+def _unforwardable_response(
+    item: Oversized, waiting: list[RequestId], limits: Limits
+) -> tuple[RequestId | None, str]:
+    """Return the id of the request whose response is too large, and a text about the response."""
+    text = f"a response over limits.messages.bytes_max ({limits.messages.bytes_max})"
+    return oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), waiting), text
+
+
 def exit_status_of(server: Channel) -> int | None:
     """Return the exit status of a server's process; None if it has no process, or that runs."""
     return server.exit_status if isinstance(server, ProcessChannel) else None
@@ -230,8 +238,7 @@ class ConnectionForwarder:
 
     async def _fail_oversized(self, item: Oversized) -> None:
         """Fail the request whose response is too large to be forwarded."""
-        text = f"a response over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
-        request_id = oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), self._waiting)
+        request_id, text = _unforwardable_response(item, self._waiting, self.limits)
         if request_id in self._open:
             await self._fail(request_id, text)
 
@@ -446,9 +453,8 @@ class UpstreamConnection:
 
     def _fail_oversized(self, item: Oversized) -> None:
         self.journal.record_oversized("out", item)
-        text = f"a response over limits.messages.bytes_max ({self.limits.messages.bytes_max})"
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
-        self._fail(oversized_response_id(malformed(item.prefix, SERVER_BUSY, text), waiting), text)
+        self._fail(*_unforwardable_response(item, waiting, self.limits))
 
     def _fail(self, request_id: RequestId | None, why: str) -> None:
         request = self._forget(request_id)

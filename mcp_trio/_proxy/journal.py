@@ -1,4 +1,9 @@
-"""The recording that a proxy makes: all messages it forwards, from the server's point of view."""
+"""The recording that a proxy makes: all messages it forwards, from the server's point of view.
+
+A `MessageJournal` records complete messages, as an HTTP proxy or a bridge has them. A `LineJournal`
+records the bytes of a stdio proxy: it divides both streams into lines without dropping a byte, and
+gives each line to a `MessageJournal`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

@@ -23,6 +23,7 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.source_locations import error_location
 from mcp_trio._server.lifespan import LifespanRun
+from mcp_trio._session.exceptions import group_members
 from mcp_trio._session.session import Session
 from mcp_trio._session.untracked_calls import UntrackedCallWatch
 
@@ -346,9 +347,9 @@ async def _cancel_stalled(controller: RunController, scope: trio.CancelScope) ->
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors in an exception group, or the error itself."""
-    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
-    if not inner:
+    """Yield the errors in an exception group and in its inner groups, or the error itself."""
+    members = group_members(error)
+    if not members:
         yield error
-    for each in inner:
+    for each in members:
         yield from _leaves(each)

@@ -1,4 +1,11 @@
-"""Divergences: where a replay differs from its recording, and the report on it."""
+"""Divergences: where a replay differs from its recording, and the report on it.
+
+The replayer makes a `Divergence` at the record at which the replay differs: with that record, with
+the `Operation` that the replay performs in its place, and with what all other lanes wait for. Its
+properties classify the difference (`Divergence.kind`). `divergence_error` makes the error that
+users see. The tables below have the texts for each kind (`_MEANINGS`), and the causes that a
+difference may have (`CAUSES`, `POSSIBLE_CAUSES`), each found by a function of its own.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +25,7 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._journal.texts import excerpts, json_text, shortened, tool_text
+from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.trace import (
     LaneKey,
@@ -29,7 +37,6 @@ from mcp_trio._replay.trace import (
     request_data,
     request_lane,
     request_lane_name,
-    seconds_of,
 )
 from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._session.handlers import CRASH_TEXT
@@ -378,7 +385,7 @@ def _error_of(divergence: Divergence, origin: tuple[int, str] | None) -> ReplayD
         record=divergence.number,
         lane=None if lane is None else lane[1],
         kind=divergence.kind,
-        offset_seconds=0.0 if record is None else seconds_of(record),
+        offset_seconds=0.0 if record is None else seconds_of(record.time_ns),
         ordinal=ordinal,
         recorded=recorded,
         replayed=f"{replayed}  {operation.location}"
@@ -460,7 +467,7 @@ def _position(divergence: Divergence) -> str:
     record, lane = divergence.record, divergence.lane
     text = f"record {divergence.number} of {divergence.total}"
     if record is not None:
-        text += f" (+{seconds_of(record) * 1000:.1f} ms)"
+        text += f" (+{seconds_of(record.time_ns) * 1000:.1f} ms)"
     if lane is not None:
         call = call_text(request_data(divergence.trace.journal, lane[1]))
         text += f", {call and f'{call}, '}lane {lane_text(lane)}"

@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 from mcp_trio._journal.conversation import members_of
 from mcp_trio._journal.records import LISTED_KINDS, body_bytes, messages_in
 from mcp_trio._protocol.uri_templates import UriError
+from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.divergence import report_text
 from mcp_trio._replay.trace import (
     MessageFields,
     Trace,
     message_fields,
     request_data,
-    seconds_of,
 )
 from mcp_trio._server.registry import Registry
 from mcp_trio.errors import ReplayDivergence
@@ -88,7 +88,7 @@ class ListedChanges:
                 headline = (
                     f"replay diverged at record {record.number} of"
                     f" {self._trace.journal[-1].number + 1}"
-                    f" (+{seconds_of(record) * 1000:.1f} ms), {message.method}, lane {lane}"
+                    f" (+{seconds_of(record.time_ns) * 1000:.1f} ms), {message.method}, lane {lane}"
                 )
                 choices = 'undo the change | record the session again | replay(mode="outbound")'
                 yield ReplayDivergence(
@@ -104,7 +104,7 @@ class ListedChanges:
                     record=record.number,
                     lane=lane,
                     kind="changed",
-                    offset_seconds=seconds_of(record),
+                    offset_seconds=seconds_of(record.time_ns),
                     recorded=recorded,
                     replayed=replayed,
                     hint=hint,

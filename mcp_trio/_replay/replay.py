@@ -1,4 +1,9 @@
-"""`replay`: run a server's handlers against a recording of role `server`."""
+"""`replay`: run a server's handlers against a recording of role `server`.
+
+`run_replay` loads the trace, makes a `Replayer` for the mode, and runs the sessions of the
+recording in a Trio run of their own (`run_controlled`). `replay` and `replay_async` are what users
+call.
+"""
 
 import functools
 import os
@@ -12,6 +17,7 @@ import trio
 from mcp_trio._journal.records import Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
+from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.controlled_run import Abort, SilentChannel, ThreadToken, run_controlled
 from mcp_trio._replay.listed_changes import ListedChanges
@@ -23,7 +29,7 @@ from mcp_trio._replay.session_replay import (
     find_uncompared,
 )
 from mcp_trio._replay.stops import Stop, reject_stop
-from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields, seconds_of
+from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields
 from mcp_trio._server.command_limits import having_limits, recorded_limits
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
@@ -235,7 +241,7 @@ def run_replay(
         records=len({record.number for record in trace.journal[: replayer.position.index]}),
         requests=requests,
         is_complete=trace.is_complete,
-        recorded_seconds=seconds_of(trace.journal[-1]) if trace.journal else 0.0,
+        recorded_seconds=seconds_of(trace.journal[-1].time_ns) if trace.journal else 0.0,
         notes=trace.notes,
         continuing=replayer.continuing,
         untracked_calls=tuple(replayer.untracked_calls),

@@ -148,6 +148,8 @@ class LeftOutRequests:
     """
 
     trace: Trace
+    # The lanes of the handlers, the ids of the requests that they have sent when recorded, and the
+    # request states with which clients retry their requests.
     _lanes: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
     _sent_ids: set[tuple[int, int | str]] = attrs.field(
         factory=set[tuple[int, int | str]], init=False
@@ -262,13 +264,16 @@ class Replayer:
         factory=dict[UntrackedCall, None], init=False
     )
     calls: dict[LaneKey, str] = attrs.field(factory=dict[LaneKey, str], init=False)
+    # The last task that has acted in each lane; it may have ended, or act in another lane now.
     _tasks: dict[LaneKey, trio.lowlevel.Task] = attrs.field(
         factory=dict[LaneKey, trio.lowlevel.Task], init=False
     )
-    _begun: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
+    # The lanes that have taken a turn.
+    _lanes_begun: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
+    # The time of the record that the clock shows.
     _time_ns: int = attrs.field(default=-1, init=False)
     # The index of the record with which its lane has gone on, so that the lane does so only once.
-    _begun_index: int = attrs.field(default=-1, init=False)
+    _resumed_index: int = attrs.field(default=-1, init=False)
     # The state at a stop, which the task of this lane reports when it goes on.
     _stopping: tuple[LaneKey, StoppedReplay] | None = attrs.field(default=None, init=False)
     # A lane of a request that waits for a turn after its last record.
@@ -459,7 +464,7 @@ class Replayer:
         record = position.record
         if record is None or position.is_at_missing or key_of(record) != lane:
             return False
-        if self._begun_index == position.index:
+        if self._resumed_index == position.index:
             return has_operation  # The lane is in the step already that the record begins.
         if not _resumes(record, has_operation=has_operation) or self._stops_before_step():
             return False
@@ -475,19 +480,19 @@ class Replayer:
 
     def take_turn(self, lane: LaneKey) -> None:
         """Consume the step at the position; another record is consumed when the lane makes it."""
-        self._begun.add(lane)
+        self._lanes_begun.add(lane)
         record = self.position.record
         if record is not None and record.kind == "step":
             self.position.advance()
         else:
-            self._begun_index = self.position.index
+            self._resumed_index = self.position.index
 
     def is_in_step(self, record: Record) -> bool:
         """Return whether the lane has begun the step that the record at the position begins.
 
         It is true for a record that begins no step.
         """
-        return not record.step_start or self._begun_index == self.position.index
+        return not record.step_start or self._resumed_index == self.position.index
 
     async def wait_for_turn(
         self,
@@ -507,11 +512,11 @@ class Replayer:
         self.note_task(lane)
         task = trio.lowlevel.current_task()
         # A handler may have waited for a task of the pool before its first step.
-        has_begun = lane in self._begun or is_child(lane)
+        has_begun = lane in self._lanes_begun or is_child(lane)
         is_timed = has_begun and not (has_operation or has_own_pace)
         self.waiting_lanes[lane] = LaneWait(task, has_operation, outcome_index, is_timed=is_timed)
         # The end of a session cancels handlers of notifications, after its last record.
-        may_outlive_session = lane[1].startswith("n") and lane in self._begun
+        may_outlive_session = lane[1].startswith("n") and lane in self._lanes_begun
         if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):
             last = self.trace.last_index(lane)
             if last < self.position.index:
@@ -565,7 +570,7 @@ class Replayer:
             return
         if not _resumes(record, has_operation=wait.has_operation):
             return
-        if self._begun_index == self.position.index and not wait.has_operation:
+        if self._resumed_index == self.position.index and not wait.has_operation:
             return  # The lane has waited once more in the step that the record begins.
         if self.clock.kind != TICK_CLOCK:
             self._check_late_lanes(record)
@@ -758,7 +763,7 @@ class Replayer:
             if task is None or task is trio.lowlevel.current_task() or lane in self.left_out:
                 continue
             location = task_location(task)
-            if lane in self.waiting_lanes and lane not in self._begun:
+            if lane in self.waiting_lanes and lane not in self._lanes_begun:
                 request = request_data(self.trace.journal, lane[1])
                 session = self.sessions.get(lane[0])
                 handler = "" if session is None else handler_location(session.application, request)

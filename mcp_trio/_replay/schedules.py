@@ -58,6 +58,7 @@ from mcp_trio._journal.records import (
 )
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
+from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.controlled_run import Abort, BeginSession, ThreadToken, end_run, raise_abort
 from mcp_trio._replay.sweep_trace import (
@@ -69,7 +70,6 @@ from mcp_trio._replay.sweep_trace import (
     immediate_command,
 )
 from mcp_trio._replay.trace import (
-    NS_PER_SECOND,
     MessageFields,
     message_fields,
     request_lane_name,

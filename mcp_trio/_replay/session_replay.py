@@ -480,7 +480,7 @@ class OutboundReplayer(Replayer):
             self.position.advance()
 
     def _resume(self, lane: LaneKey) -> None:
-        self._begun.add(lane)
+        self._lanes_begun.add(lane)
         trio.lowlevel.reschedule(self.waiting_lanes.pop(lane).task)
 
     async def force(self, record: Record) -> None:

@@ -151,12 +151,12 @@ def _file_name(path: str) -> str:
     return name
 
 
-_PLACE: Final = re.compile(r"(?P<name>[^\s:]+):(?P<line>[0-9]+)")
+_LOCATION: Final = re.compile(r"(?P<name>[^\s:]+):(?P<line>[0-9]+)")
 
 
 def source_of(location: str) -> str:
     """Return a location with the text of its line, if the text can be read and is the only one."""
-    match = _PLACE.search(location)
+    match = _LOCATION.search(location)
     paths = () if match is None else _PATHS.get(match["name"], ())
     texts = {linecache.getline(path, int(match["line"])).strip() for path in paths if match}
     text = texts.pop() if len(texts) == 1 else ""

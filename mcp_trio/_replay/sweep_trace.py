@@ -38,6 +38,7 @@ from mcp_trio._journal.redaction import Redactor, redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._protocol.methods import METHODS, PROGRESS
+from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.trace import (
     MessageFields,
     call_text,
@@ -45,7 +46,6 @@ from mcp_trio._replay.trace import (
     message_fields,
     received_data,
     request_lane_name,
-    seconds_of,
 )
 from mcp_trio._server.command_limits import recorded_limits
 from mcp_trio._server.middleware import Middleware
@@ -263,7 +263,7 @@ class SweepTrace:
 
     def read(self, index: int, record: Record) -> None:
         """Add the next record of the journal; `end` follows the last one."""
-        self.seconds = seconds_of(record)
+        self.seconds = seconds_of(record.time_ns)
         lane = record.lane or ""
         if record.lane is not None and record.step_start:
             self.turns.setdefault(lane, []).append(index)

@@ -1,4 +1,8 @@
-"""TARGET: a server in a Python file or module, and importing it afresh for each replay."""
+"""Targets: servers in Python files or modules, as the argument TARGET of the command names them.
+
+`import_server` imports one. `fresh_server` imports its modules anew for a replay, so that nothing
+of earlier sessions is left in their variables. `target_of` finds the TARGET of a server object.
+"""
 
 import functools
 import importlib
@@ -19,8 +23,8 @@ from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.untracked_calls import noting_imports
 from mcp_trio.errors import MCPError
 
-# Like multiprocessing, which imports a main module a second time under such a name: code under
-# `if __name__ == "__main__"` does not run.
+# The name under which multiprocessing imports a main module a second time. Code under
+# `if __name__ == "__main__"` does not run then.
 FILE_MODULE_NAME: Final = "__mcp_main__"
 
 _OWN_PACKAGE: Final = __name__.partition(".")[0]

@@ -1,4 +1,10 @@
-"""Traces: the records of a recording, checked and indexed for a replay."""
+"""Traces: the records of a recording, checked and indexed for a replay.
+
+`load_trace` reads a recording for a replay of a server's handlers: it checks every body that the
+replay decodes, divides `step` records into single steps, and finds the records of each lane. Live
+replays and mocks need only the messages, which `load_conversation` reads. The other functions
+return facts about single records, lanes and messages, for several modules of this package.
+"""
 
 import os
 from bisect import bisect_left
@@ -48,13 +54,10 @@ from mcp_trio._session.input_required import ROUNDS_TASK
 from mcp_trio._session.untracked_calls import UNTRACKED_MARK
 from mcp_trio.errors import RecordingError
 
-NS_PER_SECOND: Final = 1e9
-
 OUTCOMES: Final = frozenset({"res", "err", "cxl"})
 """The kinds of records that end an effect."""
 
 _SHUT_CAUSES: Final = frozenset({"eof", "signal", "closed", "lost"})
-_NO_POSITION: Final = (-1, 0)
 
 LaneKey: TypeAlias = tuple[int, str]
 """A lane in a file: the channel of its session, and its name there."""
@@ -183,11 +186,6 @@ class Trace:
 # Records and lanes --------------------------------------------------------------------------------
 
 
-def seconds_of(record: Record) -> float:
-    """Return the time of a record, in seconds since its session began."""
-    return record.time_ns / NS_PER_SECOND
-
-
 def key_of(record: Record) -> LaneKey:
     """Return the lane of a record; its name is empty for a record of the dispatcher."""
     return record.channel, record.lane or ""
@@ -257,7 +255,10 @@ def body_name(record: Record) -> str:
 
 def request_data(journal: Sequence[Record], lane: str) -> bytes:
     """Return the request or notification to which a lane belongs; empty if none is recorded."""
-    number, position = message_position(lane) or _NO_POSITION
+    found = message_position(lane)
+    if found is None:
+        return b""
+    number, position = found
     received = (body_bytes(record) for record in journal if record.number == number)
     return message_at(next(received, None) or b"", position)
 

@@ -24,7 +24,7 @@ def sole_exception(error: _Error) -> _Error:
 
     A nursery in a handler wraps the handler's exception in such a group.
     """
-    inside = _members(error)
+    inside = group_members(error)
     return sole_exception(inside[0]) if len(inside) == 1 else error
 
 
@@ -93,7 +93,7 @@ def one_line_about(error: BaseException) -> str:
     hint = next((hint for start, hint in _HINTS.items() if text.startswith(start)), "")
     if found := _UNEXPECTED.match(text):
         hint = option_advice("Context", *found.groups())
-    members = "; ".join(map(one_line_about, _members(error)))
+    members = "; ".join(map(one_line_about, group_members(error)))
     return f"{type(error).__name__}{text and ': '}{text}{members and f' [{members}]'}{place}{hint}"
 
 
@@ -110,7 +110,8 @@ def exception_to_raise(group: BaseExceptionGroup) -> BaseException:
     return group if error is None or others is not None else error
 
 
-def _members(error: _Error) -> Sequence[_Error]:
+def group_members(error: _Error) -> Sequence[_Error]:
+    """Return the exceptions in a group; none for another exception."""
     if not isinstance(error, BaseExceptionGroup):
         return ()
     group = cast("BaseExceptionGroup[BaseException]", error)

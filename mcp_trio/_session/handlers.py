@@ -54,7 +54,7 @@ NOTIFICATIONS_PER_CHECKPOINT = 64
 # The text that reports an exception of a user's handler to the peer, without details.
 CRASH_TEXT: Final = "internal error"
 
-# CPython 3.11 calls a function for `IncomingTrigger.START`.
+# As in `_protocol/connection.py`: reading it from its enumeration is slow in CPython 3.11.
 _START: Final = IncomingTrigger.START
 
 # The recorded outcome of a notification that did not have to be sent.

@@ -34,6 +34,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 import msgspec
 
 from mcp_trio._journal.records import ErrorBody, encode_body
+from mcp_trio._session.exceptions import group_members
 from mcp_trio.errors import ReplayedError
 
 logger = logging.getLogger("mcp_trio")
@@ -106,7 +107,7 @@ _ATTRIBUTES: Final = (
 
 def is_recordable(error: BaseException) -> bool:
     """Return whether an exception is an outcome of an effect, and not the end of its task."""
-    members = _members(error)
+    members = group_members(error)
     return all(map(is_recordable, members)) if members else isinstance(error, _RECORDED)
 
 
@@ -178,7 +179,7 @@ class _NoJsonForm(Exception):  # noqa: N818  it leads to another way to record a
 
 def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> ErrorBody:
     """Return the body of an exception; `seen` are the exceptions that refer to it."""
-    kind, members = type(error), _members(error)
+    kind, members = type(error), group_members(error)
     inner = seen | {id(error)}
     args: list[Any] | None = None
     attributes: dict[str, Any] = {}
@@ -203,7 +204,7 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
             obstacle = _CLASS
         elif not obstacle and made is not None:
             _set_attributes(made, attributes)
-            is_rebuilt = _members(error) or _text(made) == _text(error)
+            is_rebuilt = group_members(error) or _text(made) == _text(error)
             obstacle = "" if is_rebuilt else _TEXT
         lost = _STAND_IN + obstacle if obstacle else ""
     if left_out and not lost:
@@ -267,12 +268,6 @@ def _is_same(descriptor: Any, made: BaseException, value: Any) -> bool:
         return type(other) is type(value) and bool(other == value)
     except Exception:  # The `==` of a user's class may raise anything.
         return False
-
-
-def _members(error: BaseException) -> Sequence[BaseException]:
-    if not isinstance(error, BaseExceptionGroup):
-        return ()
-    return cast("BaseExceptionGroup[BaseException]", error).exceptions
 
 
 def _notes(error: BaseException) -> list[str] | None:

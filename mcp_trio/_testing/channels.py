@@ -300,13 +300,13 @@ async def send_nowait_takes_whole_messages(
         return "it has no send_nowait"
     takes_all = getattr(one, "deliver_to", None) is not None
     messages = [_message(number, size=10_000) for number in range(20 if takes_all else 2_000)]
-    taken = send_nowait(_addressed(one, messages))
+    taken = send_nowait(_as_taken_by(one, messages))
     if takes_all:
         _expect(taken, len(messages), "all messages to be taken by a channel with deliver_to")
     else:
         _require(taken < len(messages), "messages to be taken, but not 20 MB of them")
         taken += send_nowait(
-            _addressed(one, messages[taken:])
+            _as_taken_by(one, messages[taken:])
         )  # may finish a message, and begin another
     expected = [*messages[:taken], _message(-1)]
     async with trio.open_nursery() as nursery:
@@ -398,11 +398,11 @@ async def _send_one_by_one(channel: Channel, messages: Sequence[bytes]) -> None:
 
 
 async def _send(channel: Channel, messages: Sequence[bytes]) -> None:
-    await channel.send(_addressed(channel, messages))
+    await channel.send(_as_taken_by(channel, messages))
 
 
-def _addressed(channel: Channel, messages: Sequence[bytes]) -> Sequence[bytes]:
-    """Return the messages as this channel takes them: related to no request, if it needs that."""
+def _as_taken_by(channel: Channel, messages: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the messages as this channel takes them: with no related request, if need be."""
     if getattr(channel, "takes_related_messages", False):
         return [RelatedMessage(message, None) for message in messages]
     return messages

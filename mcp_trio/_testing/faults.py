@@ -1,4 +1,8 @@
-"""A channel that wraps any other channel and injects faults, which a seed decides."""
+"""A channel that wraps any other channel and injects faults, which a seed decides.
+
+`Faults` has the probability of each kind of fault. A `FaultSource` for each direction draws the
+fault of each message, and `FaultyChannel` lets it happen.
+"""
 
 import math
 import random
@@ -176,7 +180,9 @@ class FaultyChannel:
     _out: FaultSource = attrs.field(init=False)
     _in: FaultSource = attrs.field(init=False)
     _arrived: deque[_Arrived] = attrs.field(factory=deque[_Arrived], init=False)
+    # A message that has arrived, and that the next one overtakes.
     _held: _Arrived | None = attrs.field(default=None, init=False)
+    # The time at which a slow receive begins to read.
     _reads_at: float | None = attrs.field(default=None, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _is_to_be_cut: bool = attrs.field(default=False, init=False)
