@@ -6,7 +6,7 @@ facts as attributes. A channel returns `Lost` in place of a response that will n
 """
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, final
 
 import msgspec
 
@@ -133,6 +133,7 @@ class DecodedMessage(bytes):
         return self
 
 
+@final
 class Lost(msgspec.Struct, frozen=True):
     """The failure of one sent request. A channel returns it in place of the response.
 

@@ -15,6 +15,7 @@ The lifecycle: https://modelcontextprotocol.io/specification/2025-11-25/basic/li
 """
 
 import enum
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,7 @@ from mcp_trio._jsonrpc.messages import (
 )
 from mcp_trio._protocol import methods
 from mcp_trio._protocol.compat import downgraded
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.events import (
     BatchReceived,
     Event,
@@ -237,6 +239,16 @@ _WITH_SENDER: Final = (DecodedMessage, PrincipalMessage)
 _NO_RESULT_TYPES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+@functools.lru_cache
+def _decoder_for(json_depth_max: int, batch_messages_max: int, long_exponents_max: int) -> Decoder:
+    """Return the decoder for these limits, which all connections of a server share."""
+    return Decoder(
+        json_depth_max=json_depth_max,
+        batch_messages_max=batch_messages_max,
+        long_exponents_max=long_exponents_max,
+    )
+
+
 def _counter() -> Counter[str]:
     return Counter()  # not `Counter[str]()`, which stores the alias on each instance
 
@@ -282,9 +294,7 @@ class Connection:
     state: SessionState = attrs.field(default=SessionState.FRESH, init=False)
     peer: Peer | None = attrs.field(default=None, init=False)
     their_role: Role = attrs.field(init=False)
-    incoming: dict[RequestId, IncomingRequest] = attrs.field(
-        factory=dict[RequestId, IncomingRequest], init=False
-    )
+    incoming: dict[RequestId, IncomingRequest] = attrs.field(default=NO_ITEMS, init=False)
     outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
@@ -298,10 +308,9 @@ class Connection:
         self.their_role = self.our_role.peer
         self.outgoing = OutgoingRequests(remembered_max=self.limits.requests.ended_remembered_max)
         self._accepts_handshakes = newest(self.protocol_versions, has_handshake=True) is not None
-        self._decoder = Decoder(
-            json_depth_max=self.limits.messages.json_depth_max,
-            batch_messages_max=self.limits.messages.batch_size_max,
-            long_exponents_max=self.limits.messages.long_exponents_max,
+        messages = self.limits.messages
+        self._decoder = _decoder_for(
+            messages.json_depth_max, messages.batch_size_max, messages.long_exponents_max
         )
 
     @property
@@ -531,6 +540,8 @@ class Connection:
             token = None
         client_key = self._client_number if self._auth is None else self._auth.principal
         request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client_key)
+        if not self.incoming:
+            self.incoming = {}
         self.incoming[message.id] = request
         return RequestReceived(request)
 
@@ -965,7 +976,7 @@ class Connection:
         if self.incoming.get(request.id) is request:  # a cancelled request may be finished twice
             del self.incoming[request.id]
         if not self.incoming:
-            self.incoming.clear()  # otherwise the empty dict keeps its size in each idle session
+            self.incoming = NO_ITEMS
         return after is _REQUEST_ANSWERED
 
     def close(self) -> list[OutgoingRequest]:

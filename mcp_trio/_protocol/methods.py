@@ -479,6 +479,10 @@ def has_capability(capabilities: msgspec.Struct | None, path: str) -> bool:
         path: The name on the wire, such as `resources.subscribe`.
     """
     value: Any = capabilities
+    if "." not in path:  # as for nearly every request: without the loop
+        attribute = _attribute_names(value.__class__).get(path)
+        value = None if attribute is None else getattr(value, attribute)
+        return value is not None and value is not False
     for name in path.split("."):
         if isinstance(value, dict):
             value = cast("dict[str, Any]", value).get(name)

@@ -24,6 +24,7 @@ import msgspec
 
 from mcp_trio import types
 from mcp_trio._jsonrpc.messages import Malformed
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import UNKNOWN_PEER, Peer
 from mcp_trio._protocol.methods import FastEnum, Method
 from mcp_trio._protocol.shares import Queue, Shares, request_shares
@@ -164,14 +165,14 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         Raises:
             LocalProtocolError: The table has no such transition, for example for a second response.
         """
-        after = INCOMING_TRANSITIONS[self.state].get(trigger)
-        if after is None:
+        try:
+            self.state = INCOMING_TRANSITIONS[self.state][trigger]
+        except KeyError:
             raise LocalProtocolError(
                 f"request {self.id!r} ({self.method.name}) is {self.state.name}:"
                 f" {trigger.name} is not possible any more"
-            )
-        self.state = after
-        return after
+            ) from None
+        return self.state
 
     def report(
         self, progress: float, total: float | None, message: str | None
@@ -402,10 +403,8 @@ class OutgoingRequests:
 
     remembered_max: int
     _next_id: int = attrs.field(default=0, init=False)
-    _open: dict[int, OutgoingRequest] = attrs.field(factory=dict[int, OutgoingRequest], init=False)
-    _abandoned: dict[int, OutgoingRequest] = attrs.field(
-        factory=dict[int, OutgoingRequest], init=False
-    )
+    _open: dict[int, OutgoingRequest] = attrs.field(default=NO_ITEMS, init=False)
+    _abandoned: dict[int, OutgoingRequest] = attrs.field(default=NO_ITEMS, init=False)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -426,6 +425,8 @@ class OutgoingRequests:
 
     def add(self, request: OutgoingRequest) -> None:
         """Add a request whose message is about to be sent."""
+        if not self._open:
+            self._open = {}
         self._open[request.id] = request
 
     def get(self, request_id: RequestId | None) -> OutgoingRequest | None:
@@ -458,6 +459,8 @@ class OutgoingRequests:
         if self._open.pop(request.id, None) is None:
             return False
         request.message = b""  # only the id has to be remembered; the message may be large
+        if not self._abandoned:
+            self._abandoned = {}
         self._abandoned[request.id] = request
         while len(self._abandoned) > self.remembered_max:
             del self._abandoned[next(iter(self._abandoned))]

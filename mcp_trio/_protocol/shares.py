@@ -21,6 +21,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio.limits import Limits
 
 Client: TypeAlias = Hashable
@@ -71,7 +72,7 @@ class Shares:
     factor: int
     setting: str
     total: int = attrs.field(default=0, init=False)
-    _taken: dict[Client, int] = attrs.field(factory=dict[Client, int], init=False)
+    _taken: dict[Client, int] = attrs.field(default=NO_ITEMS, init=False)
 
     def taken_by(self, client: Client) -> int:
         """Return the number of places that a client has taken."""
@@ -87,6 +88,8 @@ class Shares:
         taken = self._taken.get(client, 0)
         if taken >= self.client_max or taken >= self.client_max * self.factor - self.total:
             return False
+        if not self._taken:
+            self._taken = {}
         self._taken[client] = taken + 1
         self.total += 1
         return True
@@ -106,6 +109,8 @@ class Shares:
     def take(self, client: Client, amount: int = 1) -> None:
         """Take places; the caller has checked `may_take`, or knows of a reason to go beyond it."""
         if amount:
+            if not self._taken:
+                self._taken = {}
             self._taken[client] = self.taken_by(client) + amount
             self.total += amount
 
@@ -119,7 +124,7 @@ class Shares:
         else:
             self._taken.pop(client, None)
             if not self._taken:
-                self._taken.clear()  # otherwise the empty dict keeps its size in each idle session
+                self._taken = NO_ITEMS
 
 
 def request_shares(name: str, limits: Limits) -> Shares:

@@ -40,11 +40,12 @@ class TickClock(trio.abc.Clock, trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002  Trio's signature
         """Advance to the time of the new turn, which differs from that of the last one."""
-        self.ns = max(self.ns + 1, _perf_counter_ns())
+        ns = _perf_counter_ns()
+        self.ns = ns if ns > self.ns else self.ns + 1
 
     def current_time(self) -> float:
         """Return the time of this turn, in seconds."""
-        return seconds_of(self.ns)
+        return self.ns / NS_PER_SECOND  # as `seconds_of` divides
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Return how many seconds are left until a deadline, in real time."""

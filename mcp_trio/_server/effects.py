@@ -210,8 +210,11 @@ def effect_of(
     keywords: Mapping[str, Any],
     *,
     run: _Run | None = None,
+    name: str | None = None,
 ) -> Effect[Any]:
     """Return the effect of a call of `function`; `run`, if given, makes the call.
+
+    `name` is the name of the function, if the caller knows it.
 
     Raises:
         TypeError: The return annotation cannot be resolved, or has no JSON form.
@@ -220,10 +223,10 @@ def effect_of(
     if isinstance(called := called_function(function), ReplayLifespan):
         reject_use(called)
     return Effect(
-        name=name_of(function),
+        name=name or name_of(function),
         arguments=functools.partial(_encoded_arguments, served, function, args, keywords),
         run=run or functools.partial(function, *args, **keywords),
-        codec=served.shared.effect_codecs.of(function),
+        codec=served.shared.effect_codecs.of(called),
         is_counted=True,
     )
 
@@ -375,12 +378,14 @@ def effect(function: F, /) -> F:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function!r} is a generator, but an effect has to return one value")
 
+    name = name_of(function)
+
     @functools.wraps(function)
     async def call_async(*args: Any, **keywords: Any) -> Any:
         current = active_context()
         if current is None:
             return await function(*args, **keywords)
-        made = effect_of(current.served, function, args, keywords)
+        made = effect_of(current.served, function, args, keywords, name=name)
         return await perform(current.caller, made)
 
     @functools.wraps(function)
@@ -388,7 +393,7 @@ def effect(function: F, /) -> F:
         current = active_context()
         if current is None:
             return function(*args, **keywords)
-        made = effect_of(current.served, function, args, keywords)
+        made = effect_of(current.served, function, args, keywords, name=name)
         if current.bridge is None:
             return perform_without_waiting(current.caller, made)
         return perform_in_thread(current.bridge.call, current.caller, made)
@@ -425,6 +430,10 @@ _Reader = Callable[[bytes], Any]
 
 _ANYTHING: Final = (Any, object, list, dict, tuple)
 
+# Classes whose instances are equal after going through JSON, if their annotation says so: they need
+# not be decoded and compared. A float may be NaN, which is sent as null.
+_UNCHANGED: Final[tuple[Any, ...]] = (str, int, bool, types.NoneType)
+
 _decode_plain = msgspec.json.Decoder().decode
 
 
@@ -437,6 +446,9 @@ class _ResultCodec:
     writer: JsonWriter
     bytes_max: int
     _decode: _Reader
+    # These follow from the annotation, and every call of an effect needs them.
+    _has_open_part: bool
+    _unchanged_class: type | None
 
     def converted(self, value: Any) -> tuple[Any, bytes]:
         """Return the value as a replay will get it, and its JSON.
@@ -452,8 +464,10 @@ class _ResultCodec:
             self._reject(
                 f"has {len(body)} bytes as JSON (limits.requests.effect_bytes_max={self.bytes_max})"
             )
+        if value.__class__ is self._unchanged_class:
+            return value, body
         result = self.decoded(body)
-        if _has_open_part(self.hint):
+        if self._has_open_part:
             is_same = bool(result == value)
         else:
             again = self.writer.encode(result)
@@ -501,17 +515,17 @@ class EffectCodecs:
         self._cached_reader = functools.lru_cache(self._new_reader)
 
     def of(self, function: Any) -> Codec[Any]:
-        """Return the codec for results of a function.
+        """Return the codec for results of a function, as `called_function` returns it.
 
         Raises:
             TypeError: Its annotation cannot be resolved, or cannot be decoded from JSON.
         """
-        function = called_function(function)
         if not isinstance(function, types.FunctionType):
             return self._new_codec(function)
-        if function not in self._codecs:
-            self._codecs[function] = self._new_codec(function)
-        return self._codecs[function]
+        codec = self._codecs.get(function)
+        if codec is None:
+            codec = self._codecs[function] = self._new_codec(function)
+        return codec
 
     def _new_codec(self, function: Any) -> _ResultCodec:
         try:
@@ -527,7 +541,15 @@ class EffectCodecs:
                 decode = self._new_reader(hint)
         except Exception as error:
             raise TypeError(f"the result of the effect {name}: {error}") from error
-        return _ResultCodec(name, hint, self.writer, self.limits.requests.effect_bytes_max, decode)
+        return _ResultCodec(
+            name,
+            hint,
+            self.writer,
+            self.limits.requests.effect_bytes_max,
+            decode,
+            _has_open_part(hint),
+            hint if self.converter is None and hint in _UNCHANGED else None,
+        )
 
     def _new_reader(self, hint: Any) -> _Reader:
         readable = TypeReader(self.converter).readable(hint)

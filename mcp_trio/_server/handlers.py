@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
 
 import attrs
@@ -20,6 +21,7 @@ from mcp_trio import types
 from mcp_trio._journal.records import ALLOWED_MARK, DENIED_MARK
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.client_features import OpenElicitations
+from mcp_trio._protocol.compat import CompatibleToolResult
 from mcp_trio._protocol.methods import LISTEN, Method
 from mcp_trio._protocol.requests import IncomingRequest
 from mcp_trio._protocol.shares import request_shares
@@ -253,7 +255,10 @@ class ServedSession:
         # Also a first request, without answers: a resumable handler needs a state from the start.
         if request.peer.protocol_version.is_stateless and request.has_rounds:
             return await self.rounds.answer_round(handling, self)
-        result = await self.run_handler(handling)
+        if self.shared.middleware:
+            result = await self.run_handler(handling)
+        else:
+            result = await self._run_handler(handling, request.method.name, request.params)
         if not isinstance(result, types.InputRequiredResult):
             return result
         if not request.has_rounds:
@@ -626,8 +631,16 @@ class ServedSession:
         try:
             call = self._call if tool.is_direct else self._call_indirectly
             value = await call(tool, handling, arguments)
+            is_final = self.outer is None and not self.shared.middleware
+            result_class = CompatibleToolResult if is_final else types.CallToolResult
             return _converted(
-                tool, tool_result, value, self.shared.writer, protocol_version, tool.output
+                tool,
+                tool_result,
+                value,
+                self.shared.writer,
+                protocol_version,
+                tool.output,
+                result_class,
             )
         except Exception as error:
             failure = sole_exception(error)
@@ -760,15 +773,15 @@ class ServedSession:
         self, handling: Handling, params: types.SubscribeParams
     ) -> types.EmptyResult:
         """Answer `resources/subscribe`; the resource must exist."""
-        subscribed = self.announcer.subscribed
-        is_new = params.uri not in subscribed
+        is_new = params.uri not in self.announcer.subscribed
         await self._check_resource(handling, params.uri, is_new=is_new)
         subscriptions_max = self.registry.limits.requests.subscriptions_max
+        subscribed = self.announcer.subscribed
         if params.uri not in subscribed and len(subscribed) >= subscriptions_max:
             self._unsubscribe_remote(params.uri)
             text = f"too many subscriptions (limits.requests.subscriptions_max={subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
-        subscribed[params.uri] = None
+        self.announcer.subscribe(params.uri)
         return types.EmptyResult()
 
     async def unsubscribe(self, _: Handling, params: types.UnsubscribeParams) -> types.EmptyResult:
@@ -958,7 +971,8 @@ class ServedSession:
         context = Context(handling, self, limiter) if takes_context else None
         CURRENT_CONTEXT.set(CurrentContext(handling, self))
         value: Any = signature.handler(**signature.bind(arguments, context))
-        return value if hasattr(value, "__await__") else _returned(value)
+        is_awaitable = value.__class__ is CoroutineType or hasattr(value, "__await__")
+        return value if is_awaitable else _returned(value)
 
     async def _call_indirectly(
         self, tool: RegisteredTool, handling: Handling, arguments: Any

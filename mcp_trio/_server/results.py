@@ -388,6 +388,7 @@ def tool_result(
     writer: JsonWriter,
     protocol_version: ProtocolVersion,
     output: OutputSchema | None = None,
+    result_class: type[CallToolResult] = CallToolResult,
 ) -> CallToolResult | InputRequiredResult:
     """Return the result of a tool whose handler returned `value`.
 
@@ -396,7 +397,7 @@ def tool_result(
     https://modelcontextprotocol.io/specification/2025-06-18/server/tools#structured-content.
     Without one, None becomes no content, a string text, bytes an embedded blob, and media and
     content objects become content; a list or tuple with any of the latter is flattened. Any other
-    value becomes JSON text.
+    value becomes JSON text. `result_class` is the class of a result that was made from data.
 
     Raises:
         TypeError: The value has no JSON form, or does not match the output schema.
@@ -423,7 +424,7 @@ def tool_result(
     structured = output.structured(value, encoded, protocol_version)
     # The text of a string is its JSON, which need not be encoded once more.
     text: Any = msgspec.Raw(encoded) if type(value) is str else encoded.decode()
-    return CallToolResult(content=[TextContent(text=text)], structured_content=structured)
+    return result_class(content=[TextContent(text=text)], structured_content=structured)
 
 
 def _contents(value: Any, writer: JsonWriter) -> list[Content]:

@@ -29,6 +29,7 @@ import attrs
 import trio
 from msgspec.structs import replace
 
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
 from mcp_trio._protocol.shares import Shares, request_shares
@@ -84,8 +85,8 @@ class ChangeListener(ABC):
     is_over: bool = attrs.field(default=False, init=False)
     _token: trio.lowlevel.TrioToken = attrs.field(init=False)
     # How often each change has happened, and the changes to be sent, the oldest first.
-    _counts: dict[Change, int] = attrs.field(factory=dict[Change, int], init=False)
-    _pending: dict[Change, None] = attrs.field(factory=dict[Change, None], init=False)
+    _counts: dict[Change, int] = attrs.field(default=NO_ITEMS, init=False)
+    _pending: dict[Change, None] = attrs.field(default=NO_ITEMS, init=False)
     _wakeup: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     @property
@@ -189,6 +190,10 @@ class ChangeListener(ABC):
 
     def _queue(self, change: Change) -> None:
         if self.is_subscribed(change) and self.is_due(change):
+            if not self._counts:
+                self._counts = {}
+            if not self._pending:
+                self._pending = {}
             self._counts[change] = self._counts.get(change, 0) + 1
             self._pending[change] = None
             self._wake()
@@ -205,7 +210,7 @@ class Announcer(ChangeListener):
         subscribed: The URIs of the resources that the client has subscribed to.
     """
 
-    subscribed: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
+    subscribed: dict[str, None] = attrs.field(default=NO_ITEMS, init=False)
     _lane: Lane | None = attrs.field(default=None, init=False)
     _is_awake: bool = attrs.field(default=False, init=False)
 
@@ -244,9 +249,15 @@ class Announcer(ChangeListener):
 
     def restart(self) -> None:
         """End all subscriptions and forget all changes, because the client begins a new session."""
-        self.subscribed.clear()
+        self.subscribed = NO_ITEMS
         for change in tuple(self._pending):
             self.withdraw(change)
+
+    def subscribe(self, uri: str) -> None:
+        """Begin the client's subscription to a resource."""
+        if not self.subscribed:
+            self.subscribed = {}
+        self.subscribed[uri] = None
 
     def unsubscribe(self, uri: str) -> None:
         """End the client's subscription to a resource."""

@@ -19,6 +19,7 @@ import trio
 
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.events import (
     NotificationReceived,
     ProgressReceived,
@@ -181,7 +182,7 @@ class OutgoingCalls:
     connection: Connection
     send_queue: "SendQueue"
     loss: ConnectionLost | None = attrs.field(default=None, init=False)
-    _open: dict[int, Call] = attrs.field(factory=dict[int, Call], init=False)
+    _open: dict[int, Call] = attrs.field(default=NO_ITEMS, init=False)
     _is_paused: bool = attrs.field(default=False, init=False)
 
     # The caller's side.
@@ -219,6 +220,8 @@ class OutgoingCalls:
             limits.messages.progress_queued_max,
             related_request_id=related_request_id,
         )
+        if not self._open:
+            self._open = {}
         self._open[request.id] = call
         if self._is_paused:
             call.scope.deadline = math.inf
@@ -241,9 +244,10 @@ class OutgoingCalls:
         self.check_open()
         limits, now = self.connection.limits, trio.current_time()
         request = self.connection.open_request(method, params, now=now)
-        call = self._open[request.id] = Call(
-            request, limits.messages.progress_queued_max, on_notification
-        )
+        call = Call(request, limits.messages.progress_queued_max, on_notification)
+        if not self._open:
+            self._open = {}
+        self._open[request.id] = call
         self.send_queue.post(request.message, at_once=True)
         return call
 

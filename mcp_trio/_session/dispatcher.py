@@ -20,6 +20,7 @@ from mcp_trio._journal.records import message_name
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._jsonrpc.messages import reencoded_with_id
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.events import (
     BatchReceived,
     Ignored,
@@ -86,9 +87,7 @@ class Dispatcher:
     _admission: Admission = attrs.field(init=False)
     # The peer's open requests, by their ids: a `Handling` is a request with its handler. Duplicates
     # of a retry have the `Handling` of the suspended handler.
-    _handlings: dict[RequestId, Handling] = attrs.field(
-        factory=dict[RequestId, Handling], init=False
-    )
+    _handlings: dict[RequestId, Handling] = attrs.field(default=NO_ITEMS, init=False)
     _suspended: SuspendedHandlers | None = attrs.field(default=None, init=False)
     _seen_versions: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _open_subscriptions: int = attrs.field(default=0, init=False)
@@ -121,8 +120,10 @@ class Dispatcher:
         """
         session = self.session
         event = session.connection.receive(message)
-        is_json = getattr(event, "counter", None) not in _NOT_JSON
-        number = session.sequencer.received(message, embed=is_json)
+        number, sequencer = 0, session.sequencer
+        if sequencer.has_lanes:
+            is_json = getattr(event, "counter", None) not in _NOT_JSON
+            number = sequencer.received(message, embed=is_json)
         self._actions[type(event)](self, event, number)
 
     def lose(self, lost: Lost) -> None:
@@ -171,6 +172,8 @@ class Dispatcher:
         if sequencer.has_lanes:
             lane = Lane(f"r{number}", sequencer, has_steps=sequencer.has_steps)
         handling = Handling(self.session, self, request, lane)
+        if not self._handlings:
+            self._handlings = {}
         self._handlings[request.id] = handling
         if can_ask:
             handling.ask_in_rounds = self._ask
@@ -288,7 +291,7 @@ class Dispatcher:
         send_queue = self.session.send_queue
         self._handlings.pop(request.id, None)
         if not self._handlings:
-            self._handlings.clear()  # An emptied dict keeps its memory otherwise.
+            self._handlings = NO_ITEMS
         is_last = len(self._handlings) <= self._open_subscriptions
         is_answered = self.session.connection.finish(request) and response is not None
         if request.observation is not None:
@@ -334,6 +337,8 @@ class Dispatcher:
                 # The client has repeated a retry: both get the same reply.
                 self._check_room(retry)
                 self._admission.reserve_room(retry)
+                if not self._handlings:
+                    self._handlings = {}
                 self._handlings[retry.id] = rounds.handling
                 rounds.duplicates.append(retry)
                 return
@@ -357,6 +362,8 @@ class Dispatcher:
         has_place = self._admission.enter_if_free(retry)
         if not has_place:
             self._check_room(retry)
+        if not self._handlings:
+            self._handlings = {}
         self._handlings[retry.id] = rounds.handling
         if has_place:
             self._resume(rounds.handling, retry)

@@ -20,6 +20,7 @@ deadline of a task that is cancelled already is `-math.inf`, as Trio defines it.
 import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from contextvars import Token
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -458,35 +459,41 @@ def _run_in_place(
 class _InsideEffect:
     """A context manager around the code of an effect, which has no lane of the handler."""
 
-    __slots__ = ("_innermost", "_observation", "_operation", "_running", "_tokens")
+    __slots__ = ("_caller", "_effect", "_inside", "_lane", "_observation", "_outer", "_was_inside")
 
     def __init__(self, caller: EffectCaller, effect: Effect[Any], lane: Lane | None) -> None:
-        caller.effects += effect.is_counted
-        self._operation = operation(lane)
-        self._running = RunningEffect(caller, effect.name)
+        self._caller = caller
+        self._effect = effect
+        self._lane = lane
+        self._outer: Token[Lane | None] | None = None
         self._observation: Observation | None = None
-        journal = caller.handler_journal
-        self._innermost = lane if journal is None else lane or journal.current_lane()
 
     def __enter__(self) -> None:
-        self._operation.__enter__()
-        inside = RUNNING_EFFECT.set(self._running)
-        outer = None if self._innermost is None else LANE.set(self._innermost.outer)
-        self._tokens = inside, outer
-        request = self._running.caller.observation
+        caller, lane, name = self._caller, self._lane, self._effect.name
+        caller.effects += self._effect.is_counted
+        if lane is not None:  # as `operation` does, without a second context manager
+            self._was_inside = lane.is_in_operation
+            lane.is_in_operation = True
+        self._inside = RUNNING_EFFECT.set(RunningEffect(caller, name))
+        innermost = lane
+        if lane is None and caller.handler_journal is not None:
+            innermost = caller.handler_journal.current_lane()
+        if innermost is not None:
+            self._outer = LANE.set(innermost.outer)
+        request = caller.observation
         if request is not None:
-            self._observation = request.effect(self._running.effect)
+            self._observation = request.effect(name)
             self._observation.__enter__()
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._observation is not None:
             self._observation.__exit__()
             self._observation.raised(error)
-        inside, outer = self._tokens
-        RUNNING_EFFECT.reset(inside)
-        if outer is not None:
-            LANE.reset(outer)
-        self._operation.__exit__()
+        RUNNING_EFFECT.reset(self._inside)
+        if self._outer is not None:
+            LANE.reset(self._outer)
+        if self._lane is not None:
+            self._lane.is_in_operation = self._was_inside
 
 
 def _encoded(caller: EffectCaller, error: BaseException) -> bytes:

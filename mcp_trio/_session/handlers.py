@@ -346,8 +346,7 @@ class Handling(msgspec.Struct, eq=False):
         self._scope = scope
         if self.is_cancelled:
             scope.cancel()
-        running: Coroutine[Any, Any, None] = self._begin_handling()
-        lane = self.lane
+        running, lane = self._begin_handling(), self.lane
         if lane is not None and lane.has_steps:
             driven: Any = drive(running, (lane,))
             running = driven
@@ -371,18 +370,18 @@ class Handling(msgspec.Struct, eq=False):
         None: the handler has to start in a task of its own, because responses fill the queue, or
         because a replay decides when each step runs.
         """
-        lane, sequencer = self.lane, self.session.sequencer
-        if self.session.send_queue.is_full_of_responses or sequencer.replays:
+        lane, session = self.lane, self.session
+        if session.send_queue.is_full_of_responses or session.sequencer.replays:
             return None
         self._scope = scope
         if self.is_cancelled:
             scope.cancel()
         if lane is not None and lane.has_steps:
-            sequencer.step(lane)
+            session.sequencer.step(lane)
         return self._begin_handling()
 
     def _begin_handling(self) -> Coroutine[Any, Any, None]:
-        observation = self.observation
+        observation = self.request.observation
         return self._handle() if observation is None else self._handle_observed(observation)
 
     async def _handle_observed(self, observation: "Observation") -> None:

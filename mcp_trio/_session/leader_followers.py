@@ -55,7 +55,7 @@ import msgspec
 import outcome
 import trio
 
-from mcp_trio._session.lanes import Lane, Trap, as_spawned, drive, enter_lane
+from mcp_trio._session.lanes import LANE, Lane, Trap, as_spawned, drive, enter_lane
 from mcp_trio._transports.concurrency import IdleConnection, LightEvent
 
 T = TypeVar("T")
@@ -508,6 +508,7 @@ class _PoolTask:
 
     async def _lead(self, jobs: list[CollectedJob], leader: Leader) -> None:
         """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
+        task, innermost = self._task, self._innermost
         is_left_open = self._is_left_open()
         while jobs:
             collected = jobs.pop()
@@ -516,21 +517,25 @@ class _PoolTask:
             if running is None:
                 collected.begin()
                 continue
-            lane, trap = job.lane, None
-            context = as_spawned(collected.context, lane)
+            lane, trap, context = job.lane, None, collected.context
+            if lane is None and LANE not in context:
+                context = context.copy()
+            else:
+                context = as_spawned(context, lane)
             try:
                 trap = context.run(running.send, None)
             except StopIteration:
                 pass
             except Exception as error:
                 job.fail(error)
-            if trap is None and not (job.is_cancelled or self._is_left_open()):
+            is_left_open = getattr(task, _INNERMOST_SCOPE, None) is not innermost
+            if trap is None and not (job.is_cancelled or is_left_open):
                 job.end()
                 continue
             self._keep_task_for(job, leader)
             self.pool.run(leader, leader.context.copy())
             if trap is not None:
-                self._task.context = context
+                task.context = context
                 await drive(running, () if lane is None or not lane.has_steps else (lane,), trap)
             return
 

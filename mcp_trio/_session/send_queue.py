@@ -12,8 +12,8 @@ the responses cannot make the queue grow. Our own requests and notifications wai
 caller's task and never pause the reader.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import trio
@@ -50,6 +50,8 @@ class SendQueue:
         tasks: The tasks of the session, in which the writer starts.
         on_loss: A function that is called, at most once, with the error that ended sending.
         dropped: The messages, except responses, that had not been sent when the channel was lost.
+        is_full_of_responses: True while responses fill the queue, so that the peer has to read
+            first.
         reports_losses: True if the channel itself reports the outcome of each sent request.
     """
 
@@ -59,6 +61,7 @@ class SendQueue:
     tasks: "Tasks"
     on_loss: Callable[[Exception], None] | None
     dropped: frozenset[bytes] = attrs.field(default=frozenset(), init=False)
+    is_full_of_responses: bool = attrs.field(default=False, init=False)
     reports_losses: bool = attrs.field(init=False)
     _queue: _Queue = attrs.field(factory=_Queue, init=False)
     _bytes: int = attrs.field(default=0, init=False)
@@ -70,15 +73,16 @@ class SendQueue:
     _has_writer: bool = attrs.field(default=False, init=False)
     _has_watcher: bool = attrs.field(default=False, init=False)
     _written: Wakeup = attrs.field(factory=Wakeup, init=False)
-    _send_nowait: Callable[[Sequence[bytes]], int] | None = attrs.field(init=False)
-    # Optional members of the channel, which `_transports/channel.py` describes: whether messages
-    # have to name the peer's request that they belong to, and whether the channel has no reader.
+    # Optional members of the channel, which `_transports/channel.py` describes: whether it can
+    # send without waiting, whether messages have to name the peer's request that they belong to,
+    # and whether the channel has no reader.
+    _has_send_nowait: bool = attrs.field(init=False)
     _takes_related_messages: bool = attrs.field(init=False)
     _has_deliver_to: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._takes_related_messages = getattr(self.channel, "takes_related_messages", False)
-        self._send_nowait = getattr(self.channel, "send_nowait", None)
+        self._has_send_nowait = hasattr(self.channel, "send_nowait")
         self._has_deliver_to = hasattr(self.channel, "deliver_to")
         self.reports_losses = getattr(self.channel, "reports_losses", False)
 
@@ -91,11 +95,6 @@ class SendQueue:
     def queued_bytes(self) -> int:
         """Return the approximate memory of the queue, in bytes."""
         return self._bytes
-
-    @property
-    def is_full_of_responses(self) -> bool:
-        """Return whether responses fill the queue, so that the peer has to read first."""
-        return self._response_bytes >= self.limits.messages.send_queue_bytes_max
 
     # Queueing.
 
@@ -113,7 +112,8 @@ class SendQueue:
         `related_request_id` is the id of the peer's request that the message belongs or responds
         to. `at_once` writes the whole queue now, if that needs no waiting.
         """
-        self.sequencer.sent(message, lane)
+        if self.sequencer.has_lanes:
+            self.sequencer.sent(message, lane)
         if self._is_lost:
             return
         if self._takes_related_messages:
@@ -123,6 +123,8 @@ class SendQueue:
         self._bytes += size
         if is_response:
             self._response_bytes += size
+            if self._response_bytes >= self.limits.messages.send_queue_bytes_max:
+                self.is_full_of_responses = True
         if at_once or (self._has_deliver_to and not self._is_holding):
             self.flush()
         elif not (self._is_holding or self._has_writer):
@@ -188,17 +190,26 @@ class SendQueue:
         """Write the queue now if that needs no waiting; otherwise start the writer."""
         if not self._queue:
             return
-        if self._send_nowait is None or self._is_sending:
+        if self._is_sending or not self._has_send_nowait:
             self._wake_writer()
             return
-        self.sequencer.flush()
+        if self.sequencer.has_lanes:
+            self.sequencer.flush()
         try:
-            taken = self._send_nowait([message for message, _ in self._queue])
+            channel: Any = self.channel
+            taken: int = channel.send_nowait([message for message, _ in self._queue])
         except Exception:
             taken = 0  # `send` fails in the same way, and reports the error.
-        sent = self._queue[:taken]
-        del self._queue[:taken]
-        self._count_sent(sent)
+        if taken == len(self._queue):  # so nothing else is queued or being sent
+            self._queue.clear()
+            self._sent_bytes += self._bytes
+            self._bytes = self._response_bytes = 0
+            self.is_full_of_responses = False
+            self._written.wake()
+        else:
+            sent = self._queue[:taken]
+            del self._queue[:taken]
+            self._count_sent(sent)
         if self._queue or self._has_unfinished_message():
             self._wake_writer()
 
@@ -251,6 +262,8 @@ class SendQueue:
             self._sent_bytes += size
             if is_response:
                 self._response_bytes -= size
+        bytes_max = self.limits.messages.send_queue_bytes_max
+        self.is_full_of_responses = self._response_bytes >= bytes_max
         self._written.wake()
 
     # Watching for stalled writes.
@@ -294,4 +307,5 @@ class SendQueue:
         self.dropped |= {message for message, is_response in self._queue if not is_response}
         self._queue.clear()
         self._bytes = self._response_bytes = 0
+        self.is_full_of_responses = False
         self._written.wake()

@@ -336,7 +336,7 @@ class Session:
             return
         self.send_queue.hold()
         for message in messages:
-            if isinstance(message, Lost):
+            if type(message) is Lost:
                 self._dispatcher.lose(message)
             else:
                 self._dispatcher.take(message)

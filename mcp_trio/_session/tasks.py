@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from functools import partial
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 import trio
@@ -129,7 +129,9 @@ class Tasks:
 
         async def run() -> None:
             try:
-                await self._run_reported(actor)
+                await actor()
+            except BaseExceptionGroup as group:
+                self._report(group)
             finally:
                 self._remove_actor(leader)
 
@@ -144,22 +146,22 @@ class Tasks:
         async def run() -> None:
             try:
                 with scope:
-                    await self._run_reported(actor)
+                    try:
+                        await actor()
+                    except BaseExceptionGroup as group:
+                        self._report(group)
             finally:
                 self._remove_actor(scope)
 
         self._actors = (*self._actors, scope)
         self.start(run)
 
-    async def _run_reported(self, actor: Actor) -> None:
-        """Run an actor; an error of its transport beside a cancellation goes to `on_error`."""
-        try:
-            await actor()
-        except BaseExceptionGroup as group:
-            error, rest = split_group(group)
-            if error is not None and self.on_error is not None:
-                self.on_error(error)
-            raise rest from None
+    def _report(self, group: BaseExceptionGroup[BaseException]) -> NoReturn:
+        """Pass an error of an actor's transport to `on_error`, and raise the cancellation."""
+        error, rest = split_group(group)
+        if error is not None and self.on_error is not None:
+            self.on_error(error)
+        raise rest from None
 
     def _remove_actor(self, actor: "trio.CancelScope | Leader") -> None:
         self._actors = tuple(each for each in self._actors if each is not actor)

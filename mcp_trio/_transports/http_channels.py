@@ -31,6 +31,7 @@ from mcp_trio._jsonrpc.messages import (
     encode_request,
     with_id_replaced,
 )
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.event_store import EventStore, MemoryEventStore
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
@@ -162,22 +163,21 @@ class SessionChannel(RoutedChannel):
         events: The store of sent events for clients that reconnect. By default, a
             `MemoryEventStore` is made when the first event is to be kept.
         network: The network of the client that opened the session; None if it is unknown.
-        standalone: The stream of the GET, for messages that belong to no request.
     """
 
     has_one_stream: bool = False
     events: EventStore | None = None
     network: str | None = None
-    standalone: ResponseStream = attrs.field(init=False)
-    _numbered: dict[int, ResponseStream] = attrs.field(
-        factory=dict[int, ResponseStream], init=False
-    )
-    _stream_of: dict[RequestId, ResponseStream] = attrs.field(
-        factory=dict[RequestId, ResponseStream], init=False
-    )
+    _standalone: ResponseStream | None = attrs.field(default=None, init=False)
+    _numbered: dict[int, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
+    _stream_of: dict[RequestId, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.standalone = ResponseStream(self.limits)
+    @property
+    def standalone(self) -> ResponseStream:
+        """The stream of the GET, for messages that belong to no request; made on first use."""
+        if self._standalone is None:
+            self._standalone = ResponseStream(self.limits)
+        return self._standalone
 
     @property
     def _event_store(self) -> EventStore:
@@ -192,7 +192,8 @@ class SessionChannel(RoutedChannel):
     @property
     def is_idle(self) -> bool:
         """Return whether the session is idle: no request is unanswered, and no GET is open."""
-        return not self._stream_of and self.standalone.sender is None
+        has_get = self._standalone is not None and self._standalone.sender is not None
+        return not (self._stream_of or has_get)
 
     @property
     def is_answered(self) -> bool:
@@ -234,6 +235,8 @@ class SessionChannel(RoutedChannel):
             if len(self._stream_of) + len(ids) > self.limits.http.streams_max:
                 raise TooManyStreamsError
             stream = ResponseStream(self.limits, awaits=ids, is_json_only=is_json_only)
+            if not self._stream_of:
+                self._stream_of = {}
             for request_id in ids:
                 self._stream_of[request_id] = stream
         for each in message.messages if type(message) is Batch else (message,):
@@ -252,7 +255,7 @@ class SessionChannel(RoutedChannel):
         if stream is None:
             return
         if not self._stream_of:
-            self._stream_of.clear()  # `pop` does not release the memory of an emptied dict
+            self._stream_of = NO_ITEMS
         stream.mark_answered(request_id)
         if stream.is_ended and stream.number is not None:
             self._event_store.close_stream(stream.number)
@@ -295,7 +298,7 @@ class SessionChannel(RoutedChannel):
             stream.set_event_ids(others)
             return first_id if has_first_event else None
         number = self._number(stream) if stream.number is None else stream.number
-        if stream is self.standalone and not stream.has_messages:
+        if stream is self._standalone and not stream.has_messages:
             first_id = self._event_store.keep(number, b"")
         else:
             first_id, stream.first_event_id = stream.first_event_id, None
@@ -307,8 +310,13 @@ class SessionChannel(RoutedChannel):
         number = stream.number = store.open_stream(tuple(stream.awaits))
         stream.first_event_id = store.keep(number, b"")
         stream.set_event_ids([store.keep(number, message) for message in stream.messages])
-        self._numbered[number] = stream
+        self._add_numbered(number, stream)
         return number
+
+    def _add_numbered(self, number: int, stream: ResponseStream) -> None:
+        if not self._numbered:
+            self._numbered = {}
+        self._numbered[number] = stream
 
     def last_event_id(self, stream: ResponseStream) -> str:
         """Return the id of a new event without a message, which precedes all later messages."""
@@ -349,7 +357,7 @@ class SessionChannel(RoutedChannel):
         for number, request_ids in (await store.load()).items():
             if not request_ids:
                 self.standalone.number = number
-                self._numbered[number] = self.standalone
+                self._add_numbered(number, self.standalone)
                 continue
             for request_id in request_ids:
                 store.keep(number, outcome_of(request_id))
@@ -360,7 +368,7 @@ class SessionChannel(RoutedChannel):
 
         This changes nothing if the client has reconnected already.
         """
-        if stream is not self.standalone and stream.sender is None:
+        if stream is not self._standalone and stream.sender is None:
             stream.mark_disconnected()
 
     def _open_streams(self) -> Iterable[ResponseStream]:

@@ -110,7 +110,7 @@ class LineChannel:
             if self._tail:
                 return sent
         while sent < len(messages):
-            part = messages if len(messages) == 1 else self._next_part(messages, sent)
+            part = self._next_part(messages, sent)
             data = join_lines(part)
             written = self._write(data)
             if written == len(data):
@@ -129,6 +129,8 @@ class LineChannel:
 
     def _next_part(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
         """Return the messages for one write; bounded, since a full pipe wastes the joined rest."""
+        if not first and sum(map(len, messages)) <= self.limits.messages.chunk_bytes:
+            return messages
         size, last = 0, first
         while last < len(messages) and size < self.limits.messages.chunk_bytes:
             size += len(messages[last])

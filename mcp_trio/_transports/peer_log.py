@@ -9,6 +9,8 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
+from mcp_trio._protocol.empty import NO_ITEMS
+
 PERIOD_SECONDS: Final = 1.0
 """The time that has to pass between two lines of one kind."""
 
@@ -45,7 +47,7 @@ class PeerLog:
     """
 
     now: Callable[[], float] = trio.current_time
-    _kinds: dict[str, _Kind] = attrs.field(factory=dict[str, _Kind], init=False)
+    _kinds: dict[str, _Kind] = attrs.field(default=NO_ITEMS, init=False)
 
     def report(
         self,
@@ -77,6 +79,8 @@ class PeerLog:
             state.text = text
             return
         left_out = 0 if state is None else state.left_out
+        if not self._kinds:
+            self._kinds = {}
         self._kinds[kind] = _Kind(now + PERIOD_SECONDS, level)
         more = f" (and {left_out} more like this before)" if left_out else ""
         logger.log(level, "%s%s", text, more, exc_info=error, stacklevel=2)

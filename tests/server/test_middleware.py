@@ -12,7 +12,7 @@ from mcp_trio.errors import ReplayDivergence
 from mcp_trio.middleware import CacheResults, LogRequests, ResultLimit
 from mcp_trio.recording import replay
 from mcp_trio.transports import memory_pair
-from mcp_trio.types import CallToolResult, TextContent
+from mcp_trio.types import CallToolResult, ResourceLink, TextContent
 
 PROTOCOL_VERSIONS = ["2024-11-05", "2025-11-25", "2026-07-28"]
 
@@ -312,3 +312,32 @@ async def test_an_expired_result_is_made_again(server):
         for _ in range(2):
             await client.call_tool("slow")
     assert calls == [1, 1]
+
+
+async def _add_link(request, call_next):
+    """Replace the content of a result by a link, which the oldest versions do not have."""
+    result = await call_next(request)
+    if request.method != "tools/call":
+        return result
+    return msgspec.structs.replace(result, content=[ResourceLink(uri="sea://level", name="level")])
+
+
+@pytest.mark.requirement("TOOL-17")
+@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
+async def test_content_that_middleware_adds_is_changed_for_the_clients_version(
+    server, protocol_version
+):
+    server.middleware(_add_link)
+    async with Client(server, protocol_versions=[protocol_version]) as client:
+        (content,) = (await client.call_tool("add", {"a": 1, "b": 2})).content
+    assert type(content) is (TextContent if protocol_version == "2024-11-05" else ResourceLink)
+
+
+@pytest.mark.requirement("TOOL-17")
+async def test_content_that_middleware_of_the_outer_server_adds_is_changed_as_well(server):
+    outer = Server("sea")
+    outer.mount(server, prefix=None)
+    outer.middleware(_add_link)
+    async with Client(outer, protocol_versions=["2024-11-05"]) as client:
+        (content,) = (await client.call_tool("add", {"a": 1, "b": 2})).content
+    assert content == TextContent(text="level: sea://level")
