@@ -657,7 +657,10 @@ class PolicyRecorder(Recorder):
 
     def _give_up(self, problem: str) -> None:
         """Forget what is held, and all that follows, because it cannot be written."""
-        self._run.policy.status.report(problem)
+        status = self._run.policy.status
+        status.report(problem)
+        status.held_bytes -= self._held_bytes
+        self._held_bytes = 0
         self._is_lost = True
         self._buffer.clear()
 

@@ -398,6 +398,16 @@ async def test_a_held_session_is_tried_again_when_the_disk_has_room(tmp_path, di
     assert (await replay_async(path, booking())).requests == 1
 
 
+async def test_what_a_full_disk_does_not_take_is_not_held(tmp_path, disk):
+    disk.takes_files = False
+    policy = policy_in(tmp_path, rate=0, held_bytes_max=10_000)
+    async with Client(booking(record=policy)) as client:
+        for _ in range(9):
+            await client.call_tool("large", {})
+        assert policy.status.held_bytes == 0
+    assert (policy.status.unrecorded, policy.status.held_bytes) == (1, 0)
+
+
 async def test_records_that_a_failing_disk_loses_are_counted(tmp_path, disk):
     disk.takes_bytes = False
     policy = policy_in(tmp_path, rate=0)
