@@ -170,6 +170,7 @@ class Leader:
         idle: Its entry in the poller, while it has one.
         has_turn: Whether it is in the poller's queue of connections that have something to read.
         scope: The scope of the task that drives it.
+        is_cancelled: Whether `cancel` was called.
     """
 
     driven: Coroutine[Any, Any, None]
@@ -233,9 +234,11 @@ class Poller:
 
     has_task: bool = attrs.field(default=False, init=False)
     _idle: dict[int, Leader] = attrs.field(factory=dict[int, Leader], init=False)
+    # Those that have something to read, by client; the client whose turn is next comes first.
     _turns: dict[str | None, deque[Leader]] = attrs.field(
         factory=dict[str | None, deque[Leader]], init=False
     )
+    # How many of them may continue before the poller waits, so that other tasks run.
     _turns_left: int = attrs.field(default=0, init=False)
     _epoll: Any = attrs.field(default=None, init=False)  # a `select.epoll`, of Linux
 
@@ -328,11 +331,16 @@ class TaskPool:
     """
 
     nursery: trio.Nursery
+    # The idle tasks, the one that has been idle longest first.
     _idle: list[trio.lowlevel.Task] = attrs.field(factory=list[trio.lowlevel.Task], init=False)
+    # The empty context variables of idle tasks, so that these keep no session in memory.
     _idle_context: Context = attrs.field(factory=Context, init=False)
+    # The fewest tasks that were idle at one time since `_end_unneeded` has looked.
     _unneeded: int = attrs.field(default=0, init=False)
+    # Whether a task runs `_end_unneeded`.
     _has_watcher: bool = attrs.field(default=False, init=False)
     _closing: LightEvent = attrs.field(factory=LightEvent, init=False)
+    # The jobs that were started within `collect`; None outside of it.
     _collected: list[CollectedJob] | None = attrs.field(default=None, init=False)
     _poller: Poller = attrs.field(factory=Poller, init=False)
 
@@ -436,7 +444,9 @@ class _PoolTask:
     work: Work | None
     _task: trio.lowlevel.Task = attrs.field(init=False)
     _scope: trio.CancelScope = attrs.field(init=False)
+    # What Trio knows as the innermost scope of the task while only `_scope` is open in it.
     _innermost: object = attrs.field(init=False)
+    # Whether `_scope` closes because the work left a scope open in it.
     _was_left_open: bool = attrs.field(init=False)
 
     async def run(self) -> None:

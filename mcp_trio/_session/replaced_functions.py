@@ -26,7 +26,10 @@ _REPLACED: Final[dict[int, tuple[object, Any]]] = {}
 
 # The sets in which `os` lists functions with some ability. `shutil` looks for `os.stat` there.
 _ABILITIES: Final = (
-    *("supports_dir_fd", "supports_effective_ids", "supports_fd", "supports_follow_symlinks"),
+    "supports_dir_fd",
+    "supports_effective_ids",
+    "supports_fd",
+    "supports_follow_symlinks",
 )
 
 
@@ -53,8 +56,9 @@ def replace_function(
         setattr(owner, attribute, replacement)
         _REPLACED[id(found)] = (found, replacement)
         for ability in _ABILITIES:
-            if found in (able := getattr(os, ability)):
-                able.add(replacement)
+            functions = getattr(os, ability)
+            if found in functions:
+                functions.add(replacement)
     else:
         _replace_method(owner, attribute, wrap)
     return True
