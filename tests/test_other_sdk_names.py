@@ -8,7 +8,6 @@ import pytest
 import mcp_trio
 from mcp_trio import Client, Context, Server, ThreadContext
 from mcp_trio._protocol.other_sdk_names import ATTRIBUTES, OPTIONS, PACKAGE
-from mcp_trio.errors import ToolError
 
 server = Server("desk")
 
@@ -24,8 +23,8 @@ async def use(code: str, ctx: Context) -> str:
 
 
 @server.tool
-def use_in_thread(ctx: ThreadContext) -> str:
-    return ctx.lifespan_context
+def use_in_thread(code: str, ctx: ThreadContext) -> str:
+    return str(eval(code, {"ctx": ctx}))
 
 
 def in_a_block(code):
@@ -70,26 +69,20 @@ def test_an_error_says_what_to_write(code, error, text):
 
 
 @pytest.mark.parametrize(
-    ("code", "text"),
+    ("tool", "code", "text"),
     [
-        ("ctx.lifespan_context", "'Context' object has no attribute 'lifespan_context'; write"),
-        ("ctx.elicit('?', response_type=int)", "; write `ctx.elicit(message, kind)`"),
-        ("ctx.log('done', level='info')", "; write ctx.log(level, data)"),
-        ("ctx.inf('a')", "did you mean 'info'?"),
+        ("use", "ctx.lifespan_context", "'Context' object has no attribute 'lifespan_context'; wr"),
+        ("use", "ctx.elicit('?', response_type=int)", "; write `ctx.elicit(message, kind)`"),
+        ("use", "ctx.log('done', level='info')", "; write ctx.log(level, data)"),
+        ("use", "ctx.inf('a')", "did you mean 'info'?"),
+        ("use_in_thread", "ctx.lifespan_context", "'lifespan_context'; write `ctx.lifespan`"),
     ],
 )
-async def test_the_log_says_what_a_handler_should_write(code, text, caplog):
+async def test_the_log_says_what_a_handler_should_write(tool, code, text, caplog):
     async with Client(server, raise_tool_errors=False) as client:
-        assert (await client.call_tool("use", {"code": code})).is_error
+        assert (await client.call_tool(tool, {"code": code})).is_error
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert text in line
-
-
-async def test_a_def_handler_gets_the_same_error(caplog):
-    async with Client(server) as client:
-        with pytest.raises(ToolError):
-            await client.call_tool("use_in_thread")
-    assert "'lifespan_context'; write `ctx.lifespan`" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mcp_trio import Client, Server
-from mcp_trio._cli.dev_server import Logged, Observer
+from mcp_trio._cli.dev_server import Logged, MessageReporter
 from mcp_trio._cli.reloader import MessageLog
 from mcp_trio._cli.server_page import fetch_facts, print_page
 from mcp_trio.recording import RecordOptions
@@ -85,7 +85,7 @@ def dev_picture() -> str:
         reported.append((trio.current_time(), logged))
 
     async def session(folder: str) -> None:
-        record = RecordOptions(f"{folder}/", observer=Observer(report))
+        record = RecordOptions(f"{folder}/", observer=MessageReporter(report))
         ours, theirs = memory_pair()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: server_of_the_page().serve(theirs, record=record))

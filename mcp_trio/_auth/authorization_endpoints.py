@@ -45,7 +45,7 @@ from mcp_trio._auth.identity_provider import (
     GRANT_ID,
     LOGIN_SECONDS,
     IdentityProvider,
-    Session,
+    LoginSession,
 )
 from mcp_trio._auth.issuers import VerifierUnavailableError
 from mcp_trio._auth.metadata import (
@@ -202,7 +202,7 @@ KINDS: Final[Mapping[type[Any], str]] = {
 
 
 @attrs.frozen(eq=False, repr=False)
-class Call:
+class EndpointRequest:
     """A request to an endpoint.
 
     Attributes:
@@ -326,7 +326,7 @@ class Endpoints:
             allow = ("Allow", ", ".join(methods))
             return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, [allow])
         try:
-            return await endpoint(self, Call(request, body, now))
+            return await endpoint(self, EndpointRequest(request, body, now))
         except OAuthError as error:
             if request.path in PAGES:
                 return error_page(error.description, status=_PAGE_STATUSES.get(error.code, 400))
@@ -393,16 +393,16 @@ class Endpoints:
 
     # The authorization endpoint.
 
-    async def authorize(self, call: Call) -> HttpResponse:
+    async def authorize(self, incoming: EndpointRequest) -> HttpResponse:
         """Answer an authorization request with the consent page, or with a code.
 
         Errors are shown to the user. Only a client that the operator has registered gets them by a
         redirect, because others could let this server send its users anywhere (RFC 9700, section
         4.11.2).
         """
-        parameters = call.query()
+        parameters = incoming.query()
         client_id = parameters.get("client_id")
-        client = None if client_id is None else await self._client(client_id, call.now)
+        client = None if client_id is None else await self._client(client_id, incoming.now)
         if client is None:
             text = "The application is not known here, or not any more: let it register again."
             return error_page(text)
@@ -418,23 +418,23 @@ class Endpoints:
             if client.is_trusted:
                 return redirect_to(url)
             return error_page(error.description, back=(url, place_of(redirect_uri)))
-        user = await self._user(call.request)
+        user = await self._user(incoming.request)
         if isinstance(user, HttpResponse):
             return user
         if user is not None:
             pending = msgspec.structs.replace(pending, subject=user.subject, login_id=user.login_id)
-            if await self._has_consent(pending, call.now):
-                return await self._with_code(client, pending, call.now)
+            if await self._has_consent(pending, incoming.now):
+                return await self._with_code(client, pending, incoming.now)
         elif not isinstance(self.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        return await self._ask(client, pending, call)
+        return await self._ask(client, pending, incoming)
 
-    async def _user(self, request: HttpRequest) -> Session | HttpResponse | None:
+    async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
         """Return the user of a request, or a login page, or None if there is no login."""
         if isinstance(self.login, IdentityProvider):
             return await self.login.session(request)
         user = await self.login(request)
-        return Session(subject=user) if isinstance(user, str) else user
+        return LoginSession(subject=user) if isinstance(user, str) else user
 
     def _valid_request(
         self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]
@@ -499,14 +499,14 @@ class Endpoints:
         return found is not None and set(asked.scopes) <= set(found[0].scopes)
 
     async def _ask(
-        self, client: OAuthClient, asked: AuthorizationRequest, call: Call
+        self, client: OAuthClient, asked: AuthorizationRequest, incoming: EndpointRequest
     ) -> HttpResponse:
         """Return the consent page, whose form is accepted from this browser only."""
-        cookie = cookie_of(call.request, _COOKIE, self.issuer) or self.random()
+        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or self.random()
         request_id = self.random()
         asked = msgspec.structs.replace(asked, cookie_digest=digest_of(cookie))
         key = digest_of(request_id)
-        await self._add(key, asked, now=call.now, seconds=PENDING_SECONDS)
+        await self._add(key, asked, now=incoming.now, seconds=PENDING_SECONDS)
         return consent_page(
             client,
             server_name=self.name,
@@ -522,28 +522,28 @@ class Endpoints:
             headers=[set_cookie(_COOKIE, cookie, self.issuer, PENDING_SECONDS)],
         )
 
-    async def decide(self, call: Call) -> HttpResponse:
+    async def decide(self, incoming: EndpointRequest) -> HttpResponse:
         """Answer the form of the consent page with a redirect to the client or to the provider.
 
         A form from another site has neither the secret id of the request nor the cookie.
         """
-        form = call.form()
+        form = incoming.form()
         key = digest_of(form.get("request", ""))
-        found = await self._get(AuthorizationRequest, key, call.now)
-        cookie = cookie_of(call.request, _COOKIE, self.issuer) or ""
+        found = await self._get(AuthorizationRequest, key, incoming.now)
+        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or ""
         if found is None or not hmac.compare_digest(found[0].cookie_digest, digest_of(cookie)):
             text = "This page has expired, or belongs to another browser. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         asked, stored = found
-        user = await self._user(call.request)
-        subject = user.subject if isinstance(user, Session) else None
+        user = await self._user(incoming.request)
+        subject = user.subject if isinstance(user, LoginSession) else None
         if asked.subject is not None and subject != asked.subject:
             text = "You are not signed in as before. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         kind = KINDS[AuthorizationRequest]
-        if not await self.storage.swap(kind, key, stored, None, now=call.now):
+        if not await self.storage.swap(kind, key, stored, None, now=incoming.now):
             return error_page("This page was used before. Start again.")
-        client = await self._asking_client(asked, call.now)
+        client = await self._asking_client(asked, incoming.now)
         if form.get("decision") != "allow":
             denied = self._denial_url(asked, "access_denied", "the user has denied access")
             return redirect_to(denied)
@@ -557,8 +557,8 @@ class Endpoints:
             # The cookie lasts as long as the login may.
             seconds = LOGIN_SECONDS
             return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, seconds))
-        await self._remember_consent(asked, call.now)
-        return await self._with_code(client, asked, call.now)
+        await self._remember_consent(asked, incoming.now)
+        return await self._with_code(client, asked, incoming.now)
 
     async def _asking_client(self, asked: AuthorizationRequest, now: float) -> OAuthClient:
         """Return the client of an authorization request.
@@ -636,14 +636,14 @@ class Endpoints:
 
     # The token endpoint.
 
-    async def token(self, call: Call) -> HttpResponse:
+    async def token(self, incoming: EndpointRequest) -> HttpResponse:
         """Answer a token request.
 
         Raises:
             OAuthError: The client is not authenticated, or the request is not valid.
         """
-        form = call.form()
-        client = await self._authenticated(call, form)
+        form = incoming.form()
+        client = await self._authenticated(incoming, form)
         grant_type = form.get("grant_type")
         if grant_type is None:
             raise OAuthError("invalid_request", "grant_type is missing")
@@ -654,28 +654,30 @@ class Endpoints:
             )
         if grant_type not in client.grant_types:
             raise OAuthError("unauthorized_client", "the client has not registered this grant_type")
-        return await _GRANTS[grant_type](self, client, form, call.now)
+        return await _GRANTS[grant_type](self, client, form, incoming.now)
 
     @property
     def grant_types(self) -> Sequence[str]:
         """The grants of this server: assertions only if an enterprise is known."""
         return [each for each in _GRANTS if each != JWT_BEARER or self.enterprises]
 
-    async def _authenticated(self, call: Call, form: Mapping[str, str]) -> OAuthClient:
+    async def _authenticated(
+        self, incoming: EndpointRequest, form: Mapping[str, str]
+    ) -> OAuthClient:
         """Return the client that has sent a request.
 
         Raises:
             OAuthError: The client is unknown, or its secret is missing or wrong.
         """
         client_id, secret = form.get("client_id"), form.get("client_secret")
-        basic = _basic_credentials(call.request)
+        basic = _basic_credentials(incoming.request)
         if basic is not None:
             if secret is not None or client_id not in {None, basic[0]}:
                 raise OAuthError("invalid_request", "the client authenticates in two ways")
             client_id, secret = basic
         if client_id is None:
             raise OAuthError("invalid_client", "client_id is missing")
-        client = await self._client(client_id, call.now)
+        client = await self._client(client_id, incoming.now)
         if client is None:
             raise OAuthError("invalid_client", "the client is not known here, or not any more")
         # A client with a secret may send it either way, as both prove it.
@@ -861,7 +863,7 @@ class Endpoints:
 
     # The other endpoints.
 
-    async def register(self, call: Call) -> HttpResponse:
+    async def register(self, incoming: EndpointRequest) -> HttpResponse:
         """Register a client (RFC 7591).
 
         Raises:
@@ -870,50 +872,50 @@ class Endpoints:
         if not self.has_registration:
             raise OAuthError("access_denied", "clients cannot register themselves here")
         try:
-            metadata = msgspec.json.decode(call.body)
+            metadata = msgspec.json.decode(incoming.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise OAuthError("invalid_client_metadata", "the body is not JSON") from None
         try:
             client, response = registered_client(
-                metadata, client_id=self.random(), secret=self.random(), now=call.now
+                metadata, client_id=self.random(), secret=self.random(), now=incoming.now
             )
         except InvalidClientError as error:
             raise OAuthError(error.code, str(error)) from None
-        if await self.storage.count(KINDS[OAuthClient], now=call.now) >= self.registrations_max:
+        if await self.storage.count(KINDS[OAuthClient], now=incoming.now) >= self.registrations_max:
             raise OAuthError("temporarily_unavailable", "there are too many registered clients")
-        await self._add(client.client_id, client, now=call.now, seconds=self.unused_seconds)
+        await self._add(client.client_id, client, now=incoming.now, seconds=self.unused_seconds)
         return json_response(response, status=HTTPStatus.CREATED)
 
-    async def revoke(self, call: Call) -> HttpResponse:
+    async def revoke(self, incoming: EndpointRequest) -> HttpResponse:
         """End the grant of a token (RFC 7009); a token that is not known is no error.
 
         Raises:
             OAuthError: The client is not authenticated, or no token is named.
         """
-        form = call.form()
-        client = await self._authenticated(call, form)
+        form = incoming.form()
+        client = await self._authenticated(incoming, form)
         token = form.get("token")
         if token is None:
             raise OAuthError("invalid_request", "token is missing")
-        found = await self._get(RefreshToken, digest_of(token), call.now)
+        found = await self._get(RefreshToken, digest_of(token), incoming.now)
         if found is not None:
             grant_id = found[0].grant_id
         else:
             grant_id = (await self.claims_in(token) or {}).get(GRANT_ID, "")
-        grant = await self.grant(grant_id, now=call.now)
+        grant = await self.grant(grant_id, now=incoming.now)
         if grant is not None and grant.client_id == client.client_id:
-            await self.end_grant(grant_id, now=call.now)
+            await self.end_grant(grant_id, now=incoming.now)
         return HttpResponse(HTTPStatus.OK, [("Cache-Control", "no-store")])
 
-    async def callback(self, call: Call) -> HttpResponse:
+    async def callback(self, incoming: EndpointRequest) -> HttpResponse:
         """Answer the redirect of the identity provider with a redirect to the client.
 
         The user has allowed the access before, in the same browser.
         """
         if not isinstance(self.login, IdentityProvider):
             return HttpResponse(HTTPStatus.NOT_FOUND)
-        parameters = call.query()
-        cookie = cookie_of(call.request, _COOKIE, self.issuer) or ""
+        parameters = incoming.query()
+        cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or ""
         pending = await self.login.take(parameters.get("state", ""), cookie)
         if pending is None:
             text = (
@@ -921,7 +923,7 @@ class Endpoints:
             )
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         asked = msgspec.json.decode(pending.asked, type=AuthorizationRequest)
-        client = await self._asking_client(asked, call.now)
+        client = await self._asking_client(asked, incoming.now)
         try:
             finished = await self.login.finish(pending, parameters)
         except ProviderError as error:
@@ -933,11 +935,11 @@ class Endpoints:
             return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
         session, session_cookie = finished
         asked = msgspec.structs.replace(asked, subject=session.subject, login_id=session.login_id)
-        await self._remember_consent(asked, call.now)
-        response = await self._with_code(client, asked, call.now)
+        await self._remember_consent(asked, incoming.now)
+        response = await self._with_code(client, asked, incoming.now)
         return attrs.evolve(response, headers=[*response.headers, session_cookie])
 
-    async def metadata(self, _call: Call) -> HttpResponse:
+    async def metadata(self, _incoming: EndpointRequest) -> HttpResponse:
         """Return the metadata of the authorization server (RFC 8414)."""
         document = AuthorizationServerMetadata(
             issuer=self.issuer,
@@ -959,12 +961,12 @@ class Endpoints:
         )
         return json_response(document)
 
-    async def public_keys(self, _call: Call) -> HttpResponse:
+    async def public_keys(self, _incoming: EndpointRequest) -> HttpResponse:
         """Return the keys that verify access tokens (RFC 7517)."""
         return json_response(await self.jwks())
 
 
-_Endpoint: TypeAlias = Callable[[Endpoints, Call], Awaitable[HttpResponse]]
+_Endpoint: TypeAlias = Callable[[Endpoints, EndpointRequest], Awaitable[HttpResponse]]
 
 ENDPOINTS: Final[Mapping[str, Mapping[str, _Endpoint]]] = {
     AUTHORIZE: {"GET": Endpoints.authorize, "POST": Endpoints.decide},

@@ -180,7 +180,7 @@ class FlowSettings:
 
 @attrs.frozen(kw_only=True)
 class SendRequest:
-    """Send an HTTP request without following redirects; receive an `HttpResponse`.
+    """Send an HTTP request without following redirects; receive an `ResponseReceived`.
 
     Attributes:
         method: The method.
@@ -268,7 +268,7 @@ Action: TypeAlias = (
 
 
 @attrs.frozen(kw_only=True)
-class HttpResponse:
+class ResponseReceived:
     """The response to a `SendRequest`; names of headers are in lower case."""
 
     status: int
@@ -328,7 +328,7 @@ class AssertionMade:
 
 
 Event: TypeAlias = (
-    HttpResponse
+    ResponseReceived
     | Challenged
     | Expiring
     | Dropped
@@ -617,7 +617,7 @@ class ClientFlow:
         headers = {"Accept": "application/json", PROTOCOL_VERSION: self.settings.protocol_version}
         return SendRequest(method="GET", url=url, headers=headers)
 
-    def _document(self, response: HttpResponse, kind: Any) -> Any:
+    def _document(self, response: ResponseReceived, kind: Any) -> Any:
         """Return a metadata document of type `kind`, or the outcome of a response without one.
 
         Raises:
@@ -644,7 +644,7 @@ class ClientFlow:
             self._reasons.append(f"{url} has no metadata document")
             return Outcome.NOT_FOUND
 
-    def _take_resource_metadata(self, response: HttpResponse, _now: float) -> Outcome:
+    def _take_resource_metadata(self, response: ResponseReceived, _now: float) -> Outcome:
         is_last = len(self._urls) == 1
         document = self._document(response, ProtectedResourceMetadata)
         if isinstance(document, Outcome):
@@ -695,7 +695,7 @@ class ClientFlow:
         known = (tokens.issuer,) if tokens is not None else ()
         return next((each for each in (*known, *self.clients) if each in issuers), issuers[0])
 
-    def _take_server_metadata(self, response: HttpResponse, _now: float) -> Outcome:
+    def _take_server_metadata(self, response: ResponseReceived, _now: float) -> Outcome:
         url, is_last = self._urls[0], len(self._urls) == 1
         document = self._document(response, AuthorizationServerMetadata)
         if document is Outcome.REDIRECTED:
@@ -718,7 +718,7 @@ class ClientFlow:
             self._urls = [f"{self._issuer}{AUTHORIZATION_SERVER}"]
         return self._get_document(now)
 
-    def _take_origin_metadata(self, response: HttpResponse, _now: float) -> Outcome:
+    def _take_origin_metadata(self, response: ResponseReceived, _now: float) -> Outcome:
         document = self._document(response, AuthorizationServerMetadata)
         if document is Outcome.REDIRECTED:
             return Outcome.REDIRECTED
@@ -901,7 +901,7 @@ class ClientFlow:
         preferred = ("none", "client_secret_basic", "client_secret_post")
         return next((each for each in preferred if each in methods), "none")
 
-    def _take_registration(self, response: HttpResponse, _now: float) -> Outcome:
+    def _take_registration(self, response: ResponseReceived, _now: float) -> Outcome:
         if response.status // 100 != 2:  # noqa: PLR2004
             error = _error_in(response)
             text = f"{self._issuer} did not register the client: {self._text_of(response, error)}"
@@ -1033,7 +1033,7 @@ class ClientFlow:
         # The user names the identity provider, so its address is not that of an attacker.
         return self._form_request(settings.provider_token_endpoint, parameters, provider, method)
 
-    def _take_id_jag(self, response: HttpResponse, _now: float) -> Outcome:
+    def _take_id_jag(self, response: ResponseReceived, _now: float) -> Outcome:
         granted = self._token_response(response, "the identity provider")
         if granted.issued_token_type not in (None, ID_JAG):
             raise self._error(f"the identity provider issued a {granted.issued_token_type!r}")
@@ -1159,13 +1159,13 @@ class ClientFlow:
         self._client_assertion = event.token
         return Outcome.CLIENT_ASSERTION_MADE
 
-    def _take_token(self, response: HttpResponse, now: float) -> Outcome:
+    def _take_token(self, response: ResponseReceived, now: float) -> Outcome:
         if self._needs_nonce(response):
             return Outcome.NEEDS_NONCE
         self._result = self._tokens_from(self._token_response(response, self._issuer), now)
         return Outcome.GRANTED
 
-    def _take_refreshed(self, response: HttpResponse, now: float) -> Outcome:
+    def _take_refreshed(self, response: ResponseReceived, now: float) -> Outcome:
         """Take the response to a refresh; if the refresh token is rejected, the user logs in."""
         if self._needs_nonce(response):
             return Outcome.NEEDS_NONCE
@@ -1177,7 +1177,7 @@ class ClientFlow:
         self._result = self._tokens_from(self._token_response(response, self._issuer), now)
         return Outcome.GRANTED
 
-    def _take_revoked(self, response: HttpResponse, _now: float) -> Outcome:
+    def _take_revoked(self, response: ResponseReceived, _now: float) -> Outcome:
         if response.status != 200:  # noqa: PLR2004
             error = _error_in(response)
             raise self._error(
@@ -1186,7 +1186,7 @@ class ClientFlow:
             )
         return Outcome.REVOKED
 
-    def _needs_nonce(self, response: HttpResponse) -> bool:
+    def _needs_nonce(self, response: ResponseReceived) -> bool:
         """Return whether the same request has to be repeated with the server's nonce, once.
 
         https://www.rfc-editor.org/rfc/rfc9449#section-8
@@ -1198,7 +1198,7 @@ class ClientFlow:
             self._client_assertion = None  # an assertion is used once
         return needs_nonce
 
-    def _token_response(self, response: HttpResponse, name: str) -> _TokenResponse:
+    def _token_response(self, response: ResponseReceived, name: str) -> _TokenResponse:
         """Return the response of a token endpoint.
 
         Raises:
@@ -1219,7 +1219,7 @@ class ClientFlow:
             raise self._error(f"{name} issued a token with characters that no token may have")
         return granted
 
-    def _text_of(self, response: HttpResponse, error: _ErrorResponse | None) -> str:
+    def _text_of(self, response: ResponseReceived, error: _ErrorResponse | None) -> str:
         return f"HTTP {response.status}" if error is None else _shown(error)
 
     def _tokens_from(self, granted: _TokenResponse, now: float) -> TokenSet:
@@ -1276,24 +1276,24 @@ class ClientFlow:
         (Step.IDLE, Challenged): _take_challenge,
         (Step.IDLE, Expiring): _take_expiry,
         (Step.IDLE, Dropped): _take_drop,
-        (Step.RESOURCE_METADATA, HttpResponse): _take_resource_metadata,
-        (Step.SERVER_METADATA, HttpResponse): _take_server_metadata,
-        (Step.ORIGIN_METADATA, HttpResponse): _take_origin_metadata,
+        (Step.RESOURCE_METADATA, ResponseReceived): _take_resource_metadata,
+        (Step.SERVER_METADATA, ResponseReceived): _take_server_metadata,
+        (Step.ORIGIN_METADATA, ResponseReceived): _take_origin_metadata,
         (Step.RENEWAL, AssertionMade): _take_client_assertion,
-        (Step.RENEWAL, HttpResponse): _take_refreshed,
+        (Step.RENEWAL, ResponseReceived): _take_refreshed,
         (Step.REFRESH, AssertionMade): _take_client_assertion,
-        (Step.REFRESH, HttpResponse): _take_refreshed,
+        (Step.REFRESH, ResponseReceived): _take_refreshed,
         (Step.REDIRECT, RedirectReady): _take_redirect_uri,
-        (Step.REGISTRATION, HttpResponse): _take_registration,
+        (Step.REGISTRATION, ResponseReceived): _take_registration,
         (Step.CLIENT_QUESTION, ClientGiven): _take_given_client,
         (Step.AUTHORIZATION, Redirected): _take_authorization,
         (Step.SUBJECT, AssertionMade): _take_subject,
-        (Step.PROVIDER, HttpResponse): _take_id_jag,
+        (Step.PROVIDER, ResponseReceived): _take_id_jag,
         (Step.ASSERTION, AssertionMade): _take_assertion,
         (Step.TOKEN, AssertionMade): _take_client_assertion,
-        (Step.TOKEN, HttpResponse): _take_token,
+        (Step.TOKEN, ResponseReceived): _take_token,
         (Step.REVOCATION, AssertionMade): _take_client_assertion,
-        (Step.REVOCATION, HttpResponse): _take_revoked,
+        (Step.REVOCATION, ResponseReceived): _take_revoked,
     }
 
     _ENTRIES: ClassVar[Mapping[Step, Callable[[Any, float], Outcome | Action]]] = {
@@ -1325,7 +1325,7 @@ def _lifetime(expires_in: float | str | None) -> float | None:
     return seconds if math.isfinite(seconds) and seconds >= 0 else None
 
 
-def _error_in(response: HttpResponse) -> _ErrorResponse | None:
+def _error_in(response: ResponseReceived) -> _ErrorResponse | None:
     try:
         return msgspec.json.decode(response.body, type=_ErrorResponse)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -42,11 +42,11 @@ from mcp_trio._auth.client_flow import (
     Event,
     Expiring,
     Finish,
-    HttpResponse,
     MakeAssertion,
     PrepareRedirect,
     Redirected,
     RedirectReady,
+    ResponseReceived,
     SendRequest,
     StoreClient,
     TokenSet,
@@ -697,7 +697,7 @@ class _Driver:
 
     # HTTP requests
 
-    async def _send(self, action: SendRequest) -> HttpResponse:
+    async def _send(self, action: SendRequest) -> ResponseReceived:
         """Send a request, and return its response, which has a limited size."""
         url, seconds = action.url, self.limits.request_seconds
         await self._check_address(url)
@@ -707,7 +707,7 @@ class _Driver:
                 action.method, url, now=self.wall_clock(), token_id=self.random_text()
             )
         request = self.http.build_request(action.method, url, content=action.body, headers=headers)
-        response: HttpResponse | None = None
+        response: ResponseReceived | None = None
         try:
             with trio.CancelScope(shield=action.is_shielded), trio.fail_after(seconds):
                 response = await self._receive(request)
@@ -722,7 +722,7 @@ class _Driver:
             self.proof_key().note_nonce(url, response.headers.get("dpop-nonce"))
         return response
 
-    async def _receive(self, request: httpx2.Request) -> HttpResponse:
+    async def _receive(self, request: httpx2.Request) -> ResponseReceived:
         # `auth=None` is no authorization, in place of that of a client that was given.
         response = await self.http.send(request, auth=None, stream=True, follow_redirects=False)
         try:
@@ -741,7 +741,7 @@ class _Driver:
         finally:
             await response.aclose()
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return HttpResponse(status=response.status_code, headers=headers, body=body)
+        return ResponseReceived(status=response.status_code, headers=headers, body=body)
 
     async def _check_address(self, url: str) -> None:
         """Check that a URL does not lead to a more local address than that of the server.

@@ -73,7 +73,7 @@ class PendingLogin:
     cookie_digest: str
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
     """A logged-in user.
 
     Attributes:
@@ -176,13 +176,13 @@ class IdentityProvider:
 
     # Logins.
 
-    async def session(self, request: HttpRequest) -> Session | None:
+    async def session(self, request: HttpRequest) -> LoginSession | None:
         """Return the logged-in user of the browser that sent a request."""
         cookie = cookie_of(request, _SESSION_COOKIE, self._own_issuer)
         if cookie is None:
             return None
         found = await self._storage.get(_SESSION, digest_of(cookie), now=self._now())
-        session = None if found is None else msgspec.json.decode(found, type=Session)
+        session = None if found is None else msgspec.json.decode(found, type=LoginSession)
         if session is None or (session.login_id is None and self.keeps_tokens):
             return None
         return session if await self.is_alive(session.login_id) else None
@@ -248,7 +248,7 @@ class IdentityProvider:
 
     async def finish(
         self, pending: PendingLogin, parameters: Mapping[str, str]
-    ) -> tuple[Session, tuple[str, str]] | None:
+    ) -> tuple[LoginSession, tuple[str, str]] | None:
         """Open a session for the user of a redirect from the provider.
 
         Args:
@@ -289,7 +289,7 @@ class IdentityProvider:
             login_id = self._random()
             await self._tokens.keep(login_id, response)
         session, cookie, now = (
-            Session(subject=subject, login_id=login_id),
+            LoginSession(subject=subject, login_id=login_id),
             self._random(),
             self._now(),
         )

@@ -23,7 +23,7 @@ import msgspec
 import trio
 
 from mcp_trio._auth.fetching import Fetcher, FetchError
-from mcp_trio._auth.urls import Address, closeness_of_address, literal_address
+from mcp_trio._auth.urls import IPAddress, closeness_of_address, literal_address
 from mcp_trio._protocol.http_headers import is_json_type
 from mcp_trio._protocol.security import LOOPBACK
 from mcp_trio._protocol.shares import Rate, TokenBuckets
@@ -349,7 +349,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 """Returns the addresses of a host name and a port."""
 
 
-def is_public(address: Address) -> bool:
+def is_public(address: IPAddress) -> bool:
     """Return whether an address is public, and not an IPv4 address in another form."""
     if isinstance(address, ipaddress.IPv6Address):
         is_tunnel = address.sixtofour is not None or address.teredo is not None
@@ -380,7 +380,7 @@ class ClientDocuments:
 
     http: "httpx2.AsyncClient | None" = None
     resolve: Resolve = resolve
-    allows: Callable[[Address], bool] = is_public
+    allows: Callable[[IPAddress], bool] = is_public
     # By URL: the time until which the outcome is used, and the outcome.
     _kept: OrderedDict[str, tuple[float, OAuthClient | InvalidClientError]] = attrs.field(
         factory=OrderedDict[str, tuple[float, OAuthClient | InvalidClientError]], init=False

@@ -20,7 +20,7 @@ _URL_CHARS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _URL_CHARS_MAX: Final = 2048
 _PORTS: Final = {"http": 80, "https": 443}
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class UrlError(Exception):
@@ -92,7 +92,7 @@ def check_authorization_url(url: str) -> None:
         raise UrlError(f"the authorization_endpoint has unusual characters: {url!r}")
 
 
-def literal_address(host: str) -> Address | None:
+def literal_address(host: str) -> IPAddress | None:
     """Return the address that a host is written as; None for a name."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -116,7 +116,7 @@ def closeness(host: str) -> int:
     return closeness_of_address(address)
 
 
-def closeness_of_address(address: Address) -> int:
+def closeness_of_address(address: IPAddress) -> int:
     """Return how close an address is: 0 public, 1 private, 2 this computer or this link."""
     is_here = address.is_loopback or address.is_link_local or address.is_unspecified
     if is_here or address.is_multicast:

@@ -101,7 +101,7 @@ def dev_command(
         keys_from_terminal,
         serve_versions,
     )
-    from mcp_trio._server.http_serve import Address, bound_sockets
+    from mcp_trio._server.http_serve import HttpAddress, bound_sockets
     from mcp_trio._transports.sockets import netloc
 
     source = target.partition(":")[0]
@@ -127,7 +127,7 @@ def dev_command(
             recordings=str(folder),
             import_path=sys.path,
         )
-        url = Address(host=host).url(sockets[0].getsockname()[1], "/mcp")
+        url = HttpAddress(host=host).url(sockets[0].getsockname()[1], "/mcp")
         terminal = stack.enter_context(keys_from_terminal())
         echo_text(f"recording to {folder}")
         trio.run(

@@ -28,7 +28,7 @@ from mcp_trio._journal.texts import json_text, shortened, tool_text
 from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.options import RecordOptions
 from mcp_trio._replay.targets import TargetError, import_server, own_files
-from mcp_trio._server.http_serve import Address, serve_bound
+from mcp_trio._server.http_serve import HttpAddress, serve_bound
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._server.signals import serve_until_signal
 from mcp_trio._session.call_sites import owner_of
@@ -140,14 +140,14 @@ def _serve(job: ServeJob, report: Callable[[Report], None]) -> int:
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
         logger.addHandler(handler)
-    recordings = RecordOptions(f"{job.recordings}/", observer=Observer(report))
+    recordings = RecordOptions(f"{job.recordings}/", observer=MessageReporter(report))
 
     async def serve(*, task_status: trio.TaskStatus[str]) -> None:
         listeners = [
             trio.SocketListener(trio.socket.from_stdlib_socket(socket.socket(fileno=each)))
             for each in job.sockets
         ]
-        address = Address(host=job.host)
+        address = HttpAddress(host=job.host)
         options: Any = {"record": recordings}
         await serve_bound(sessions, listeners, address, options, task_status=task_status)
 
@@ -205,7 +205,7 @@ def _chain(
 # The log.
 
 
-class Observer:
+class MessageReporter:
     """Reports the messages of each recording, which has a number; see `RecordOptions.observer`."""
 
     def __init__(self, report: Callable[[Logged], None]) -> None:

@@ -94,20 +94,20 @@ def _run(
 # `mcp-trio record`.
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """The host and port to listen on."""
 
     host: str
     port: int
 
 
-def _address(_: click.Context, __: click.Parameter, text: str | None) -> Address | None:
+def _address(_: click.Context, __: click.Parameter, text: str | None) -> ListenAddress | None:
     if text is None:
         return None
     host, _colon, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  the highest port
         raise click.BadParameter(f"{text!r} is not HOST:PORT")
-    return Address(host.strip("[]") or "127.0.0.1", int(port))
+    return ListenAddress(host.strip("[]") or "127.0.0.1", int(port))
 
 
 @click.command(
@@ -166,7 +166,7 @@ def record_command(
     /,
     output: str,
     url: str | None,
-    address: Address | None,
+    address: ListenAddress | None,
     hosts: Sequence[str],
     origins: Sequence[str],
     headers: Mapping[str, str],

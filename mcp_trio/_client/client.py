@@ -40,8 +40,8 @@ from mcp_trio._client.callbacks import (
     SamplingResult,
 )
 from mcp_trio._client.connect import (
-    Address,
     ProcessOptions,
+    ServerKey,
     ServerKind,
     SessionTask,
     Spawn,
@@ -49,12 +49,12 @@ from mcp_trio._client.connect import (
     Target,
     VersionMemory,
     WebOptions,
-    address_of,
     can_open_again,
     discover,
     is_http_target,
     may_be_of_another_kind,
     open_target,
+    server_key,
     shake_hands,
     spawn_in_system_task,
     starts_command,
@@ -989,13 +989,13 @@ class Client:
         """Open a session and negotiate; skip `server/discover` if the server is known as legacy."""
         # Without a URL, the client remembers the kind of its own server only.
         version_memory, url = self._own_version_memory, url_of(self.target)
-        address: Address | None = None
+        key: ServerKey | None = None
         if url is not None:
             given = self.version_memory
             version_memory = version_memory_of_this_run() if given is None else given
             versions = tuple(self.protocol_versions)
-            address = address_of(url, http=self.http, protocol_versions=versions)
-        kind = version_memory.recall(address)
+            key = server_key(url, http=self.http, protocol_versions=versions)
+        kind = version_memory.recall(key)
         try:
             await self._connect_as(kind)
         except MCPError as error:
@@ -1003,7 +1003,7 @@ class Client:
             if kind in (None, "stateless") or not may_be_of_another_kind(error):
                 raise
             logger.info("%s is no longer a %s server: %s", self._target_name, kind, error)
-            version_memory.forget(address)
+            version_memory.forget(key)
             await self._connect_as(None)
         session = self._session
         if self._is_stateless:
@@ -1011,7 +1011,7 @@ class Client:
         else:
             has_http_sse = getattr(session.channel, "uses_http_sse", False)
             kind = "HTTP+SSE" if has_http_sse else "legacy"
-        version_memory.note(address, kind)
+        version_memory.note(key, kind)
         self._reported_state.become("open")
 
         def report_loss() -> None:  # called before any call fails by the loss

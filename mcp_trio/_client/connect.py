@@ -525,7 +525,7 @@ _FORBIDDEN: Final = 403
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-class Address(NamedTuple):
+class ServerKey(NamedTuple):
     """The key of a server in `VersionMemory`; it holds no secret of the URL.
 
     The HTTP client belongs to it, because another one may use a proxy that leads to another server,
@@ -541,12 +541,12 @@ class Address(NamedTuple):
     protocol_versions: tuple[str, ...]
 
 
-def address_of(
+def server_key(
     url: str,
     *,
     http: "httpx2.AsyncClient | httpx.AsyncClient | None",
     protocol_versions: tuple[str, ...],
-) -> Address | None:
+) -> ServerKey | None:
     """Return the key for the server at `url`; None if the URL is invalid, which opening reports."""
     try:
         parts = urlsplit(url)
@@ -554,7 +554,7 @@ def address_of(
     except ValueError:
         return None
     reference = None if http is None else weakref.ref(http)
-    return Address(
+    return ServerKey(
         parts.scheme, parts.hostname or "", port, parts.path, reference, protocol_versions
     )
 
@@ -570,24 +570,24 @@ class VersionMemory:
     servers_max: int = attrs.field(
         default=DEFAULT_LIMITS.requests.servers_remembered_max, kw_only=True
     )
-    _kinds: OrderedDict[Address | None, ServerKind] = attrs.field(
-        factory=OrderedDict[Address | None, ServerKind], init=False
+    _kinds: OrderedDict[ServerKey | None, ServerKind] = attrs.field(
+        factory=OrderedDict[ServerKey | None, ServerKind], init=False
     )
 
-    def recall(self, address: Address | None) -> ServerKind | None:
+    def recall(self, key: ServerKey | None) -> ServerKind | None:
         """Return the kind of a server; None if it is not known."""
-        return self._kinds.get(address)
+        return self._kinds.get(key)
 
-    def note(self, address: Address | None, kind: ServerKind) -> None:
+    def note(self, key: ServerKey | None, kind: ServerKind) -> None:
         """Remember the kind of a server."""
-        self._kinds[address] = kind
-        self._kinds.move_to_end(address)
+        self._kinds[key] = kind
+        self._kinds.move_to_end(key)
         while len(self._kinds) > self.servers_max:
             self._kinds.popitem(last=False)
 
-    def forget(self, address: Address | None) -> None:
+    def forget(self, key: ServerKey | None) -> None:
         """Forget the kind of a server."""
-        self._kinds.pop(address, None)
+        self._kinds.pop(key, None)
 
 
 _shared_memory: Final = trio.lowlevel.RunVar[VersionMemory]("version_memory")

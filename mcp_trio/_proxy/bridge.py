@@ -51,7 +51,7 @@ from mcp_trio._proxy.journal import (
 )
 from mcp_trio._proxy.stdio import run_stdio_proxy, shell_status, until_signal
 from mcp_trio._recorder.options import RecordOptions
-from mcp_trio._server.http_serve import Address, HttpOptions, serve_http
+from mcp_trio._server.http_serve import HttpAddress, HttpOptions, serve_http
 from mcp_trio._server.sessions import OtherSessionSource
 from mcp_trio._server.sockets import WebSocketOptions, serve_tcp, serve_unix, serve_websocket
 from mcp_trio._transports.channel import Channel, Received
@@ -482,7 +482,7 @@ async def serve_bridge(
             "path": listen.path or "/mcp",
             "has_websocket": False,
         }
-        address = Address(host=listen.host, port=listen.port)
+        address = HttpAddress(host=listen.host, port=listen.port)
         serve = partial(serve_http, application, address, http_options)
     elif downstream.kind == "websocket":
         websocket_options: WebSocketOptions = {

@@ -785,9 +785,9 @@ class MockServer:
             OSError: The address cannot be bound.
             ValueError: The access options contradict each other.
         """
-        from mcp_trio._server.http_serve import Address, serve_http
+        from mcp_trio._server.http_serve import HttpAddress, serve_http
 
-        address = Address(host=host, port=port)
+        address = HttpAddress(host=host, port=port)
         options = cast("HttpOptions", {**access, "allows_cors": allows_cors})
         await serve_http(self._application(), address, options, task_status=task_status)
 

@@ -28,7 +28,7 @@ from mcp_trio._server.introspection import (
 )
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.threads import ThreadBridge
-from mcp_trio._server.type_adapters import TypeReader, json_schema, structure
+from mcp_trio._server.type_adapters import TypeAdapter, json_schema, structure
 from mcp_trio._session.effects import (
     Codec,
     Effect,
@@ -552,9 +552,9 @@ class EffectCodecs:
         )
 
     def _new_reader(self, hint: Any) -> _Reader:
-        readable = TypeReader(self.converter).readable(hint)
-        json_schema(readable)  # Rejects types that msgspec would reject only when it decodes.
-        return msgspec.json.Decoder(readable, dec_hook=structure).decode
+        decodable = TypeAdapter(self.converter).decodable(hint)
+        json_schema(decodable)  # Rejects types that msgspec would reject only when it decodes.
+        return msgspec.json.Decoder(decodable, dec_hook=structure).decode
 
 
 def _has_open_part(hint: Any) -> bool:

@@ -31,8 +31,8 @@ from mcp_trio._server.introspection import (
 )
 from mcp_trio._server.type_adapters import (
     InvalidValue,
-    PydanticReading,
-    TypeReader,
+    PydanticDecoder,
+    TypeAdapter,
     convert,
     description_in,
     error_line,
@@ -174,7 +174,7 @@ def _read_fields(
 def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
     owner = type_name(kind)
     try:
-        schema = _flat_schema(json_schema(TypeReader().readable(kind)))
+        schema = _flat_schema(json_schema(TypeAdapter().decodable(kind)))
     except Exception as error:  # pydantic raises `RuntimeError` for a type without a JSON form
         reason = str(error).partition("\n")[0]
         raise TypeError(f"{owner}: {reason}") from error
@@ -203,7 +203,7 @@ def _read_model(
     names = [field.wire_name for field, _ in pairs if field.wire_name in content]
     values |= {name: content[name] for name in names}
     try:
-        return PydanticReading(kind).read(values, strict=True)
+        return PydanticDecoder(kind).read(values, strict=True)
     except InvalidValue as error:
         lines = [
             f"{path.removeprefix('.')}: {text}" if path else text for path, text in error.errors
@@ -271,7 +271,7 @@ class _FormField:
             self.json_schema = _flat_schema(self.given_schema)
             return
         try:
-            self.decoded_type = TypeReader().readable(self.hint)
+            self.decoded_type = TypeAdapter().decodable(self.hint)
             self.json_schema = _flat_schema(json_schema(self.decoded_type))
         except TypeError as error:
             raise self._rejection(str(error)) from error

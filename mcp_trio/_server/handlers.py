@@ -557,7 +557,7 @@ class ServedSession:
         """Run the handler of a notification, with all middleware."""
         if method.name == ROOTS_CHANGED:
             for remote in (self._remotes or {}).values():
-                remote.live.roots_changed()
+                remote.connections.roots_changed()
 
         async def last(request: MiddlewareRequest) -> None:
             registered = self.registry.methods.get(request.method)
@@ -767,7 +767,7 @@ class ServedSession:
         if isinstance(mount, Mount):
             self.mounted_session(mount.inner)._unsubscribe_remote(own_uri)  # noqa: SLF001
         elif (remote := self._opened_remote(mount)) is not None:
-            remote.unsubscribe(own_uri)
+            remote.connections.unsubscribe(own_uri)
 
     async def subscribe(
         self, handling: Handling, params: types.SubscribeParams

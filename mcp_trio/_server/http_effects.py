@@ -48,7 +48,7 @@ class RecordedHttpRequest(msgspec.Struct, frozen=True):
     body: str | Base64Body
 
 
-class HttpResponse(msgspec.Struct, frozen=True):
+class RecordedHttpResponse(msgspec.Struct, frozen=True):
     """The recorded members of a response; a handler gets no others."""
 
     status: int
@@ -115,7 +115,7 @@ class EffectTransport(_Transport):
             _allowed(request.headers, REQUEST_HEADERS),
             _encoded_body(body) if len(body) <= bytes_max else OPAQUE,
         )
-        effect: Effect[HttpResponse] = Effect(
+        effect: Effect[RecordedHttpResponse] = Effect(
             name=HTTP,
             arguments=functools.partial(encode_body, recorded),
             run=functools.partial(_send_and_read, self._inner_transport, request, bytes_max),
@@ -179,7 +179,9 @@ class EffectClient(httpx2.AsyncClient):
         return await super().send(request, auth=auth, **options)
 
 
-async def _send_and_read(sender: Callable[[], Any], request: Any, bytes_max: int) -> HttpResponse:
+async def _send_and_read(
+    sender: Callable[[], Any], request: Any, bytes_max: int
+) -> RecordedHttpResponse:
     accepted = request.headers.get("accept-encoding", "")
     request.headers["Accept-Encoding"] = "gzip" if "gzip" in accepted.lower() else "identity"
     response = await send(sender(), await _with_credentials(request))
@@ -188,7 +190,7 @@ async def _send_and_read(sender: Callable[[], Any], request: Any, bytes_max: int
     finally:
         await response.aclose()
     headers = _allowed(response.headers, RESPONSE_HEADERS)
-    return HttpResponse(response.status_code, headers, _encoded_body(body))
+    return RecordedHttpResponse(response.status_code, headers, _encoded_body(body))
 
 
 async def _with_credentials(request: Any) -> Any:

@@ -317,7 +317,7 @@ def app_of(
     server: SessionSource,
     options: HttpOptions,
     bound: Sequence[tuple[str, int]],
-    address: "Address | None" = None,
+    address: "HttpAddress | None" = None,
 ) -> HttpApp:
     """Return the application for the addresses that are bound; its runtime is not started.
 
@@ -376,7 +376,7 @@ def app_of(
 
 
 @attrs.frozen(kw_only=True)
-class Address:
+class HttpAddress:
     """The address that a server listens at, and the HTTP server that holds its connections.
 
     Attributes:
@@ -428,7 +428,7 @@ class Address:
 
 async def serve_http(
     server: SessionSource,
-    address: Address,
+    address: HttpAddress,
     options: HttpOptions,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
@@ -448,7 +448,7 @@ async def serve_http(
 async def serve_bound(
     server: SessionSource,
     listeners: Sequence[trio.SocketListener],
-    address: Address,
+    address: HttpAddress,
     options: HttpOptions,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
@@ -505,7 +505,7 @@ async def serve_bound(
             listener.socket.close()  # `aclose` would add a checkpoint, and could hide the error.
 
 
-def metrics_url(address: Address, listeners: Sequence[trio.SocketListener]) -> str:
+def metrics_url(address: HttpAddress, listeners: Sequence[trio.SocketListener]) -> str:
     """Return the URL of the metrics, with the port that was bound."""
     port = listeners[0].socket.getsockname()[1]
     return f"http://{netloc(address.metrics_host, port)}{METRICS}"
@@ -514,7 +514,7 @@ def metrics_url(address: Address, listeners: Sequence[trio.SocketListener]) -> s
 async def _accept_connections(
     app: HttpApp,
     listeners: Sequence[trio.SocketListener],
-    address: Address,
+    address: HttpAddress,
     tls: ssl.SSLContext | None,
     drained: trio.Event,
     *,
@@ -579,13 +579,13 @@ def run_http(
             server.serve_http, exit_seconds=exit_seconds, on_serving=on_serving, **options
         )
     bound = {name: options.pop(name) for name in _ADDRESS_OPTIONS if name in options}
-    address = Address(http_server=options.pop("server", "native"), **bound)
+    address = HttpAddress(http_server=options.pop("server", "native"), **bound)
     rest = cast("HttpOptions", options)
     raise SystemExit(SIGNAL_STATUS_BASE + _run_workers(server, address, rest, on_serving, workers))
 
 
 def _run_workers(
-    server: "Server", address: Address, options: HttpOptions, on_serving: OnServing, number: int
+    server: "Server", address: HttpAddress, options: HttpOptions, on_serving: OnServing, number: int
 ) -> int:
     check_for_workers(server, options, number)
     if address.metrics_port is not None:

@@ -71,7 +71,7 @@ def is_async(handler: Any) -> bool:
 
 
 def returns_awaitable(function: Any) -> bool:
-    """Return `is_async` for any callable; False if the callable has no Python function."""
+    """Return whether a call of any callable has to be awaited, as far as `is_async` can tell."""
     try:
         return is_async(function)
     except TypeError:

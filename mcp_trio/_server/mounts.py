@@ -52,6 +52,11 @@ class Prefix:
                 " '_', '-' and '.', and begin with a letter, a digit or '_'; None merges the names"
             )
 
+    @property
+    def label(self) -> str:
+        """The end of a text that names a mount, such as "with the prefix 'weather'"."""
+        return f"with the prefix {self.text!r}" if self.text else "without a prefix"
+
     def name(self, own: str) -> str:
         """Return the name of a tool or prompt at the outer server."""
         return f"{self.text}_{own}" if self.text else own
@@ -172,8 +177,7 @@ class Mount:
     @property
     def label(self) -> str:
         """The text in errors that names the mounted server."""
-        how = f"with the prefix {self.prefix.text!r}" if self.prefix.text else "without a prefix"
-        return f"the server {self.inner.server.name!r}, mounted {how}"
+        return f"the server {self.inner.server.name!r}, mounted {self.prefix.label}"
 
     def relay(self, change: "Change") -> None:
         """Report a change of the mounted server to the clients of the outer one."""

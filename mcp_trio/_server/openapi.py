@@ -28,9 +28,9 @@ from mcp_trio._server.openapi_requests import (
     JSON,
     MULTIPART,
     STYLES,
-    Call,
     Location,
     RequestArgument,
+    RequestParts,
     RequestTemplate,
 )
 from mcp_trio._server.openapi_schemas import (
@@ -588,7 +588,9 @@ class _Sender:
     client: "HttpClient | None"
     base_url: str
 
-    async def send(self, context: Context, method: str, call: Call, *, wants_json: bool) -> Any:
+    async def send(
+        self, context: Context, method: str, parts: RequestParts, *, wants_json: bool
+    ) -> Any:
         """Send a request, and return the response.
 
         Raises:
@@ -596,20 +598,20 @@ class _Sender:
         """
         client: Any = context.http if self.client is None else self.client
         library = library_of(client)
-        headers = {**call.headers}
+        headers = {**parts.headers}
         if wants_json and client.headers.get("accept") == "*/*":  # unless the user has set it
             headers["Accept"] = JSON
         try:
             request = client.build_request(
                 method,
-                self.base_url + call.url,
+                self.base_url + parts.url,
                 headers=headers,
-                content=call.content,
-                files=call.files,
+                content=parts.content,
+                files=parts.files,
             )
-            if call.cookies:
+            if parts.cookies:
                 of_client = request.headers.get("cookie")
-                cookies = f"{of_client}; {call.cookies}" if of_client else call.cookies
+                cookies = f"{of_client}; {parts.cookies}" if of_client else parts.cookies
                 request.headers["Cookie"] = cookies
             if self.client is None:
                 return await client.send(request)
@@ -652,9 +654,9 @@ class _Tool:
     output: "OutputSchema | None" = None
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
-        call = self.template.call(arguments)
+        parts = self.template.parts(arguments)
         response = await self.sender.send(
-            ctx, self.template.method, call, wants_json=self.wants_json
+            ctx, self.template.method, parts, wants_json=self.wants_json
         )
         if not response.is_success:
             return _error_result(_failure_text(response))
@@ -737,8 +739,8 @@ def _resource_handler(
 
     async def read(*, ctx: Context, **values: str | None) -> str | bytes:
         given = {name: value for name, value in values.items() if value is not None}
-        call = template.call({arguments[name].name: value for name, value in given.items()})
-        response = await sender.send(ctx, template.method, call, wants_json=wants_json)
+        parts = template.parts({arguments[name].name: value for name, value in given.items()})
+        response = await sender.send(ctx, template.method, parts, wants_json=wants_json)
         if response.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
             raise ResourceNotFound(uri.expand(given))
         if not response.is_success:

@@ -73,7 +73,7 @@ class RequestArgument:
 
 
 @attrs.frozen(kw_only=True)
-class Call:
+class RequestParts:
     """The parts of an HTTP request, from which an HTTP client builds it.
 
     Attributes:
@@ -109,7 +109,7 @@ class RequestTemplate:
     media_type: str | None = None
     needs_body: bool = False
 
-    def call(self, values: Mapping[str, Any]) -> Call:
+    def parts(self, values: Mapping[str, Any]) -> RequestParts:
         """Return the request for a call; arguments without a value are left out.
 
         Raises:
@@ -136,13 +136,15 @@ class RequestTemplate:
             for argument, value in by_location.get("cookie", ())
             for field in _fields(attrs.evolve(argument, is_exploded=False), value)
         )
-        call = Call(url=f"{path}?{query}" if query else path, headers=headers, cookies=cookies)
+        parts = RequestParts(
+            url=f"{path}?{query}" if query else path, headers=headers, cookies=cookies
+        )
         whole, members = by_location.get("body", ()), by_location.get("member", ())
         if self.media_type is None or not (whole or members or self.needs_body):
-            return call
+            return parts
         value = whole[0][1] if whole else {each.wire_name: it for each, it in members}
         if self.media_type == MULTIPART:
-            return _multipart(call, members)
+            return _multipart(parts, members)
         if self.media_type == FORM:
             arguments = members or [
                 (RequestArgument(name=name, location="member", wire_name=name), it)
@@ -155,7 +157,7 @@ class RequestTemplate:
         else:
             content = msgspec.json.encode(value)
         headers["Content-Type"] = self.media_type
-        return attrs.evolve(call, headers=headers, content=content)
+        return attrs.evolve(parts, headers=headers, content=content)
 
     def _path(self, values: Sequence[tuple[RequestArgument, Any]]) -> str:
         texts = {argument.wire_name: _path_text(argument, value) for argument, value in values}
@@ -248,7 +250,7 @@ def _header(argument: RequestArgument, value: Any) -> str:
     return text
 
 
-def _multipart(call: Call, members: Sequence[tuple[RequestArgument, Any]]) -> Call:
+def _multipart(parts: RequestParts, members: Sequence[tuple[RequestArgument, Any]]) -> RequestParts:
     files: list[tuple[str, tuple[None, bytes, str | None]]] = []
     for argument, value in members:
         for item in value if is_array(value) else [value]:
@@ -257,8 +259,8 @@ def _multipart(call: Call, members: Sequence[tuple[RequestArgument, Any]]) -> Ca
             files.append((argument.wire_name, part))
     # A random boundary would make the body of a replay differ from the recorded one.
     digest = hashlib.sha256(repr(files).encode()).hexdigest()[:32]
-    headers = {**call.headers, "Content-Type": f"{MULTIPART}; boundary=mcp_trio-{digest}"}
-    return attrs.evolve(call, headers=headers, files=files)
+    headers = {**parts.headers, "Content-Type": f"{MULTIPART}; boundary=mcp_trio-{digest}"}
+    return attrs.evolve(parts, headers=headers, files=files)
 
 
 def _text(value: Any, *, is_json: bool = False) -> str:

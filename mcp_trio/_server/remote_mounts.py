@@ -108,7 +108,7 @@ _READERS: Final[Mapping[str, tuple[Callable[[Client], Awaitable[Any]], str, Any]
 }
 
 
-class Event(msgspec.Struct, frozen=True):
+class MountEvent(msgspec.Struct, frozen=True):
     """Something that arrived from a mounted server.
 
     Attributes:
@@ -153,8 +153,8 @@ class ClientAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
 
 
-def _event(kind: str, body: Any) -> Event:
-    return Event(kind, msgspec.Raw(msgspec.json.encode(body)))
+def _mount_event(kind: str, body: Any) -> MountEvent:
+    return MountEvent(kind, msgspec.Raw(msgspec.json.encode(body)))
 
 
 class Unavailable(Exception):  # noqa: N818 - named like the errors of `mcp_trio.errors`
@@ -183,7 +183,6 @@ class RemoteMount:
     @property
     def label(self) -> str:
         """The text in errors that names the mounted server, without secrets."""
-        how = f"with the prefix {self.prefix.text!r}" if self.prefix.text else "without a prefix"
         target = self.template.target
         url = url_of(target)
         if url is not None:
@@ -195,7 +194,7 @@ class RemoteMount:
             name = " ".join(os.fspath(part) for part in target[:2])
         else:
             name = "object" if can_open_again(target) else "behind a channel"
-        return f"the server {name}, mounted {how}"
+        return f"the server {name}, mounted {self.prefix.label}"
 
     def begin(self, outer: "ServedSession", session: Session, number: int) -> "RemoteSession":
         """Return the mounted server as a part of a session; nothing is connected yet."""
@@ -298,16 +297,17 @@ class RemoteSession:
         outer: The `ServedSession` of the server whose session this is.
         session: The session.
         number: The number of this among those of the session, for the name of its lane.
+        connections: The connections to the mounted server.
     """
 
     mount: RemoteMount
     outer: "ServedSession"
     session: Session
     number: int
-    live: "LiveConnections" = attrs.field(init=False)
+    connections: "RemoteConnections" = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.live = LiveConnections(self.mount, self.session)
+        self.connections = RemoteConnections(self.mount, self.session)
         self.session.start_lane(f"mount{self.number}", self._listen)
 
     async def forward(
@@ -352,9 +352,11 @@ class RemoteSession:
         """Return all entries of a list of the mounted server; none if it is not connected."""
         read, capability, kind = _READERS[method]
 
-        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> Event:
+        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> MountEvent:
             client = await connection.client()
-            return _event("result", await read(client) if client.server_can(capability) else [])
+            return _mount_event(
+                "result", await read(client) if client.server_can(capability) else []
+            )
 
         event = await self._perform(handling, served, method, None, send)
         if event.kind != "result":
@@ -370,13 +372,13 @@ class RemoteSession:
         return items
 
     async def subscribe(self, handling: Handling, served: "ServedSession", uri: str) -> None:
-        """Subscribe to a resource of the mounted server, until `unsubscribe` is called as often.
+        """Subscribe to a resource of the mounted server; `RemoteConnections.unsubscribe` ends that.
 
         Raises:
             RequestError: The mounted server has no such resource, or is not connected.
         """
 
-        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> Event:
+        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> MountEvent:
             client = await connection.client()
             connection.subscribed[uri] += 1
             try:
@@ -384,25 +386,21 @@ class RemoteSession:
             except BaseException:
                 connection.subscribed[uri] -= 1
                 raise
-            return _event("result", types.EmptyResult())
+            return _mount_event("result", types.EmptyResult())
 
         method, params = "resources/subscribe", types.SubscribeParams(uri=uri)
         self._result(method, await self._perform(handling, served, method, params, send))
-
-    def unsubscribe(self, uri: str) -> None:
-        """End a subscription, without waiting for the mounted server."""
-        self.live.unsubscribe(uri)
 
     async def set_log_level(
         self, handling: Handling, served: "ServedSession", level: types.LoggingLevel
     ) -> None:
         """Set the level of the mounted server's log messages; an error is logged."""
 
-        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> Event:
+        async def send(connection: "RemoteConnection", _call: "RemoteCall") -> MountEvent:
             client = await connection.client()
             if client.server_can("logging"):
                 await client.set_log_level(level)
-            return _event("result", types.EmptyResult())
+            return _mount_event("result", types.EmptyResult())
 
         method, params = "logging/setLevel", types.SetLevelParams(level=level)
         event = await self._perform(handling, served, method, params, send)
@@ -416,10 +414,10 @@ class RemoteSession:
         method: str,
         params: Any,
         send: "Send",
-    ) -> Event:
+    ) -> MountEvent:
         """Send a request, forward the events that arrive meanwhile, and return the last one."""
         call = RemoteCall(send)
-        begin = partial(self.live.begin, ConnectionKey.of(handling.request.peer), call)
+        begin = partial(self.connections.begin, ConnectionKey.of(handling.request.peer), call)
         asked: dict[int, trio.CancelScope] = {}
         try:
             async with trio.open_nursery() as nursery:
@@ -468,16 +466,18 @@ class RemoteSession:
             arguments = {"question": number, "answer": answer}
             await perform(handling, self._effect("answer", arguments, reply))
 
-    def _effect(self, name: str, params: Any, run: Callable[[], Awaitable[Event]]) -> Effect[Event]:
+    def _effect(
+        self, name: str, params: Any, run: Callable[[], Awaitable[MountEvent]]
+    ) -> Effect[MountEvent]:
         arguments = {"server": self.mount.prefix.text, "params": params}
         return Effect(
             name=f"mount {name}",
             arguments=partial(encode_body, arguments),
             run=run,
-            codec=JsonCodec[Event](Event),
+            codec=JsonCodec[MountEvent](MountEvent),
         )
 
-    def _result(self, method: str, event: Event) -> Any:
+    def _result(self, method: str, event: MountEvent) -> Any:
         if event.kind == "error":
             failure: RequestError = event.read(Failure).error()
             if method == "resources/read" and is_resource_not_found(failure):
@@ -501,7 +501,7 @@ class RemoteSession:
         listening = _NotificationListener(self.session)
         while True:
             event = await perform(
-                listening, self._effect("notification", None, self.live.next_notification)
+                listening, self._effect("notification", None, self.connections.next_notification)
             )
             if event.kind == RESOURCE_UPDATED:
                 with suppress(ValueError):  # The URI has no place for the prefix.
@@ -526,7 +526,7 @@ class RemoteSession:
         queue.post(connection.notification(method, params), lane, at_once=True)
 
 
-async def _report(handling: Handling, served: "ServedSession", event: Event) -> None:
+async def _report(handling: Handling, served: "ServedSession", event: MountEvent) -> None:
     """Send progress, or a log message, to the client of the session."""
     if event.kind == "progress":
         progress = event.read(types.ProgressParams)
@@ -544,7 +544,7 @@ class RemoteCall:
     """A request to a mounted server: a task that sends it, and the events for its handler."""
 
     send: "Send"
-    events: deque[Event] = attrs.field(factory=deque[Event], init=False)
+    events: deque[MountEvent] = attrs.field(factory=deque[MountEvent], init=False)
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
     _taken: Wakeup = attrs.field(factory=Wakeup, init=False)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
@@ -562,17 +562,17 @@ class RemoteCall:
             try:
                 event = await self.send(connection, self)
             except RequestError as error:
-                event = _event("error", Failure(error.code, error.message, error.data))
+                event = _mount_event("error", Failure(error.code, error.message, error.data))
             except Unavailable as error:
-                event = _event("lost", str(error))
+                event = _mount_event("lost", str(error))
             except MCPError as error:
-                event = _event("lost", f"did not answer: {error}")
+                event = _mount_event("lost", f"did not answer: {error}")
             except Exception as error:
                 logger.exception("a request to %s failed", connection.mount.label)
-                event = _event("lost", f"did not answer: {type(error).__name__}: {error}")
+                event = _mount_event("lost", f"did not answer: {type(error).__name__}: {error}")
             await self.put(event)
 
-    async def put(self, event: Event) -> None:
+    async def put(self, event: MountEvent) -> None:
         """Report an event to the handler; wait while the handler is far behind."""
         while len(self.events) >= _EVENTS_QUEUED_MAX and not self.has_ended:
             await self._taken.wait()
@@ -586,7 +586,7 @@ class RemoteCall:
             for name in ("progress", "total", "message")
             if (value := getattr(params, name)) is not None
         }
-        await self.put(_event("progress", {"progressToken": 0, **members}))
+        await self.put(_mount_event("progress", {"progressToken": 0, **members}))
 
     def report_to_server(self, number: int, params: types.ProgressParams) -> None:
         """Report the progress of the client that is asked; called by the handler, never waits."""
@@ -603,11 +603,11 @@ class RemoteCall:
         """
         number = next(self._numbers)
         encoded = msgspec.Raw(msgspec.json.encode(params))
-        await self.put(_event("question", MountedQuestion(number, method, encoded)))
+        await self.put(_mount_event("question", MountedQuestion(number, method, encoded)))
         try:
             answer = await self._answer_to(number, report)
         except trio.Cancelled:
-            self.events.append(_event("withdrawn", number))
+            self.events.append(_mount_event("withdrawn", number))
             self._news.wake()
             raise
         finally:
@@ -633,13 +633,13 @@ class RemoteCall:
             else:
                 await self._taken.wait()
 
-    async def answer(self, number: int, answer: ClientAnswer) -> Event:
+    async def answer(self, number: int, answer: ClientAnswer) -> MountEvent:
         """Pass on the answer to a question."""
         self._answers[number] = answer
         self._taken.wake()
-        return Event("answered")
+        return MountEvent("answered")
 
-    async def next_event(self) -> Event:
+    async def next_event(self) -> MountEvent:
         """Return the next event."""
         while not self.events:
             await self._news.wait()
@@ -654,25 +654,25 @@ class RemoteCall:
         self._taken.wake()
 
 
-Send: TypeAlias = "Callable[[RemoteConnection, RemoteCall], Awaitable[Event]]"
+Send: TypeAlias = "Callable[[RemoteConnection, RemoteCall], Awaitable[MountEvent]]"
 """Sends a request and returns its end."""
 
 
 @attrs.define(eq=False, repr=False)
-class LiveConnections:
+class RemoteConnections:
     """The connections of one session to a mounted server, and its queued notifications."""
 
     mount: RemoteMount
     session: Session
     _connections: "list[RemoteConnection]" = attrs.field(factory=list[Any], init=False)
-    _notifications: deque[Event] = attrs.field(factory=deque[Event], init=False)
+    _notifications: deque[MountEvent] = attrs.field(factory=deque[MountEvent], init=False)
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_started: bool = attrs.field(default=False, init=False)
     _ready: trio.Event = attrs.field(factory=trio.Event, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _variables: Variables = attrs.field(init=False)
 
-    async def begin(self, key: ConnectionKey, call: RemoteCall) -> Event:
+    async def begin(self, key: ConnectionKey, call: RemoteCall) -> MountEvent:
         """Begin a request, and return its first event."""
         if not self._is_started:
             self._is_started = True
@@ -690,7 +690,7 @@ class LiveConnections:
                 if unused is None:
                     name = f"limits.requests.mount_connections_max={connections_max}"
                     text = f"has too many connections of requests that use it ({name})"
-                    return _event("lost", text)
+                    return _mount_event("lost", text)
                 self._connections.remove(unused)
                 self.start(unused.aclose)
             connection = RemoteConnection(self.mount, key, self._notified)
@@ -704,14 +704,14 @@ class LiveConnections:
         """Start a task beside the session, in no lane, until the session ends."""
         self._variables.run(self._nursery.start_soon, task)
 
-    async def next_notification(self) -> Event:
+    async def next_notification(self) -> MountEvent:
         """Return the next notification that belongs to no request."""
         while not self._notifications:
             await self._news.wait()
         return self._notifications.popleft()
 
     def unsubscribe(self, uri: str) -> None:
-        """End a subscription to a resource, in one connection that has it."""
+        """End a subscription to a resource, in one connection that has it, without waiting."""
         for connection in self._connections:
             if connection.subscribed[uri] > 0:
                 self.start(partial(connection.unsubscribe, uri))
@@ -722,7 +722,7 @@ class LiveConnections:
         for connection in self._connections:
             self.start(connection.notify_roots_changed)
 
-    def _notified(self, event: Event) -> None:
+    def _notified(self, event: MountEvent) -> None:
         is_repeated = event.kind != _LOG and event in self._notifications
         queued_max = self.session.connection.limits.messages.notifications_queued_max
         if not is_repeated and len(self._notifications) < queued_max:
@@ -754,7 +754,7 @@ class RemoteConnection:
 
     mount: RemoteMount
     key: ConnectionKey
-    on_notification: Callable[[Event], None]
+    on_notification: Callable[[MountEvent], None]
     subscribed: Counter[str] = attrs.field(factory=Counter[str], init=False)
     calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)
     _clients: list[Client] = attrs.field(factory=list[Client], init=False)
@@ -809,7 +809,7 @@ class RemoteConnection:
             )
         return self._clients[-1]
 
-    async def request(self, call: RemoteCall, *, method: str, params: Any) -> Event:
+    async def request(self, call: RemoteCall, *, method: str, params: Any) -> MountEvent:
         """Send a request, and return how it ends."""
         client = await self.client()
         is_stateless = PROTOCOL_VERSIONS[client.protocol_version].is_stateless
@@ -833,7 +833,7 @@ class RemoteConnection:
         # Log messages that arrived before the result belong to this request.
         await notifications_handled(client)
         is_question = isinstance(result, types.InputRequiredResult)
-        return _event("input required" if is_question else "result", result)
+        return _mount_event("input required" if is_question else "result", result)
 
     async def keep(self) -> None:
         """Connect, and connect again whenever the connection is lost, after growing pauses."""
@@ -940,23 +940,23 @@ class RemoteConnection:
             self._lose(reason)
 
     def _list_changed(self, kind: str) -> None:
-        self.on_notification(_event(list_changed(kind)[0], {}))
+        self.on_notification(_mount_event(list_changed(kind)[0], {}))
 
     def _resource_updated(self, params: types.ResourceUpdatedParams) -> None:
-        self.on_notification(_event(RESOURCE_UPDATED, params))
+        self.on_notification(_mount_event(RESOURCE_UPDATED, params))
 
     def _completed(self, elicitation_id: str) -> None:
         params = types.ElicitationCompleteParams(elicitation_id=elicitation_id)
-        self.on_notification(_event(_ELICITATION_COMPLETE, params))
+        self.on_notification(_mount_event(_ELICITATION_COMPLETE, params))
 
     async def _logged(self, params: types.LoggingMessageParams) -> None:
         """Pass a log message to a running request; its client is the only one that may see it."""
         if params.level not in get_args(types.LoggingLevel):
             return
         if self.calls and (len(self.calls) == 1 or not self.key.is_stateless):
-            await next(reversed(self.calls)).put(_event("log", params))
+            await next(reversed(self.calls)).put(_mount_event("log", params))
         elif not self.key.is_stateless:
-            self.on_notification(_event(_LOG, params))
+            self.on_notification(_mount_event(_LOG, params))
 
     async def _ask(self, method: str, params: Any, report: ReportProgress | None = None) -> Any:
         """Ask the client of the newest request that runs."""

@@ -496,8 +496,8 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
     if hint in _ANYTHING:
         raise TypeError("annotate the return type")
     schema = signature.plain_schema(hint)
-    readable = hint if schema is not None else signature.reader.readable(hint)
-    decode = msgspec.json.Decoder(readable, dec_hook=structure).decode
+    decodable = hint if schema is not None else signature.adapter.decodable(hint)
+    decode = msgspec.json.Decoder(decodable, dec_hook=structure).decode
 
     # The value is checked although it is annotated: Python does not enforce annotations, but the
     # listed schema is a promise to the client. The first error is enough, since the tool is wrong.
@@ -509,7 +509,7 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
         return []
 
     if schema is None:
-        return OutputSchema(_with_keywords_at_root(json_schema(readable)), validation_errors)
+        return OutputSchema(_with_keywords_at_root(json_schema(decodable)), validation_errors)
     # A float may be NaN, which is sent as null.
     return OutputSchema(schema, validation_errors, hint if hint in (str, int, bool) else None)
 

@@ -1237,9 +1237,9 @@ class Server:
             OSError: The address cannot be bound, or the certificate cannot be read.
             Exception: The error that the lifespan raised.
         """
-        from mcp_trio._server.http_serve import Address, serve_http
+        from mcp_trio._server.http_serve import HttpAddress, serve_http
 
-        address = Address(
+        address = HttpAddress(
             host=host,
             port=port,
             http_server=server,

@@ -33,7 +33,7 @@ from mcp_trio._server.introspection import (
 )
 from mcp_trio._server.results import JsonWriter
 from mcp_trio._server.type_adapters import (
-    TypeReader,
+    TypeAdapter,
     annotated,
     convert,
     description_in,
@@ -329,7 +329,7 @@ class Signature:
                 continue
             if self.plain_schema(hint) is None:
                 try:
-                    hint = self.reader.readable(hint)
+                    hint = self.adapter.decodable(hint)
                     json_schema(hint)
                 except Exception as error:
                     raise TypeError(f"{parameter_label(self._function, name)}: {error}") from error
@@ -354,14 +354,14 @@ class Signature:
         is_mutable = isinstance(default, _MUTABLE_DEFAULTS) or (
             default is not msgspec.NODEFAULT
             and type(default) not in _PLAIN_DEFAULTS
-            and self.reader.may_be_mutable(default)
+            and self.adapter.may_be_mutable(default)
         )
         return Parameter(name, hint, default, is_mutable)
 
     @functools.cached_property
-    def reader(self) -> TypeReader:
-        """The reader that converts this handler's annotations to types that msgspec decodes."""
-        return TypeReader(self.converter)
+    def adapter(self) -> TypeAdapter:
+        """The adapter that makes types that msgspec decodes of this handler's annotations."""
+        return TypeAdapter(self.converter)
 
     @property
     def returns(self) -> Any:

@@ -1,18 +1,18 @@
 """Type adapters: turn the annotations of handlers into types that msgspec can decode.
 
-`TypeReader.readable` walks through an annotation and returns it with every type that msgspec does
+`TypeAdapter.decodable` walks through an annotation and returns it with every type that msgspec does
 not support replaced by a stand-in. A stand-in (`StandIn`) is a class that msgspec treats as a
 custom type: for a value of that type msgspec calls `structure`, its `dec_hook`, which calls the
-`Reading` of the stand-in. There is one kind of `Reading` for each kind of type:
+`StandInDecoder` of the stand-in. There is one for each kind of type:
 
-- `DerivedReading`: a type made from a simpler one (flags, paths, types with constraints);
-- `UnionReading`: a union whose members msgspec cannot tell apart;
-- `ClassReading`: a class with a field of an unsupported type;
-- `ConverterReading`: a class that the user's cattrs `Converter` supports;
-- `PydanticReading`: a class of pydantic, or a type with pydantic's `Field`.
+- `DerivedDecoder`: a type made from a simpler one (flags, paths, types with constraints);
+- `UnionDecoder`: a union whose members msgspec cannot tell apart;
+- `ClassDecoder`: a class with a field of an unsupported type;
+- `ConverterDecoder`: a class that the user's cattrs `Converter` supports;
+- `PydanticDecoder`: a class of pydantic, or a type with pydantic's `Field`.
 
 `convert` decodes a value, `error_lines` returns a line for each validation error in one, and
-`json_schema` returns the JSON Schema of a type that `readable` returned. cattrs and pydantic are
+`json_schema` returns the JSON Schema of a type that `decodable` returned. cattrs and pydantic are
 optional. They and annotated-types are imported only when a type or constraint of theirs is used.
 """
 
@@ -76,8 +76,8 @@ class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
 # Stand-ins --------------------------------------------------------------------------------------
 
 
-class Reading(Protocol):
-    """A way to decode the values of a stand-in; `inner` are the types that it decodes first."""
+class StandInDecoder(Protocol):
+    """A decoder for the values of a stand-in; `inner` are the types that it decodes first."""
 
     @property
     def inner(self) -> Sequence[Any]: ...
@@ -100,18 +100,18 @@ class Reading(Protocol):
 
 
 class StandIn(type):
-    """A metaclass whose classes stand for the values that their `reading` returns."""
+    """A metaclass whose classes stand for the values that their `decoder` returns."""
 
-    reading: Reading
+    decoder: StandInDecoder
 
     def __instancecheck__(cls, instance: Any) -> bool:
         """Return True: msgspec checks the type of each value that its `dec_hook` returns."""
         return True
 
 
-def stand_in(name: str, reading: Reading) -> Any:
+def stand_in(name: str, decoder: StandInDecoder) -> Any:
     """Return a new stand-in; `name` is its name in errors."""
-    return StandIn(name, (), {"reading": reading})
+    return StandIn(name, (), {"decoder": decoder})
 
 
 def structure(kind: Any, value: Any, *, strict: bool = True) -> Any:
@@ -121,7 +121,7 @@ def structure(kind: Any, value: Any, *, strict: bool = True) -> Any:
         ValueError: The value does not fit.
     """
     try:
-        return kind.reading.read(value, strict=strict)
+        return kind.decoder.read(value, strict=strict)
     except msgspec.ValidationError as error:
         # msgspec adds the path that led here to any other `ValueError`.
         raise ValueError(*error.args) from error
@@ -131,7 +131,7 @@ _structure_text: Final = functools.partial(structure, strict=False)
 
 
 def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
-    """Return a value of a readable type, decoded from plain JSON.
+    """Return a value of a decodable type, decoded from plain JSON.
 
     If not `strict`, text is accepted for numbers.
 
@@ -142,15 +142,15 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
     return msgspec.convert(value, hint, strict=strict, str_keys=True, dec_hook=hook)
 
 
-# Readings ---------------------------------------------------------------------------------------
+# Decoders of stand-ins ---------------------------------------------------------------------------
 
 
-class SingleReading:
-    """A base of readings with one inner type, whose schema is also theirs."""
+class SingleDecoder:
+    """A base of decoders with one inner type, whose schema is also theirs."""
 
     __slots__ = ()
 
-    def likeliest(self: Reading, _value: Any) -> Any | None:
+    def likeliest(self: StandInDecoder, _value: Any) -> Any | None:
         """Return the inner type."""
         return self.inner[0]
 
@@ -160,8 +160,8 @@ class SingleReading:
 
 
 @attrs.frozen(eq=False, repr=False)
-class DerivedReading(SingleReading):
-    """A reading that decodes an inner type, and passes the value to `make`, which may raise."""
+class DerivedDecoder(SingleDecoder):
+    """A decoder of an inner type, and passes the value to `make`, which may raise."""
 
     hint: Any
     make: Callable[[Any], Any]
@@ -174,24 +174,24 @@ class DerivedReading(SingleReading):
         return self.make(convert(value, self.hint, strict=strict))
 
 
-class UnionReading(msgspec.Struct, frozen=True, eq=False):
-    """A reading of a union that msgspec rejects: it tries the members until one fits.
+class UnionDecoder(msgspec.Struct, frozen=True, eq=False):
+    """A decoder of a union that msgspec rejects: it tries the members until one fits.
 
     The members are tried in their order, `str` last. An object is tried first as the member that
-    has the most of its keys. `members` are pairs of the member as written and as readable.
+    has the most of its keys. `members` are pairs of the member as written and as decodable.
     """
 
     members: Sequence[tuple[Any, Any]]
 
     @property
     def inner(self) -> Sequence[Any]:
-        return [readable for _, readable in self.members]
+        return [decodable for _, decodable in self.members]
 
     def read(self, value: Any, *, strict: bool) -> Any:
         errors: list[msgspec.ValidationError] = []
-        for _, readable in self._in_turn(value):
+        for _, decodable in self._in_turn(value):
             try:
-                return convert(value, readable, strict=strict)
+                return convert(value, decodable, strict=strict)
             except msgspec.ValidationError as error:
                 errors.append(error)
         if self.likeliest(value) is not None:
@@ -204,8 +204,8 @@ class UnionReading(msgspec.Struct, frozen=True, eq=False):
         return sorted(self.members, key=lambda member: -count_known_keys(member[0], value))
 
     def likeliest(self, value: Any) -> Any | None:
-        likely, readable = self._in_turn(value)[0]
-        return readable if count_known_keys(likely, value) > 0 else None
+        likely, decodable = self._in_turn(value)[0]
+        return decodable if count_known_keys(likely, value) > 0 else None
 
     def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
         return {"anyOf": [*inner]}
@@ -219,14 +219,14 @@ def type_name(hint: Any) -> str:
 
 
 @attrs.define(eq=False, repr=False)
-class ClassReading(SingleReading):
-    """A reading of a class with fields that msgspec does not support.
+class ClassDecoder(SingleDecoder):
+    """A decoder of a class with fields that msgspec does not support.
 
     It decodes a struct with the same fields, and passes the values to the class.
     """
 
     kind: Any
-    readable: Callable[[Any], Any]
+    decodable: Callable[[Any], Any]
 
     @property
     def inner(self) -> Sequence[Any]:
@@ -243,7 +243,7 @@ class ClassReading(SingleReading):
             elif not field.is_required:
                 default = {"default_factory": lambda: msgspec.UNSET}
             member = msgspec.field(name=field.wire_name, **default)
-            rows.append((field.name, self.readable(field.hint), member))
+            rows.append((field.name, self.decodable(field.hint), member))
         tag, tag_field = tag_of(self.kind)
         origin = class_of(self.kind)
         doc = origin.__doc__
@@ -324,7 +324,7 @@ def is_constrained(metadata: Iterable[Any]) -> bool:
 
 
 def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
-    """Return a readable type with its constraints in a form that msgspec supports.
+    """Return a decodable type with its constraints in a form that msgspec supports.
 
     Raises:
         TypeError: A constraint is unknown, or does not suit the type.
@@ -383,7 +383,7 @@ def _with_limits(hint: Any, limits: Sequence[Any]) -> Any:
             checks.append(_check_for(hint, limit))
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
     make = functools.partial(_run_checks, checks)
-    return stand_in(type_name(strip_metadata(hint)), DerivedReading(hint, make)) if checks else hint
+    return stand_in(type_name(strip_metadata(hint)), DerivedDecoder(hint, make)) if checks else hint
 
 
 def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
@@ -471,8 +471,8 @@ def hook_input_type(converter: "Converter", hint: Any) -> Any:
 
 
 @attrs.frozen(eq=False, repr=False)
-class ConverterReading(SingleReading):
-    """A reading that decodes the type that a converter's hook takes, and calls the converter."""
+class ConverterDecoder(SingleDecoder):
+    """A decoder of the type that a converter's hook takes, which then calls the converter."""
 
     hint: Any
     converter: "Converter"
@@ -578,7 +578,7 @@ def description_in(hint: Any) -> str | None:
     """Return the description in an annotation: that of pydantic's `Field`, else its first text.
 
     `Annotated[str, "the city"]` has a text. A description by `msgspec.Meta`, or by `doc` of
-    annotated-types, is part of the readable type.
+    annotated-types, is part of the decodable type.
     """
     metadata = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
     fields = [getattr(it, "description", None) for it in metadata if is_of_pydantic(it.__class__)]
@@ -629,11 +629,11 @@ def _pydantic_adapter(hint: Any) -> Any:
     return importlib.import_module("pydantic").TypeAdapter(hint)
 
 
-# Reading of pydantic ------------------------------------------------------------------------------
+# Decoding by pydantic -----------------------------------------------------------------------------
 
 
-class PydanticReading(msgspec.Struct, frozen=True, eq=False):
-    """A reading by pydantic, with the strictness of the model (lax by default)."""
+class PydanticDecoder(msgspec.Struct, frozen=True, eq=False):
+    """A decoder by pydantic, with the strictness of the model (lax by default)."""
 
     hint: Any
     inner: tuple[Any, ...] = ()
@@ -727,14 +727,14 @@ _DEFINITIONS: Final = "#/$defs/"
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a readable type, with the schemas of named types under `$defs`.
+    """Return the JSON Schema of a decodable type, with the schemas of named types under `$defs`.
 
     Raises:
-        TypeError: A type in it has no JSON form, or is not readable.
+        TypeError: A type in it has no JSON form, or is not decodable.
     """
     components = _SchemaComponents()
     (schema, *others), definitions = components.collect(hint)
-    inner_types = [inner for kind in components.stand_ins for inner in kind.reading.inner]
+    inner_types = [inner for kind in components.stand_ins for inner in kind.decoder.inner]
     orders = _declared_orders([hint, *inner_types])
     for part in (schema, *others, *definitions.values()):
         _normalize(part, orders)
@@ -742,8 +742,8 @@ def json_schema(hint: Any) -> dict[str, Any]:
         definition.pop("title", None)
     replaced: dict[str, Any] = {}
     for number, kind in enumerate(components.stand_ins):
-        inner = [others.pop(0) for _ in kind.reading.inner]
-        replaced[_temporary_ref(number)] = kind.reading.schema(inner, definitions)
+        inner = [others.pop(0) for _ in kind.decoder.inner]
+        replaced[_temporary_ref(number)] = kind.decoder.schema(inner, definitions)
     complete = schema | {"$defs": definitions} if definitions else schema
     resolved: dict[str, Any] = _with_refs_replaced(complete, replaced)
     return resolved
@@ -878,11 +878,11 @@ class _SchemaComponents:
         while len(wanted) > len(hints):
             hints = wanted
             for each in hints:
-                msgspec.json.Decoder(each)  # This rejects a type that is not readable.
+                msgspec.json.Decoder(each)  # This rejects a type that is not decodable.
             schemas, definitions = msgspec.json.schema_components(
                 hints, schema_hook=self._hook, ref_template=_DEFINITIONS + "{name}"
             )
-            wanted = [hint, *(it for kind in self.stand_ins for it in kind.reading.inner)]
+            wanted = [hint, *(it for kind in self.stand_ins for it in kind.decoder.inner)]
         return [*schemas], definitions
 
     def _hook(self, kind: Any) -> dict[str, Any]:
@@ -908,15 +908,15 @@ def _with_refs_replaced(schema: Any, replaced: dict[str, Any]) -> Any:
     return _with_refs_replaced(found, replaced) | members
 
 
-# From annotations to readable types -------------------------------------------------------------
+# From annotations to decodable types -------------------------------------------------------------
 
 # The beginning of msgspec's error for a union whose members it cannot tell apart.
 _REJECTS_UNIONS: Final = "Type unions"
 
 
 @attrs.frozen(eq=False, repr=False)
-class TypeReader:
-    """A function from annotations to types that msgspec can decode.
+class TypeAdapter:
+    """Turns annotations into types that msgspec can decode.
 
     A class has one stand-in, which is kept, so that a class may refer to itself.
     """
@@ -924,14 +924,14 @@ class TypeReader:
     converter: "Converter | None" = None
     _built: dict[Any, Any] = attrs.field(factory=dict[Any, Any], init=False)
 
-    def readable(self, hint: Any) -> Any:
+    def decodable(self, hint: Any) -> Any:
         """Return the annotation, with a stand-in for each type that msgspec does not support.
 
         Raises:
             TypeError: A constraint cannot be checked, or the members of a union cannot be
                 distinguished.
         """
-        custom = self._reading(hint)
+        custom = self._decoder_of(hint)
         if custom is not None:
             return stand_in(type_name(hint), custom)
         if hint is object:
@@ -940,18 +940,18 @@ class TypeReader:
             if not any(map(self._needs_stand_in, reachable([hint]))):
                 return hint
             if hint not in self._built:
-                self._built[hint] = stand_in(type_name(hint), ClassReading(hint, self.readable))
+                self._built[hint] = stand_in(type_name(hint), ClassDecoder(hint, self.decodable))
             return self._built[hint]
         if typing.get_origin(hint) is Annotated:
-            return constrained(self.readable(hint.__origin__), hint.__metadata__)
+            return constrained(self.decodable(hint.__origin__), hint.__metadata__)
         known = unaliased(hint)
         if known is not hint:
-            found = self.readable(known)
+            found = self.decodable(known)
             return hint if found is known else found
         members = typing.get_args(hint)
         if typing.get_origin(hint) is Literal:
             return hint
-        inner = tuple(map(self.readable, members))
+        inner = tuple(map(self.decodable, members))
         if not is_union(hint):
             return hint if inner == members else typing.get_origin(hint)[inner]
         union: Any = typing.Union
@@ -960,36 +960,39 @@ class TypeReader:
             return found
         if hint in reachable(members):
             raise TypeError(f"{type_name(hint)} is recursive: make its members structs with a tag")
-        return stand_in(type_name(hint), UnionReading([*zip(members, inner, strict=True)]))
+        return stand_in(type_name(hint), UnionDecoder([*zip(members, inner, strict=True)]))
 
     def may_be_mutable(self, value: Any) -> bool:
-        """Return whether a value may be mutable; those in `_STANDARD_READINGS` are not."""
+        """Return whether a value may be mutable; those in `_STANDARD_DECODERS` are not."""
         kind = value.__class__
-        return has_fields(kind) or not isinstance(self._reading(kind), DerivedReading | None)
+        return has_fields(kind) or not isinstance(self._decoder_of(kind), DerivedDecoder | None)
 
     def _needs_stand_in(self, hint: Any) -> bool:
         """Return whether the hint itself, not a part of it, needs a stand-in."""
-        if hint is object or self._reading(hint) is not None:
+        if hint is object or self._decoder_of(hint) is not None:
             return True
         if typing.get_origin(hint) is Annotated:
             return is_constrained(hint.__metadata__)
         return is_union(hint) and not _is_union_accepted(hint)
 
-    def _reading(self, hint: Any) -> Reading | None:
+    def _decoder_of(self, hint: Any) -> StandInDecoder | None:
         if is_pydantic(hint):
-            return PydanticReading(hint)
+            return PydanticDecoder(hint)
         for base in hint.__mro__ if isinstance(hint, type) else ():
-            if base in _STANDARD_READINGS:
-                return _STANDARD_READINGS[base](hint)
+            if base in _STANDARD_DECODERS:
+                return _STANDARD_DECODERS[base](hint)
         if self.converter is None or not has_hook(self.converter, hint):
             return None
         input_type = hook_input_type(self.converter, hint)
         try:
-            input_type = TypeReader().readable(input_type)
+            input_type = TypeAdapter().decodable(input_type)
             json_schema(input_type)
-        except (TypeError, NameError):  # The hook's own type is not readable without the converter.
+        except (
+            TypeError,
+            NameError,
+        ):  # The hook's own type needs the converter.
             input_type = Any
-        return ConverterReading(hint, self.converter, input_type)
+        return ConverterDecoder(hint, self.converter, input_type)
 
 
 def _is_union_accepted(union: Any) -> bool:
@@ -1003,14 +1006,14 @@ def _is_union_accepted(union: Any) -> bool:
 # Types of the standard library that msgspec does not support ------------------------------------
 
 
-def _flag(kind: Any) -> Reading:
+def _flag(kind: Any) -> StandInDecoder:
     bits = functools.reduce(lambda one, other: one | other.value, kind, 0)
-    return DerivedReading(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
+    return DerivedDecoder(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
 
 
-_STANDARD_READINGS: Final[dict[type, Callable[[Any], Reading]]] = {
+_STANDARD_DECODERS: Final[dict[type, Callable[[Any], StandInDecoder]]] = {
     enum.Flag: _flag,
-    pathlib.PurePath: lambda kind: DerivedReading(str, kind),
+    pathlib.PurePath: lambda kind: DerivedDecoder(str, kind),
 }
 
 
@@ -1056,8 +1059,8 @@ def error_lines(
 ) -> list[str]:
     """Return a short line for each validation error in `value`, within `limits`.
 
-    `read` decodes a value as a readable type, or raises. The result may be empty, because JSON text
-    can be invalid although the values in it are valid.
+    `read` decodes a value as a decodable type, or raises. The result may be empty, because JSON
+    text can be invalid although the values in it are valid.
     """
     found = _Walk(read, limits).errors_inside(
         hint, value, "", limits.messages.validation_error_depth_max
@@ -1099,7 +1102,7 @@ class _Walk(msgspec.Struct, frozen=True):
         """Yield the errors of the members of the value."""
         hint = strip_metadata(hint)
         if isinstance(hint, StandIn):
-            likely = hint.reading.likeliest(value)
+            likely = hint.decoder.likeliest(value)
             return iter(()) if likely is None else self.errors_of(likely, value, path, depth)
         if is_union(hint):
             members = [it for it in typing.get_args(hint) if it is not types.NoneType]

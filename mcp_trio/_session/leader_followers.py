@@ -310,7 +310,7 @@ class Poller:
         if not leader.has_turn:
             assert leader.idle is not None
             leader.has_turn = True
-            self._turns.setdefault(leader.idle.client, deque()).append(leader)
+            self._turns.setdefault(leader.idle.network, deque()).append(leader)
 
     def close(self) -> None:
         """Close all leaders that are idle."""

@@ -49,6 +49,9 @@ import trio
 from mcp_trio._jsonrpc.channel_messages import Lost
 from mcp_trio._jsonrpc.lines import Oversized
 
+CLOSED_TEXT: Final = "this side of the channel was closed"
+"""The text of the `trio.ClosedResourceError` of a closed channel."""
+
 Received: TypeAlias = bytes | Oversized | Lost
 """An encoded message, the beginning of one over the size limit, or the loss of a response."""
 
@@ -162,7 +165,7 @@ class ReceivedQueue:
         while not (self._items or self._is_ended or self._is_closed):
             await self._filled.park()
         if self._is_closed:
-            raise trio.ClosedResourceError("this side of the channel was closed")
+            raise trio.ClosedResourceError(CLOSED_TEXT)
         items, self._items = self._items, []
         self._bytes = 0
         self._emptied.unpark_all()

@@ -196,13 +196,13 @@ class IdleConnection(msgspec.Struct, eq=False):
     Attributes:
         fd: The descriptor to poll for input or end of file. A connection yields the same object
             each time that it is idle.
-        client: The network of the client; where many connections are ready, those of different
-            clients take turns.
+        network: The network of the client; where many connections are ready, those from different
+            networks take turns.
         unregister: Set by the poller while it watches `fd`; removes `fd` from it.
     """
 
     fd: int
-    client: str | None = None
+    network: str | None = None
     unregister: Callable[[], None] | None = None
 
     def end(self) -> None:

@@ -36,7 +36,7 @@ from mcp_trio._protocol.event_store import EventStore, MemoryEventStore
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import CANCELLED, LISTEN, METHODS
 from mcp_trio._protocol.shares import network_of
-from mcp_trio._transports.channel import Received
+from mcp_trio._transports.channel import CLOSED_TEXT, Received
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import QueuedMessage, ResponseStream
 from mcp_trio.limits import Limits
@@ -104,7 +104,7 @@ class RoutedChannel(ABC):
         while not (self._received or self._has_input_ended or self._is_closed):
             await self._changed.wait()
         if self._is_closed:
-            raise trio.ClosedResourceError("this side of the channel was closed")
+            raise trio.ClosedResourceError(CLOSED_TEXT)
         received, self._received = self._received, ()
         return received
 
@@ -124,7 +124,7 @@ class RoutedChannel(ABC):
             trio.ClosedResourceError: The channel is closed.
         """
         if self._is_closed:
-            raise trio.ClosedResourceError("this side of the channel was closed")
+            raise trio.ClosedResourceError(CLOSED_TEXT)
         for message in messages:
             assert isinstance(message, RelatedMessage)
             self._route(message)

@@ -48,7 +48,7 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.metadata import PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._protocol.versions import STATELESS_CODES
-from mcp_trio._transports.channel import Received, ReceivedQueue
+from mcp_trio._transports.channel import CLOSED_TEXT, Received, ReceivedQueue
 from mcp_trio._transports.concurrency import ErrorGroup, Wakeup, errors_handled_by
 from mcp_trio._transports.connections import OnState, RandomSource, ReportedState, State
 from mcp_trio._transports.http_client_requests import (
@@ -317,7 +317,7 @@ class HttpChannel:
     _started: trio.Event = attrs.field(factory=trio.Event, init=False)
     _stopped: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Wakes `_end_unknown_session` when a request has an HTTP status, or has failed.
-    _has_http_status: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _http_status_known: Wakeup = attrs.field(factory=Wakeup, init=False)
     _is_session_unknown: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
@@ -396,7 +396,7 @@ class HttpChannel:
 
     def _check_open(self) -> None:
         if self._is_closing:
-            raise trio.ClosedResourceError("this side of the channel was closed")
+            raise trio.ClosedResourceError(CLOSED_TEXT)
         if self._has_ended:
             raise trio.BrokenResourceError(f"the session is over: {self.reason}")
 
@@ -433,7 +433,7 @@ class HttpChannel:
                 logger.exception("an HTTP request failed")
             self._fail(request, self._loss_from(error))
         finally:
-            self._has_http_status.wake()
+            self._http_status_known.wake()
 
     async def _send_request(self, request: _PendingRequest) -> None:
         """Send a request, and return when its response has arrived."""
@@ -471,7 +471,7 @@ class HttpChannel:
             await self._endpoint_client.check_success(response)
             self._reported_state.become("open")
             request.is_accepted = True
-            self._has_http_status.wake()
+            self._http_status_known.wake()
             if message.method == INITIALIZE:
                 self._endpoint_client.session_id = session_id_of(response)
             if is_event_stream(response):
@@ -743,7 +743,7 @@ class HttpChannel:
         async def end_later() -> None:
             with trio.move_on_after(self._endpoint_client.limits.shutdown.close_seconds):
                 while has_request_without_status():
-                    await self._has_http_status.wait()
+                    await self._http_status_known.wait()
             self._end(_SESSION_ENDED)
 
         if self._is_session_unknown or self._has_ended:

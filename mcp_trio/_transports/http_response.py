@@ -40,11 +40,11 @@ class UnfinishedBody:
 
     Attributes:
         bodies: The bytes of the unfinished bodies of all clients.
-        client: The network of the client.
+        network: The network of the client.
     """
 
     bodies: Shares
-    client: str | None
+    network: str | None
     _counted: int = attrs.field(default=0, init=False)
 
     def count(self, size: int) -> None:
@@ -53,15 +53,15 @@ class UnfinishedBody:
         Raises:
             TooManyBodiesError: They are too many.
         """
-        exceeded = self.bodies.exceeded(self.client, size - self._counted)
+        exceeded = self.bodies.exceeded(self.network, size - self._counted)
         if exceeded is not None:
             raise TooManyBodiesError(f"the unfinished bodies are too long{exceeded}")
-        self.bodies.take(self.client, size - self._counted)
+        self.bodies.take(self.network, size - self._counted)
         self._counted = size
 
     def release(self) -> None:
         """Stop counting the bytes: the body is complete, or has failed."""
-        self.bodies.give_back(self.client, self._counted)
+        self.bodies.give_back(self.network, self._counted)
         self._counted = 0
 
 
@@ -75,10 +75,10 @@ class Exchange(Protocol):
     """One HTTP request and its response: the interface between an application and its host.
 
     There are three hosts: the native listener (`http_server`), ASGI (`asgi`), and another instance
-    that forwards the request (`_server/forwarding.py`). The application is
-    a function of an exchange; it sees no sockets, no chunks and no HTTP version. It responds by
-    `answer`, or by `start`, `send` and `end`. If it returns without a response, the host sends 500.
-    One coroutine reads and responds; another task may await `gone`.
+    that forwards the request (`_server/forwarding.py`). The application is a function of an
+    exchange; it sees no sockets, no chunks and no HTTP version. It responds by `answer`, or by
+    `start`, `send` and `end`. If it returns without a response, the host sends 500. One coroutine
+    reads and responds; another task may await `gone`.
     """
 
     @property

@@ -7,16 +7,15 @@ is how `send` and `send_nowait` share their code. Over stdio, both are a `Descri
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import attrs
 import trio
 
 from mcp_trio._jsonrpc.lines import LineSplitter, Oversized, join_lines
+from mcp_trio._transports.channel import CLOSED_TEXT
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, KIB, Limits
-
-_CLOSED_TEXT: Final = "this side of the channel was closed"
 
 
 class ByteSource(Protocol):
@@ -74,7 +73,9 @@ class LineChannel:
     limits: Limits = DEFAULT_LIMITS
     bytes_sent: int = attrs.field(default=0, init=False)
     _splitter: LineSplitter = attrs.field(init=False)
+    # The rest of a message that was written in part.
     _tail: bytes | memoryview = attrs.field(default=b"", init=False)
+    # Whether the last read took all bytes that had arrived.
     _was_drained: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
     _is_ended: bool = attrs.field(default=False, init=False)
@@ -104,7 +105,7 @@ class LineChannel:
         `channel.py` describes this optional member of a channel.
         """
         if self._is_closed:
-            raise trio.ClosedResourceError(_CLOSED_TEXT)
+            raise trio.ClosedResourceError(CLOSED_TEXT)
         if self._tail:
             self._tail = self._tail[self._write(self._tail) :]
             if self._tail:
@@ -174,7 +175,7 @@ class LineChannel:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if messages or not chunk:
                 return messages
-        raise trio.ClosedResourceError(_CLOSED_TEXT)
+        raise trio.ClosedResourceError(CLOSED_TEXT)
 
     def _read(self) -> bytes:
         if self._is_ended:

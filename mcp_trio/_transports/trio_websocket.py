@@ -93,15 +93,15 @@ _PARTS_PER_TURN: Final = 64
 _TURNS: Final = trio.lowlevel.RunVar[FairSemaphore]("mcp_trio_websocket_turns")
 
 
-async def _turn(client: str | None) -> None:
-    """Wait until a connection of a client may go on; one of each client does so at a time."""
+async def _turn(network: str | None) -> None:
+    """Wait until a connection may go on; one from each network does so at a time."""
     try:
         turns = _TURNS.get()
     except LookupError:
         turns = FairSemaphore(Shares(client_max=1, factor=2, setting=""))
         _TURNS.set(turns)
-    await turns.acquire(client)
-    turns.release(client)
+    await turns.acquire(network)
+    turns.release(network)
 
 
 @attrs.define(eq=False, repr=False)
@@ -131,8 +131,9 @@ class WatchedStream(trio.abc.Stream):
     is_cut: bool = attrs.field(default=False, init=False)
     is_writing: bool = attrs.field(default=False, init=False)
     has_sent_close: bool = attrs.field(default=False, init=False)
+    # The part of the last `write_nowait` that is still to be sent.
     _tail: bytes = attrs.field(default=b"", init=False)
-    _write_at_once: Callable[[bytes], int] | None = attrs.field(init=False)
+    _write_without_waiting: Callable[[bytes], int] | None = attrs.field(init=False)
     _written: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _while_open: trio.CancelScope | None = attrs.field(default=None, init=False)
@@ -142,7 +143,7 @@ class WatchedStream(trio.abc.Stream):
 
     def __attrs_post_init__(self) -> None:
         self._has_request = bool(self.request)
-        self._write_at_once = getattr(self.stream, "write_nowait", None)
+        self._write_without_waiting = getattr(self.stream, "write_nowait", None)
 
     def opened(self) -> None:
         """End the limit on the handshake's length, and let reads pass the request."""
@@ -184,10 +185,10 @@ class WatchedStream(trio.abc.Stream):
         return bool(self._tail)
 
     @property
-    def takes_at_once(self) -> bool:
+    def can_write_nowait(self) -> bool:
         """Return whether `write_nowait` may be called."""
         busy = self.is_writing or self.is_cut or self._tail
-        return self._write_at_once is not None and not busy
+        return self._write_without_waiting is not None and not busy
 
     def write_nowait(self, data: bytes) -> bool:
         """Write without waiting; return False if the kernel accepts nothing.
@@ -197,8 +198,8 @@ class WatchedStream(trio.abc.Stream):
         Raises:
             trio.BrokenResourceError: The peer has disconnected.
         """
-        assert self._write_at_once is not None
-        written = self._write_at_once(data)
+        assert self._write_without_waiting is not None
+        written = self._write_without_waiting(data)
         self.bytes_sent += written
         if written:
             self._tail = data[written:]
@@ -277,7 +278,7 @@ class _MessageQueue:
     message_bytes_max: int
     fragments_max: int
     inbox: ReceivedQueue
-    client: str | None
+    network: str | None
     ending: SocketEnded | None = attrs.field(default=None, init=False)
     has_too_many_fragments: bool = attrs.field(default=False, init=False)
     _incomplete: bytearray = attrs.field(factory=bytearray, init=False)
@@ -307,7 +308,7 @@ class _MessageQueue:
             self._is_skipping = False
         self._parts += 1
         if self._parts % _PARTS_PER_TURN == 0:
-            await _turn(self.client)
+            await _turn(self.network)
         await self.inbox.room()
 
     def _end(self, ending: SocketEnded) -> None:
@@ -423,7 +424,7 @@ class TrioSocket:
     def send_texts_nowait(self, texts: Iterable[str]) -> int:
         """Send at most about a chunk of messages without waiting; return their number."""
         self._check_open()
-        if not self._stream.takes_at_once:
+        if not self._stream.can_write_nowait:
             return 0
         data, count = self._next_chunk(iter(texts))
         return count if self._stream.write_nowait(data) else 0
@@ -538,7 +539,7 @@ async def _reading(
     limits: Limits,
     request: bytes = b"",
     rest: bytes = b"",
-    client: str | None = None,
+    network: str | None = None,
 ) -> AsyncGenerator[_Reader, None]:
     """Return a context around the reader task; an error of its block leaves it without a group."""
     raised: Exception | None = None
@@ -549,7 +550,7 @@ async def _reading(
                     limits.messages.bytes_max,
                     limits.websocket.fragments_max,
                     ReceivedQueue(limits.messages.chunk_bytes),
-                    client,
+                    network,
                 )
                 yield _Reader(
                     nursery,
@@ -606,8 +607,8 @@ class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         Raises:
             trio.BrokenResourceError: The client has disconnected, or its handshake is malformed.
         """
-        client = network_of(self.request.client)
-        async with _reading(self.stream, self.limits, self.encoded, self.rest, client) as reader:
+        network = network_of(self.request.client)
+        async with _reading(self.stream, self.limits, self.encoded, self.rest, network) as reader:
 
             async def handshake() -> WebSocketConnection:
                 request: WebSocketRequest = await wrap_server_stream(

@@ -29,6 +29,7 @@ from mcp_trio._protocol.websocket import (
     error_of_own_close,
     error_of_peer_close,
 )
+from mcp_trio._transports.channel import CLOSED_TEXT
 from mcp_trio._transports.concurrency import ErrorGroup, errors_handled_by
 from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
@@ -225,7 +226,7 @@ class WebSocketChannel:
 
     def _check_open(self) -> None:
         if self._is_closing:
-            raise trio.ClosedResourceError("this side of the channel was closed")
+            raise trio.ClosedResourceError(CLOSED_TEXT)
 
     # The task that owns the WebSocket
 
@@ -332,7 +333,7 @@ class _WebSocketTask:
                 self.started.set()
                 try:
                     await channel.run()
-                except Exception:  # set the loss before closing the socket ends `receive`
+                except Exception:  # closing the socket ends `receive`, which raises the loss
                     loss = ConnectionLost(f"the connection to {self.name} failed")
                     channel.fail(loss)
                     raise

@@ -16,11 +16,11 @@ from mcp_trio._auth.client_flow import (
     ClientInformation,
     Finish,
     FlowSettings,
-    HttpResponse,
     MakeAssertion,
     PrepareRedirect,
     Redirected,
     RedirectReady,
+    ResponseReceived,
     SendRequest,
     StoreClient,
     TokenSet,
@@ -60,7 +60,7 @@ REGISTERED = {"client_id": "registered-client"}
 def answer(document, status=200, **headers):
     """A response with a JSON body."""
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return HttpResponse(status=status, headers=headers, body=body)
+    return ResponseReceived(status=status, headers=headers, body=body)
 
 
 def rejection(error, description=None, status=400):

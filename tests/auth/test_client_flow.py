@@ -211,7 +211,7 @@ def test_the_conversations_take_every_transition(taken):
 
 def test_an_event_of_another_step_is_a_bug():
     conversation = Conversation()
-    with pytest.raises(RuntimeError, match="HttpResponse cannot be received in IDLE"):
+    with pytest.raises(RuntimeError, match="ResponseReceived cannot be received in IDLE"):
         conversation.flow.receive(NOT_FOUND, NOW)
 
 

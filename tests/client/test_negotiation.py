@@ -18,7 +18,7 @@ from mcp_trio import (
     RequestTimeout,
     Server,
 )
-from mcp_trio._client.connect import address_of, version_memory_of_this_run
+from mcp_trio._client.connect import server_key, version_memory_of_this_run
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import RemoteProtocolError
 from mcp_trio.hosts import VersionMemory
@@ -574,26 +574,26 @@ class Sse:
 
 
 def test_the_address_of_a_server_has_no_secrets_and_its_usual_port():
-    plain = address_of("http://mcp.test/mcp", http=None, protocol_versions=BOTH)
+    plain = server_key("http://mcp.test/mcp", http=None, protocol_versions=BOTH)
     assert (
-        address_of("HTTP://me:word@MCP.test:80/mcp?key=1#x", http=None, protocol_versions=BOTH)
+        server_key("HTTP://me:word@MCP.test:80/mcp?key=1#x", http=None, protocol_versions=BOTH)
         == plain
     )
     others = [
-        address_of("https://mcp.test/mcp", http=None, protocol_versions=BOTH),
-        address_of("http://mcp.test:81/mcp", http=None, protocol_versions=BOTH),
-        address_of("http://mcp.test/", http=None, protocol_versions=BOTH),
-        address_of("http://mcp.test/mcp", http=httpx2.AsyncClient(), protocol_versions=BOTH),
-        address_of("http://mcp.test/mcp", http=None, protocol_versions=BOTH[1:]),
+        server_key("https://mcp.test/mcp", http=None, protocol_versions=BOTH),
+        server_key("http://mcp.test:81/mcp", http=None, protocol_versions=BOTH),
+        server_key("http://mcp.test/", http=None, protocol_versions=BOTH),
+        server_key("http://mcp.test/mcp", http=httpx2.AsyncClient(), protocol_versions=BOTH),
+        server_key("http://mcp.test/mcp", http=None, protocol_versions=BOTH[1:]),
     ]
     assert plain not in others
     assert "word" not in repr(plain)
-    assert address_of("http://mcp.test:x/", http=None, protocol_versions=BOTH) is None
+    assert server_key("http://mcp.test:x/", http=None, protocol_versions=BOTH) is None
 
 
 def test_the_memory_is_bounded_and_forgets_what_was_noted_first():
     memory = VersionMemory(servers_max=2)
-    one, two, three = (address_of(f"http://{n}/", http=None, protocol_versions=BOTH) for n in "123")
+    one, two, three = (server_key(f"http://{n}/", http=None, protocol_versions=BOTH) for n in "123")
     memory.note(one, "legacy")
     memory.note(two, "stateless")
     memory.note(one, "HTTP+SSE")

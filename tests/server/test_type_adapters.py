@@ -34,7 +34,7 @@ from mcp_trio import Server
 from mcp_trio._protocol.versions import NEWEST_LEGACY
 from mcp_trio._server.results import JsonWriter, tool_result
 from mcp_trio._server.signatures import ArgumentsError
-from mcp_trio._server.type_adapters import TypeReader, convert, error_line, json_schema
+from mcp_trio._server.type_adapters import TypeAdapter, convert, error_line, json_schema
 from tests.server.conftest import signature, signature_of
 
 Value = TypeVar("Value")
@@ -463,7 +463,7 @@ def test_metadata_may_stand_around_the_marks_of_a_typed_dict():
 
 
 Meta = msgspec.Meta
-readable = TypeReader().readable
+decodable = TypeAdapter().decodable
 
 
 @pytest.mark.parametrize(
@@ -499,14 +499,14 @@ readable = TypeReader().readable
     ],
 )
 def test_a_constraint_becomes_the_meta_of_msgspec(hint, translated):
-    assert readable(hint) == translated
+    assert decodable(hint) == translated
 
 
 @pytest.mark.parametrize(
     "hint", [int, None, Any, Literal["a", 1], list, list[int], int | str, tuple[()], dt.date]
 )
 def test_a_type_without_constraints_is_unchanged(hint):
-    assert readable(hint) is hint
+    assert decodable(hint) is hint
 
 
 @pytest.mark.parametrize(
@@ -558,9 +558,9 @@ def test_a_type_without_constraints_is_unchanged(hint):
     ],
 )
 def test_constraints_that_msgspec_lacks_are_checked_after_decoding(hint, good, bad, expected):
-    assert convert(good, readable(hint)) is not ...
+    assert convert(good, decodable(hint)) is not ...
     with pytest.raises(msgspec.ValidationError) as caught:
-        convert([bad], readable(list[hint]))
+        convert([bad], decodable(list[hint]))
     assert error_line(caught.value) == f"[0]: {expected}"
 
 
@@ -578,7 +578,7 @@ def test_constraints_that_msgspec_lacks_are_checked_after_decoding(hint, good, b
 )
 def test_a_constraint_that_cannot_be_checked_is_rejected(hint):
     with pytest.raises(TypeError, match=r"the constraint .* (is not supported|does not fit \w+)$"):
-        readable(hint)
+        decodable(hint)
 
 
 Positive = Annotated[int, at.Gt(0)]
@@ -609,22 +609,22 @@ class Outer:
 
 @pytest.mark.parametrize("kind", [Attrs, Data, Struct, Typed])
 def test_a_constraint_at_a_field_of_a_class_is_checked_and_in_the_schema(kind):
-    schema = json_schema(readable(list[kind]))
+    schema = json_schema(decodable(list[kind]))
     assert schema["items"] == {"$ref": f"#/$defs/{kind.__name__}"}
     (definition,) = schema["$defs"].values()
     assert "'exclusiveMinimum': 0" in str(definition["properties"]["depth"])
-    (built,) = convert([{"depth": 1}], readable(list[kind]))
+    (built,) = convert([{"depth": 1}], decodable(list[kind]))
     assert isinstance(built, dict if kind is Typed else kind)
     with pytest.raises(
         msgspec.ValidationError, match=r"Expected `int` >= 1 - at `\$.depth` - at `\$\[0\]`"
     ):
-        convert([{"depth": 0}], readable(list[kind]))
+        convert([{"depth": 0}], decodable(list[kind]))
 
 
 def test_a_constraint_is_found_at_any_depth_of_classes():
-    assert convert({"depth": [{"depth": 9}]}, readable(Outer)) == Outer([Data(9)])
+    assert convert({"depth": [{"depth": 9}]}, decodable(Outer)) == Outer([Data(9)])
     with pytest.raises(msgspec.ValidationError):
-        convert({"depth": [{"depth": 10}]}, readable(Outer))
+        convert({"depth": [{"depth": 10}]}, decodable(Outer))
 
 
 @attrs.define
@@ -634,7 +634,7 @@ class NumberTree:
 
 
 def test_a_class_that_msgspec_supports_is_unchanged():
-    assert readable(NumberTree) is NumberTree
+    assert decodable(NumberTree) is NumberTree
 
 
 async def test_constraints_show_in_the_schema_and_are_checked(serve):

@@ -621,9 +621,9 @@ async def test_ready_connections_of_different_clients_take_turns(open_connection
     connections = await open_connections(5 * _READY_MAX, note)
     others = connections[-3:]
     for connection in connections:
-        connection.resting.client = "flood"
+        connection.resting.network = "flood"
     for number, connection in enumerate(others):
-        connection.resting.client = f"other {number % 2}"
+        connection.resting.network = f"other {number % 2}"
     for connection in connections:
         connection.say(b"o" if connection in others else b"f")
     await settled()
@@ -643,7 +643,7 @@ async def test_connections_that_always_have_more_to_read_do_not_starve_another(
     order = []
     *busy, other = connections = await open_connections(2 * _READY_MAX + 1, note)
     for number, connection in enumerate(busy):
-        connection.resting.client = f"busy {number % clients}"
+        connection.resting.network = f"busy {number % clients}"
         connection.say(b"f" * 20)
     other.say(b"o")
     await settled()

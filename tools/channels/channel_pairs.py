@@ -24,7 +24,7 @@ from mcp_trio._jsonrpc.messages import encode_notification, encode_request, enco
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE, LISTEN
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, PROTOCOL_VERSIONS, ProtocolVersion
-from mcp_trio._server.http_serve import Address, HostKind, serve_http
+from mcp_trio._server.http_serve import HostKind, HttpAddress, serve_http
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sockets import bound_websocket
 from mcp_trio._server.subscriptions import ChangeNotifier
@@ -363,7 +363,7 @@ async def _served(
         if PROTOCOL_VERSIONS[name].is_stateless is is_stateless
     )
     server = _ChannelApplication(arrivals=arrivals, protocol_versions=protocol_versions)
-    address = Address(host=_HOST, port=0, http_server=host)
+    address = HttpAddress(host=_HOST, port=0, http_server=host)
     url: str = await nursery.start(serve_http, server, address, {})
     return arrivals, url
 

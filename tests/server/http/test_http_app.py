@@ -14,7 +14,7 @@ from starlette.routing import Mount, Route
 
 from mcp_trio import Client, ConnectionLost, Context, Limits, Server, ThreadContext
 from mcp_trio._journal.redaction import redact_recording
-from mcp_trio._server.http_serve import Address
+from mcp_trio._server.http_serve import HttpAddress
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.limits import MessageLimits, ShutdownLimits
 from mcp_trio.recording import RecordOptions, Redaction, read_recording, replay
@@ -182,7 +182,7 @@ async def test_the_health_endpoint_needs_no_authorization(open_site, autojump_cl
 def test_the_defaults_are_stdio_and_the_loopback_address():
     assert inspect.signature(Server.run).parameters["transport"].default == "stdio"
     assert inspect.signature(Server.serve_http).parameters["host"].default == "127.0.0.1"
-    assert Address().host == "127.0.0.1"
+    assert HttpAddress().host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

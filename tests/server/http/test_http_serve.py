@@ -22,7 +22,7 @@ import trio.testing
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
-from mcp_trio._server.http_serve import Address
+from mcp_trio._server.http_serve import HttpAddress
 from mcp_trio._server.http_sessions import HttpStores, RestartBackoff
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
@@ -156,7 +156,7 @@ async def test_a_slow_client_gets_the_last_message_when_the_server_is_cancelled(
 
 @pytest.mark.requirement("HTTP-04", "MHTTP-07", "SSE-06")
 async def test_a_server_listens_on_loopback_by_default():
-    assert Address().host == "127.0.0.1"
+    assert HttpAddress().host == "127.0.0.1"
     async with served(harbour()) as (url, http, _scope):
         port = httpx2.URL(url).port
         rejected = await http.post(url, json={}, headers={"Host": f"evil.example:{port}"})
@@ -180,10 +180,10 @@ async def test_an_ipv6_address_is_in_brackets_in_the_url():
 
 def test_options_that_contradict_each_other_are_rejected():
     with pytest.raises(ValueError, match="certfile="):
-        Address(keyfile="x")
+        HttpAddress(keyfile="x")
     with pytest.raises(ValueError, match="uvicorn"):
-        Address(http_server="uvicorn")
-    assert Address(certfile="x").url(80, "/mcp") == "https://127.0.0.1:80/mcp"
+        HttpAddress(http_server="uvicorn")
+    assert HttpAddress(certfile="x").url(80, "/mcp") == "https://127.0.0.1:80/mcp"
 
 
 async def test_an_unknown_option_is_an_error():
