@@ -1,4 +1,10 @@
-"""The maintenance of a policy's folder: its catalogue, compression, and retention of recordings."""
+"""The maintenance of a policy's folder: its catalogue, compression, and retention of recordings.
+
+A background task of the server tidies the folder from time to time, and puts each complete
+recording into the catalogue soon after its end; another one uploads to a store. All of it happens
+in threads. Several processes may serve into one folder: a lock file lets one of them tidy at a
+time, and each catalogues its own recordings.
+"""
 
 import logging
 import math

@@ -40,11 +40,14 @@ def _equal(column: str) -> Callable[[str], Condition]:
 
 def _like(column: str) -> Callable[[str], Condition]:
     """Return the condition that a column equals a value in which `*` stands for any text."""
-    return lambda value: Condition(f"{column} {_operator(value)} ?", (value,))
 
+    def condition(value: str) -> Condition:
+        if "*" not in value:
+            return Condition(f"{column} = ?", (value,))
+        # For GLOB, `?` and `[` are wildcards as well.
+        return Condition(f"{column} GLOB ?", (re.sub(r"[?[]", r"[\g<0>]", value),))
 
-def _operator(value: str) -> str:
-    return "GLOB" if "*" in value else "="
+    return condition
 
 
 def _error(value: str) -> Condition:
@@ -97,10 +100,12 @@ def _state(value: str) -> Condition:
 
 
 def _in(table: str, column: str) -> Callable[[str], Condition]:
-    return lambda value: Condition(
-        f"recordings.id IN (SELECT recording FROM {table} WHERE {column} {_operator(value)} ?)",
-        (value,),
-    )
+    def condition(value: str) -> Condition:
+        is_like = _like(column)(value)
+        sql = f"recordings.id IN (SELECT recording FROM {table} WHERE {is_like.sql})"
+        return Condition(sql, is_like.parameters)
+
+    return condition
 
 
 def _text(value: str) -> Condition:
@@ -112,8 +117,8 @@ def _text(value: str) -> Condition:
 
 # The keys of terms about a call, and of terms about the recording.
 _OF_CALL: Final[Mapping[str, Callable[[str], Condition]]] = {
-    "tool": lambda value: Condition(
-        f"calls.method = 'tools/call' AND {_like('calls.name')(value).sql}", (value,)
+    "tool": lambda value: _joined(
+        " AND ", [Condition("calls.method = 'tools/call'", ()), _like("calls.name")(value)]
     ),
     "method": _like("calls.method"),
     "name": _like("calls.name"),

@@ -48,7 +48,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "index": "mcp_trio._cli.catalogue",
         "find": "mcp_trio._cli.catalogue",
         "stats": "mcp_trio._cli.catalogue",
-        "copy": "mcp_trio._cli.store_copies",
+        "copy": "mcp_trio._cli.catalogue",
         "test": "mcp_trio._cli.pytest_file",
     },
     "Set up": {

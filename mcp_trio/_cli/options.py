@@ -478,7 +478,7 @@ class _PositiveNumber(click.FloatRange):
         return number
 
 
-_POSITIVE: Final = _PositiveNumber(min=0, min_open=True)
+POSITIVE: Final = _PositiveNumber(min=0, min_open=True)
 
 # For a command that writes a file which may exist.
 overwrite_option: Final = click.option(
@@ -495,19 +495,19 @@ recording_options: Final = combined(
     ),
     click.option(
         "--segment-mib",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="N",
         help="Start another file, NAME.2.mcprec.jsonl, when the current one reaches this size.",
     ),
     click.option(
         "--segment-minutes",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="N",
         help="Start another file when the current one reaches this age.",
     ),
     click.option(
         "--sync-seconds",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="N",
         help="Sync the recording to disk this often, so that it survives a power failure.",
     ),

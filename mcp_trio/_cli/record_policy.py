@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from mcp_trio._cli.options import RecordingChoices, combined, make_record_options
+from mcp_trio._cli.options import POSITIVE, RecordingChoices, combined, make_record_options
 from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.options import RecordOptions
 
-_POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _MIB_PER_GIB: Final = 1024
 
 policy_options: Final = combined(
@@ -27,13 +26,13 @@ policy_options: Final = combined(
     ),
     click.option(
         "--keep-slow",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="SECONDS",
         help="Also keep sessions with a call that takes so long.",
     ),
     click.option(
         "--keep-slowest",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="PERCENT",
         help="Also keep sessions with one of the slowest calls of a tool.",
     ),
@@ -50,10 +49,10 @@ policy_options: Final = combined(
         help="Also keep sessions with this HTTP header.",
     ),
     click.option(
-        "--max-days", type=_POSITIVE, metavar="N", help="Remove recordings after so many days."
+        "--max-days", type=POSITIVE, metavar="N", help="Remove recordings after so many days."
     ),
     click.option(
-        "--max-gib", type=_POSITIVE, metavar="N", help="Remove recordings above this size in all."
+        "--max-gib", type=POSITIVE, metavar="N", help="Remove recordings above this size in all."
     ),
     click.option(
         "--max-recordings",
@@ -63,7 +62,7 @@ policy_options: Final = combined(
     ),
     click.option(
         "--min-free-gib",
-        type=_POSITIVE,
+        type=POSITIVE,
         metavar="N",
         help="Remove recordings, and at last stop recording, while the disk has less room.",
     ),

@@ -59,6 +59,9 @@ TOMORROW = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
         ("is:lossy", []),
         ("client:mcp_*", [BOOKING, TAKEN, SLOW, RESOURCE]),
         ("client:other", []),
+        ("name:theatre://pl*", [RESOURCE]),
+        ("name:theatr?://pl*", []),
+        ("name:theatre://[p]l*", []),
         (
             "server:theatre version:2.1 role:server transport:memory",
             [BOOKING, TAKEN, SLOW, RESOURCE],

@@ -455,7 +455,13 @@ def test_recording_options_without_a_recording_are_rejected(invoke, target, opti
     assert (done.exit_code, "need --record PATH" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("option", ["--segment-mib", "--segment-minutes", "--sync-seconds"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--segment-mib", "--segment-minutes", "--sync-seconds"),
+        *("--keep-slow", "--max-days", "--max-gib", "--min-free-gib"),
+    ],
+)
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "many"])
 def test_numbers_have_to_be_finite_and_above_zero(invoke, target, option, number):
     done = invoke("run", target, "--record", "x", option, number)
