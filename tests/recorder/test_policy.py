@@ -1,9 +1,11 @@
 """A policy keeps the sessions that its rules name, redacted, and forgets the others."""
 
+import base64
 import contextlib
 import errno
 import json
 import os
+import shutil
 from datetime import UTC, datetime
 from functools import partial
 
@@ -429,6 +431,28 @@ async def test_a_folder_that_cannot_be_made_is_reported_before_anything_is_serve
     server = booking(record=policy_in(tmp_path / "file" / "folder"))
     with pytest.raises(RecordingError, match="the folder cannot be created"):
         await server.serve(memory_pair()[0])
+
+
+@pytest.mark.parametrize("rate", [0, 1])
+@pytest.mark.parametrize("loses_key", [True, False])
+async def test_a_folder_or_a_key_that_is_gone_loses_recordings_and_no_session(
+    tmp_path, monkeypatch, rate, loses_key
+):
+    key = base64.b64encode(bytes(32)).decode()
+    monkeypatch.setenv("MCP_TRIO_RECORDING_KEYS", f"desk:{key}")
+    policy = policy_in(tmp_path / "kept", rate=rate, encrypt=True)
+    async with site_of(booking(record=policy)) as site:
+        if loses_key:
+            monkeypatch.delenv("MCP_TRIO_RECORDING_KEYS")
+        else:
+            shutil.rmtree(tmp_path / "kept")
+        client = await site.open()
+        answer = await client.ask(call("book", {"seat": "taken"}))
+        assert answer.status == 200
+    assert policy.status.kept == (1 if rate else 0)  # that of the stateless requests
+    assert policy.status.unrecorded == 1
+    reason = "no key for recordings" if loses_key else "No such file or directory"
+    assert reason in policy.status.problem
 
 
 def test_the_folder_of_a_policy_is_private(tmp_path):
