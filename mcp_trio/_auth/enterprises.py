@@ -128,7 +128,10 @@ class Enterprise:
             raise InvalidAssertionError("the assertion is valid for more than an hour")
         subject = f"{self.issuer}|{claims.sub}"
         if self.subject_of is not None:
-            found = self.subject_of(token.claims)
+            try:
+                found = self.subject_of(token.claims)
+            except KeyError as error:
+                raise InvalidAssertionError(f"the assertion has no claim {error}") from None
             if found is None:
                 raise InvalidAssertionError("the user may not use this server")
             subject = found
@@ -163,7 +166,7 @@ def issuer_in(assertion: str) -> str | None:
     """
     try:
         return msgspec.json.decode(_unverified(assertion).payload, type=_Issued).iss
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

@@ -273,7 +273,8 @@ def authorized(token_of: Callable[[], Awaitable[str]], check: Callable[[str], No
             if _origin(sent) != origin:  # after a redirect
                 return sent
             # The request of the handler stays without the token.
-            headers = {**sent.headers, "Authorization": f"Bearer {await token_of()}"}
+            headers = type(sent.headers)(sent.headers)
+            headers["Authorization"] = f"Bearer {await token_of()}"
             extensions: Mapping[str, Any] = sent.extensions
             return type(sent)(
                 sent.method, sent.url, headers=headers, stream=sent.stream, extensions=extensions

@@ -1,5 +1,6 @@
 """Assertions of an enterprise (ID-JAG) at an authorization server."""
 
+import base64
 import functools
 from urllib.parse import parse_qs
 
@@ -83,6 +84,19 @@ async def test_an_assertion_is_exchanged_for_a_token(site, issuer):
 async def test_an_enterprise_that_restricts_no_scopes(site, issuer):
     reply = await exchange(site, assertion(issuer, scope=None))
     assert reply.json["scope"] == "read tool write"
+
+
+async def test_an_assertion_without_the_claim_that_names_the_user_is_rejected(issuer):
+    site = site_of(issuer, subject_of=lambda claims: claims["email"])
+    reply = await exchange(site, assertion(issuer))
+    assert reply.problem == (400, "invalid_grant")
+    assert "the assertion has no claim 'email'" in reply.text
+
+
+async def test_an_assertion_that_is_not_utf8_is_rejected(site):
+    parts = (b'{"alg":"ES256"}', b'{"iss":"\xff"}', bytes(64))
+    token = ".".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts)
+    assert (await exchange(site, token)).problem == (400, "invalid_grant")
 
 
 @pytest.mark.requirement("AUTHX-05")

@@ -12,7 +12,7 @@ import trio.testing
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError
 from mcp_trio._auth.authorization_storage import SqliteStorage
-from mcp_trio._auth.provider_tokens import ProviderToken
+from mcp_trio._auth.provider_tokens import CREDENTIALS, ProviderToken, authorized
 from mcp_trio.auth import (
     AccessDenied,
     AuthInfo,
@@ -224,6 +224,18 @@ def test_tokens_that_are_not_kept_cannot_be_used():
     login = IdentityProvider(issuer=PROVIDER, client_id="desk", client_secret="sesame")
     with pytest.raises(ValueError, match="keeps_tokens=True"):
         login.auth_of(None)
+
+
+async def test_a_token_replaces_other_credentials_of_a_request():
+    async def token():
+        return "access-token-1"
+
+    add = authorized(token, lambda _: None)
+    headers = [("authorization", "Basic eA=="), ("accept", "a"), ("accept", "b")]
+    request = add(httpx2.Request("GET", "https://api.example/files", headers=headers))
+    sent = await request.extensions[CREDENTIALS](request)
+    assert sent.headers.get_list("authorization") == ["Bearer access-token-1"]
+    assert sent.headers.get_list("accept") == ["a", "b"]
 
 
 # Handlers.
