@@ -113,7 +113,7 @@ def text_of_body(body: bytes) -> str:
     """Return the message of the JSON-RPC error in an HTTP body, or else the body, on one line."""
     try:
         text = _error_body.decode(body).error.message
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         text = body.decode(errors="replace")
     return " ".join(text.split())
 

@@ -211,13 +211,13 @@ class ToolHeaders:
         try:
             page = msgspec.json.decode(data, type=_Page)
             tools = msgspec.json.decode(page.result["tools"], type=list[Raw])
-        except (msgspec.MsgspecError, KeyError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
             return data
         kept: list[Raw] = []
         for raw in tools:
             try:
                 tool = msgspec.json.decode(raw, type=_Tool)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 kept.append(raw)
                 continue
             self._paths.pop(tool.name, None)

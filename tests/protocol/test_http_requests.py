@@ -17,6 +17,7 @@ from mcp_trio._protocol.http_requests import (
     Rejection,
     SessionMessage,
     StatelessMessage,
+    text_of_body,
 )
 from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
@@ -428,3 +429,15 @@ def test_a_stateless_server_rejects_a_missing_version_with_its_versions(message,
 def test_the_status_of_an_error_follows_from_its_code():
     of_specification = {-32601: 404, -32020: 400, -32021: 400, -32022: 400}
     assert {**of_specification, 429: 429} == STATUS_OF_ERROR  # the code of rate limits is our own
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"error":{"code":1,"message":"too\\nmany"}}', "too many"),
+        (b"<h1>Bad\n Gateway</h1>", "<h1>Bad Gateway</h1>"),
+        (b'{"error":{"message":"\xff"}}', '{"error":{"message":"\ufffd"}}'),
+    ],
+)
+def test_the_text_of_a_body_is_that_of_its_error_or_the_body(body, text):
+    assert text_of_body(body) == text

@@ -1001,6 +1001,12 @@ def test_a_page_of_valid_tools_is_unchanged():
     assert ToolHeaders().learn(response) is response
 
 
+def test_a_page_that_is_not_utf8_is_left_to_the_session():
+    response = page(("good", schema("A"))).replace(b'"good"', b'"\xff"')
+
+    assert ToolHeaders().learn(response) == response
+
+
 @pytest.mark.requirement("HDR-33", "HDR-34")
 def test_the_newest_schema_of_a_tool_replaces_older_ones():
     tools = ToolHeaders()
