@@ -379,7 +379,8 @@ def open_recorder(
     which passwords may be declared; it is called only for redaction.
 
     `make` gets the path of the file and a function that creates it, and returns what makes the
-    recorder in place of `Recorder`. `now` returns the time of day, which the `open` record and the
+    recorder in place of `Recorder`. With `make`, no error of the file is raised here. `now` returns
+    the time of day, which the `open` record and the
     name of the file have.
 
     Raises:
@@ -393,7 +394,8 @@ def open_recorder(
     clock, begin_ns, clock_ns = _clock()
     # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
-    check_no_recording_exists(record)
+    if make is None:
+        check_no_recording_exists(record)
     path = _target(options, name, started)
     open_sink = partial(_sink, path, options, limits)
     make_recorder = partial(Recorder, open_sink()) if make is None else make(path, open_sink)

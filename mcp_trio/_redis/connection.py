@@ -7,6 +7,7 @@ has executed them. So posted commands have to be harmless when they are executed
 
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -17,11 +18,12 @@ import attrs
 import trio
 from coredis import PureToken, Redis
 from coredis.exceptions import ConnectionError as RedisConnectionError
-from coredis.exceptions import RedisError
+from coredis.exceptions import RedisError, ResponseError
 from coredis.retry import NoRetryPolicy
 
 from mcp_trio._server.instances import StoreUnavailableError
 from mcp_trio._transports.concurrency import Wakeup
+from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
     from coredis.patterns.pipeline import Pipeline
@@ -45,6 +47,7 @@ AWAY: Final = (
 
 _BATCH_MAX: Final = 256
 _POSTED_MAX: Final = 100_000
+_POSTED_BYTES_MAX: Final = 256 * MIB
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 1.0
 _SETTLE_SECONDS: Final = 1.0
@@ -52,6 +55,7 @@ _CALL_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 10.0
 _BLOCK_MS: Final = 2000
+_EXPIRY_SECONDS_MAX: Final = 1e9
 
 
 @attrs.define(eq=False, repr=False)
@@ -72,7 +76,11 @@ class RedisConnection:
     is_away: bool = attrs.field(default=False, init=False)
     is_closed: bool = attrs.field(default=False, init=False)
     _when_back: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]], init=False)
-    _posted: deque[Command] = attrs.field(factory=deque[Command], init=False)
+    # With the bytes of each command.
+    _posted: deque[tuple[Command, int]] = attrs.field(
+        factory=deque[tuple[Command, int]], init=False
+    )
+    _posted_bytes: int = attrs.field(default=0, init=False)
     _posted_count: int = attrs.field(default=0, init=False)
     _written_count: int = attrs.field(default=0, init=False)
     _has_posted: Wakeup = attrs.field(factory=Wakeup, init=False)
@@ -88,14 +96,21 @@ class RedisConnection:
 
     # Commands without a result.
 
-    def post(self, *commands: Command) -> None:
-        """Write commands later, in order. While Redis is away, the oldest are dropped for room."""
-        self._posted.extend(commands)
+    def post(self, *commands: Command, size: int = 0) -> None:
+        """Write commands later, in order. While Redis is away, the oldest are dropped for room.
+
+        `size` is the number of bytes that each of them has.
+        """
+        self._posted.extend((command, size) for command in commands)
+        self._posted_bytes += size * len(commands)
         self._posted_count += len(commands)
-        while len(self._posted) > _POSTED_MAX:
-            self._posted.popleft()
-            self._written_count += 1
+        while len(self._posted) > _POSTED_MAX or self._posted_bytes > _POSTED_BYTES_MAX:
+            self._remove_oldest()
         self._has_posted.wake()
+
+    def _remove_oldest(self) -> None:
+        self._posted_bytes -= self._posted.popleft()[1]
+        self._written_count += 1
 
     async def settle(self) -> None:
         """Wait until all posted commands are written, or Redis has not answered for a moment."""
@@ -113,19 +128,19 @@ class RedisConnection:
         while True:
             while not self._posted:
                 await self._has_posted.wait()
-            batch = list(itertools.islice(self._posted, _BATCH_MAX))
+            batch = [command for command, _ in itertools.islice(self._posted, _BATCH_MAX)]
             end = self._written_count + len(batch)
             try:
                 await self._write(batch)
-            except AWAY as error:
+            # A rejected connection, for example because of the password, is a `ResponseError`.
+            except (*AWAY, ResponseError) as error:
                 self._note_away(str(error))
                 await trio.sleep(retry_seconds)
                 retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
                 continue
             retry_seconds = _RETRY_SECONDS
             while self._written_count < end:  # Some may have been dropped meanwhile.
-                self._posted.popleft()
-                self._written_count += 1
+                self._remove_oldest()
             self._has_written.wake()
             self._note_back()
 
@@ -218,6 +233,11 @@ class RedisConnection:
                 return _decoded(next(iter(found.values())))
 
 
+def expiry_of(seconds: float) -> int:
+    """Return the seconds after which Redis forgets a key: at least 1, and a whole number."""
+    return math.ceil(min(max(seconds, 1), _EXPIRY_SECONDS_MAX))
+
+
 def _decoded(entries: Iterable[Any]) -> list[tuple[str, bytes]]:
     return [(entry.identifier.decode(), entry.field_values[b"m"]) for entry in entries]
 
@@ -225,7 +245,8 @@ def _decoded(entries: Iterable[Any]) -> list[tuple[str, bytes]]:
 @asynccontextmanager
 async def open_connection(url: str, prefix: str) -> AsyncGenerator[RedisConnection]:
     """Open a connection to Redis, whether or not it answers now."""
-    place = url.rpartition("@")[2].rpartition("://")[2]
+    # Neither the user information nor the query is shown: both may have a password.
+    place = url.partition("?")[0].rpartition("@")[2].rpartition("://")[2]
     async with (
         Redis[bytes].from_url(
             url,

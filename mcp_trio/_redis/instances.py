@@ -25,7 +25,7 @@ import msgspec
 import trio
 from coredis import PureToken
 
-from mcp_trio._redis.connection import RedisConnection
+from mcp_trio._redis.connection import RedisConnection, expiry_of
 from mcp_trio._server.instances import (
     InstanceHandler,
     SessionFacts,
@@ -182,7 +182,7 @@ class RedisInstance:
         self._post_session(session_id, "", facts)
 
     def _post_session(self, session_id: str, owner: str, facts: SessionFacts) -> None:
-        args = (self.name, owner, _encode(facts), int(self._session_seconds))
+        args = (self.name, owner, _encode(facts), expiry_of(self._session_seconds))
         self._post_script(_KEEP, [self._session_key(session_id)], args)
 
     def forget(self, session_id: str) -> None:
@@ -261,7 +261,7 @@ class RedisInstance:
         inbox, seconds = self._connection.key("inbox", self.name), self._lease_seconds
         self._connection.post(
             lambda pipeline: pipeline.sadd(self._connection.key("instances"), [self.name]),
-            lambda pipeline: pipeline.expire(inbox, int(seconds * _INBOX_LEASES)),
+            lambda pipeline: pipeline.expire(inbox, expiry_of(seconds * _INBOX_LEASES)),
         )
         if trio.current_time() >= self._expiries_due:
             self._expiries_due = trio.current_time() + self._session_seconds / _EXPIRIES
@@ -274,7 +274,7 @@ class RedisInstance:
         await self._watch_peers()
 
     def _post_expiry(self, key: str) -> None:
-        seconds = int(self._session_seconds)
+        seconds = expiry_of(self._session_seconds)
         self._connection.post(lambda pipeline: pipeline.expire(key, seconds))
 
     async def _restore(self) -> None:
@@ -336,9 +336,9 @@ class RedisInstance:
         key, seconds = self._connection.key("inbox", to), self._lease_seconds
         link.confirmed = link.received
         entry = _encode(_Entry(self.name, number, link.received, message))
-        self._connection.post(lambda pipeline: pipeline.xadd(key, {"m": entry}))
+        self._connection.post(lambda pipeline: pipeline.xadd(key, {"m": entry}), size=len(entry))
         if number <= 1:  # The inbox of an instance that is lost must not stay for ever.
-            expire = int(seconds * _INBOX_LEASES)
+            expire = expiry_of(seconds * _INBOX_LEASES)
             self._connection.post(lambda pipeline: pipeline.expire(key, expire))
 
     async def take_messages(self) -> NoReturn:

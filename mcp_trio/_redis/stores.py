@@ -22,7 +22,7 @@ from coredis import PureToken, Redis
 
 from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._protocol.shares import Rate
-from mcp_trio._redis.connection import RedisConnection, open_connection
+from mcp_trio._redis.connection import RedisConnection, expiry_of, open_connection
 from mcp_trio._redis.instances import RedisInstances
 from mcp_trio._server.http_sessions import HttpStores
 from mcp_trio._server.instances import StoreUnavailableError
@@ -93,10 +93,20 @@ class RedisEvents:
     def _post_events(self, events: Sequence[tuple[str, bytes]]) -> None:
         key, encoded = self._connection.key("events", self._session_id), _encode(events)
         self._connection.append(key, encoded, entries_max=self._limits.http.events_kept_max)
+        self._connection.post(
+            lambda pipeline: pipeline.xadd(
+                key,
+                {"m": encoded},
+                trim_strategy=PureToken.MAXLEN,
+                trim_operator=PureToken.APPROXIMATELY,
+                threshold=self._limits.http.events_kept_max,
+            ),
+            size=len(encoded),
+        )
         self._post_expiry(key)
 
     def _post_expiry(self, key: str) -> None:
-        seconds = int(self._limits.http.session_idle_seconds)
+        seconds = expiry_of(self._limits.http.session_idle_seconds)
         self._connection.post(lambda pipeline: pipeline.expire(key, seconds))
 
     def after(self, event_id: str) -> tuple[int, Sequence[tuple[str, bytes]]]:
@@ -263,7 +273,9 @@ class RedisStates:
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
         """Keep the result of the retry that used a state; while Redis is away it is not kept."""
         place, expiry = self._stores.connection.key("reply", key), int(seconds * _MILLISECONDS)
-        self._stores.connection.post(lambda pipeline: pipeline.set(place, reply, px=expiry))
+        self._stores.connection.post(
+            lambda pipeline: pipeline.set(place, reply, px=expiry), size=len(reply)
+        )
         await self._stores.connection.settle()
 
     async def kept(self, key: str) -> bytes | None:
@@ -303,6 +315,7 @@ return '0'
 _ENTER: Final = """
 local now = tonumber(redis.call('TIME')[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+if redis.call('ZSCORE', KEYS[1], ARGV[2]) then return 1 end
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[1]) then return 0 end
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[3])
@@ -345,19 +358,28 @@ class RedisLimits:
     async def enter(self, key: str, places: int) -> str | None:
         """Take one of the places of a key; return its holder, or None if all are taken.
 
+        If this is cancelled, no place is taken.
+
         Raises:
             RequestError: Redis does not answer (server busy).
         """
         holder = secrets.token_hex(_NAME_BYTES)
-        has_entered = await self._evaluate(_ENTER, "places", key, places, holder, _PLACE_SECONDS)
+        args = places, holder, _PLACE_SECONDS
+        try:
+            has_entered = await self._evaluate(_ENTER, "places", key, *args)
+        except BaseException:  # Redis may have given the place nevertheless.
+            self._post_leaving(key, holder)
+            raise
         return holder if has_entered else None
 
     async def leave(self, key: str, holder: str) -> None:
         """Give a place back; while Redis is away, later."""
-        connection = self._stores.connection
-        place = connection.key("places", key)
-        connection.post(lambda pipeline: pipeline.zrem(place, [holder]))
-        await connection.settle()
+        self._post_leaving(key, holder)
+        await self._stores.connection.settle()
+
+    def _post_leaving(self, key: str, holder: str) -> None:
+        place = self._stores.connection.key("places", key)
+        self._stores.connection.post(lambda pipeline: pipeline.zrem(place, [holder]))
 
     async def _evaluate(self, script: str, kind: str, key: str, *args: str | int) -> Any:
         connection = self._stores.connection

@@ -1,6 +1,7 @@
 """The stores in Redis: their contracts, and what happens while Redis is away."""
 
 import contextlib
+import math
 import os
 import re
 import sys
@@ -12,10 +13,13 @@ from joserfc.jwk import ECKey
 
 from mcp_trio import Limits
 from mcp_trio._auth.dpop import InvalidProofError
+from mcp_trio._redis.connection import RedisConnection
 from mcp_trio._server.instances import SessionFacts, StoreUnavailableError
 from mcp_trio._testing.store_contracts import ScriptedHandler
 from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
+from mcp_trio.limits import HttpLimits
+from mcp_trio.redis import RedisStores
 from mcp_trio.testing import (
     check_changes,
     check_events,
@@ -98,6 +102,85 @@ async def test_the_example_of_the_documentation_checks_all_stores_in_redis(redis
         command, cwd=tmp_path, env=variables, capture_stdout=True, check=False
     )
     assert b"2 passed" in done.stdout, done.stdout.decode()
+
+
+async def test_a_cancelled_request_takes_no_place(redis, stores_of):
+    stores = stores_of()
+    async with stores.opened(Limits()):
+        assert await stores.limits.enter("user bob", 1)  # It is connected now.
+        redis.pause()
+        with trio.move_on_after(0.2) as scope:
+            await stores.limits.enter("user ada", 1)
+        redis.go_on()
+        assert scope.cancelled_caught
+
+        async def is_free():
+            return await stores.limits.enter("user ada", 1)
+
+        await until(is_free)
+
+
+async def test_a_place_that_is_asked_for_twice_is_taken_once(stores_of, monkeypatch):
+    """As after an error that leaves it unknown whether Redis has executed the command."""
+    stores = stores_of()
+    async with stores.opened(Limits()):
+        evaluate = RedisConnection.evaluate
+
+        async def twice(*args):
+            await evaluate(*args)
+            return await evaluate(*args)
+
+        monkeypatch.setattr(RedisConnection, "evaluate", twice)
+        holder = await stores.limits.enter("user ada", 1)
+        assert holder is not None
+        assert await stores.limits.enter("user ada", 1) is None
+        await stores.limits.leave("user ada", holder)
+        assert await stores.limits.enter("user ada", 1) is not None
+
+
+async def test_a_password_that_is_rejected_ends_no_server(redis, caplog):
+    async with redis.client() as client:
+        await client.config_set({"requirepass": "red-tulip-7"})
+    stores = RedisStores(f"redis://127.0.0.1:{redis.port}/0?password=wrong-tulip", prefix="harbour")
+    async with stores.opened(Limits()) as opened:
+        events = opened.events("session")
+        events.keep(events.open_stream(), b"{}")
+        await events.settle()
+        with pytest.raises(StoreUnavailableError, match="invalid username-password pair"):
+            await opened.changes.check()
+    assert f"Redis at 127.0.0.1:{redis.port}/0 is away: invalid username-password" in caplog.text
+    assert "tulip" not in caplog.text
+
+
+async def test_what_waits_for_redis_is_bounded_by_its_bytes(redis, stores_of, monkeypatch):
+    monkeypatch.setattr("mcp_trio._redis.connection._POSTED_BYTES_MAX", 10_000)
+    redis.kill()
+    async with stores_of().opened(Limits()) as stores:
+        events = stores.events("session")
+        stream = events.open_stream()
+        ids = [events.keep(stream, b"{}" + b" " * 3000) for _ in range(9)]
+        await redis.start()
+
+        async def is_loaded():
+            other = stores.events("session")
+            await other.load()
+            with contextlib.suppress(LookupError):
+                return len(other.after(ids[6])[1]) == 2
+
+        await until(is_loaded)
+
+
+async def test_sessions_that_never_expire_are_stored(redis):
+    limits = Limits(http=HttpLimits(session_idle_seconds=math.inf))
+    async with (
+        RedisStores(redis.url, prefix="harbour").opened(limits) as stores,
+        stores.instances.joined(ScriptedHandler()) as instance,
+    ):
+        stores.events("a").open_stream()
+        instance.keep("a", FACTS)
+        await instance.settle()
+        async with redis.client() as client:
+            assert await client.ttl("harbour:session:a") > 10**8
 
 
 async def test_states_need_open_stores(stores_of):
