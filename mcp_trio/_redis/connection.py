@@ -207,7 +207,8 @@ class RedisConnection:
                 trim_strategy=PureToken.MAXLEN,
                 trim_operator=PureToken.APPROXIMATELY,
                 threshold=entries_max,
-            )
+            ),
+            size=len(data),
         )
 
     async def entries(self, key: str) -> Sequence[tuple[str, bytes]]:

@@ -93,16 +93,6 @@ class RedisEvents:
     def _post_events(self, events: Sequence[tuple[str, bytes]]) -> None:
         key, encoded = self._connection.key("events", self._session_id), _encode(events)
         self._connection.append(key, encoded, entries_max=self._limits.http.events_kept_max)
-        self._connection.post(
-            lambda pipeline: pipeline.xadd(
-                key,
-                {"m": encoded},
-                trim_strategy=PureToken.MAXLEN,
-                trim_operator=PureToken.APPROXIMATELY,
-                threshold=self._limits.http.events_kept_max,
-            ),
-            size=len(encoded),
-        )
         self._post_expiry(key)
 
     def _post_expiry(self, key: str) -> None:

@@ -73,8 +73,8 @@ class LimitStore(Protocol):
     async def enter(self, key: str, places: int) -> str | None:
         """Take one of the places of a key; return its holder, or None if all are taken.
 
-        The store may give the place back when its holder has not left after a long time, because
-        the holder's process has ended.
+        If this is cancelled, no place may stay taken. The store may give the place back when its
+        holder has not left after a long time, because the holder's process has ended.
         """
         ...
 
@@ -199,6 +199,11 @@ def _entry(request: MiddlewareRequest, context: Context) -> str:
 # Limits -----------------------------------------------------------------------------------------
 
 
+def _check_methods(_: object, _attribute: object, methods: Collection[str]) -> None:
+    if isinstance(methods, str):
+        raise TypeError(f"methods= takes a collection of methods: write methods={[methods]!r}")
+
+
 def _checked_rate(rate: str | Rate, burst: int | None = None) -> Rate:
     """Return the rate of an option, with the `burst` that is given beside it.
 
@@ -252,6 +257,9 @@ class _Scope:
             for each in self.per
         ]
         settings = [*self.settings.values()]
+        # Limits of other methods in the same store are other limits.
+        if tuple(self.methods) != LIMITED_METHODS:
+            settings.append(sorted(self.methods))
         return encode_body([context.server.name, self.title, *settings, *parts]).decode()
 
     def effect(
@@ -307,6 +315,7 @@ class RateLimit:
         title: The name of the limit in recordings, and in the keys of the store.
 
     Raises:
+        TypeError: A single text stands for the methods.
         ValueError: The rate, `per` or `burst` is invalid, or a cost is more than `burst`, so that
             the request could never be made.
     """
@@ -315,7 +324,9 @@ class RateLimit:
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
     burst: int | None = attrs.field(default=None, kw_only=True)
     cost: Mapping[str, float] = attrs.field(factory=dict[str, float], kw_only=True)
-    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
+    methods: Collection[str] = attrs.field(
+        default=LIMITED_METHODS, kw_only=True, validator=_check_methods
+    )
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="RateLimit", kw_only=True)
     _rate: Rate = attrs.field(init=False)
@@ -384,7 +395,9 @@ class ConcurrencyLimit:
 
     places: int = attrs.field(validator=attrs.validators.ge(1))
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
-    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
+    methods: Collection[str] = attrs.field(
+        default=LIMITED_METHODS, kw_only=True, validator=_check_methods
+    )
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="ConcurrencyLimit", kw_only=True)
     _scope: _Scope = attrs.field(init=False)
@@ -458,7 +471,9 @@ class Quota:
         kw_only=True, validator=attrs.validators.in_(("bytes", "effects"))
     )
     per: str | Collection[str] = attrs.field(default="user", kw_only=True)
-    methods: Collection[str] = attrs.field(default=LIMITED_METHODS, kw_only=True)
+    methods: Collection[str] = attrs.field(
+        default=LIMITED_METHODS, kw_only=True, validator=_check_methods
+    )
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="Quota", kw_only=True)
     _rate: Rate = attrs.field(init=False)
@@ -550,10 +565,21 @@ class LogLimit:
         """Run the request, with the limit on its log messages."""
         context = request.context
         if context is not None:
-            _handling(context).may_log = partial(self._may_log, request, context)
+            handling = _handling(context)
+            handling.may_log = partial(self._may_log, request, context, handling.may_log)
         return await call_next(request)
 
-    def _may_log(self, request: MiddlewareRequest, context: Context, handling: Handling) -> bool:
+    def _may_log(
+        self,
+        request: MiddlewareRequest,
+        context: Context,
+        outer: Callable[[Handling], bool] | None,
+        handling: Handling,
+    ) -> bool:
+        """Return whether the next message may be sent: this limit allows it, and the outer ones."""
+        if outer is not None and not outer(handling):
+            return False
+
         def take() -> bool:
             key = self._scope.key(request, context)
             if not self._buckets.take(key, self._rate, trio.current_time()):

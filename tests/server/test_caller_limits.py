@@ -193,6 +193,24 @@ def test_a_mistake_is_reported_where_it_is_made(make, text):
     assert text in str(caught.value)
 
 
+async def test_limits_of_different_methods_in_one_store_are_different(server):
+    store = MemoryLimitStore()
+    server.middleware(RateLimit("1/hour", methods=["resources/read"], store=store))
+    server.middleware(RateLimit("1/hour", methods=["tools/call"], store=store))
+    async with Client(server) as client:
+        await client.read_resource("sea://north/level")
+        await client.call_tool("tide")
+        for again in (client.call_tool("tide"), client.read_resource("sea://north/level")):
+            with pytest.raises(RequestError, match="too many requests"):
+                await again
+
+
+@pytest.mark.parametrize("limit", [partial(RateLimit, "1/hour"), partial(ConcurrencyLimit, 1)])
+def test_a_single_text_is_no_collection_of_methods(limit):
+    with pytest.raises(TypeError, match=r"write methods=\['tools/call'\]"):
+        limit(methods="tools/call")
+
+
 async def test_a_rate_object_is_a_rate(server):
     server.middleware(RateLimit(Rate(per_minute=1, burst=1)))
     server.middleware(Quota(Rate(per_minute=60, burst=1), of="effects"))
@@ -330,6 +348,16 @@ async def test_log_messages_beyond_the_rate_are_dropped(server, autojump_clock, 
     await trio.to_thread.run_sync(replay, path, server)
     replace_middleware(server, LogLimit("3/minute"))
     await diverges(path, server)
+
+
+@pytest.mark.parametrize("rates", [("2/hour", "9/hour"), ("9/hour", "2/hour")])
+async def test_each_of_several_limits_on_log_messages_holds(server, rates):
+    received = []
+    for rate in rates:
+        server.middleware(LogLimit(rate))
+    async with Client(server, log=lambda it: received.append(it.data)) as client:
+        await client.call_tool("talk", {"count": 5})
+    assert received == [0, 1]
 
 
 async def test_log_messages_of_a_handler_in_a_thread_are_limited(server):
