@@ -359,7 +359,7 @@ def _read_list(path: Path) -> dict[str, int]:
     with suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():
             # A line may be incomplete, after a crash: the file is uploaded once more.
-            with suppress(msgspec.DecodeError):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 name, changed = msgspec.json.decode(line, type=tuple[str, int])
                 uploaded[name] = changed
     return uploaded

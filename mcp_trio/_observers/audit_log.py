@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -114,8 +115,8 @@ class AuditLog:
     Raises:
         ValueError: The key is too short, or a rule of the redaction is invalid.
         OSError: The file cannot be opened, when the server begins to serve.
-        RecordingError: The file is no audit log, its end is missing, it was written with another
-            key, or another process writes it.
+        RecordingError: The file is no audit log, its end or its head is missing, it was written
+            with another key, or another process writes it.
     """
 
     path: str | os.PathLike[str]
@@ -185,30 +186,39 @@ class AuditLog:
         """Find the last line of an existing file, so that the chain goes on.
 
         Raises:
-            RecordingError: The file is no audit log, or its end is missing or has another key.
+            RecordingError: The file is no audit log, its end or its head is missing, or it has
+                another key.
         """
         size = os.fstat(self._file).st_size
         head = _read_head(os.read(self._head, _HEAD_BYTES))
         self._lines, self._last_digest, self._is_torn = 0, _BEFORE_FIRST, False
         if size:
             os.lseek(self._file, max(0, size - _TAIL_BYTES), os.SEEK_SET)
-            whole, _, rest = os.read(self._file, _TAIL_BYTES).rpartition(b"\n")
-            self._is_torn = bool(rest)  # the process was killed while it wrote
-            last = whole.rpartition(b"\n")[2]
-            try:
-                line = _decode_line(last)
-            except msgspec.DecodeError:
-                raise RecordingError(f"cannot append to {path}: it is no audit log") from None
+            texts = os.read(self._file, _TAIL_BYTES).split(b"\n")
+            self._is_torn = bool(texts[-1])  # the process was killed while it wrote
+            line, last = None, b""
+            while line is None and texts:  # Lines that were written in part may follow one another.
+                last = texts.pop()
+                line = _read_line(last)
+            if line is None:
+                raise RecordingError(f"cannot append to {path}: it is no audit log")
             if line.digest != _digest(_content_of(last), self.key):
                 raise RecordingError(
                     f"cannot append to {path}: its last line was changed, or has another key;"
                     f" see `mcp-trio check {path}`"
                 )
             self._lines, self._last_digest = line.n, line.digest
-        if head is not None and head.lines > self._lines:
+        problem = ""
+        if head is None and self._lines > 1:  # the head of the first line may not be written yet
+            problem = f"its head {path}{HEAD_SUFFIX} is missing or damaged"
+        elif head is not None and head.mac != _head_mac(head.lines, head.digest, self.key):
+            problem = f"its head {path}{HEAD_SUFFIX} was changed, or has another key"
+        elif head is not None and head.lines > self._lines:
+            problem = f"it ends at line {self._lines} of {head.lines}"
+        if problem:
             raise RecordingError(
-                f"cannot append to {path}: it ends at line {self._lines} of {head.lines};"
-                " keep both files for the inquiry, and name a new one"
+                f"cannot append to {path}: {problem}; keep both files for the inquiry, and name"
+                " a new one"
             )
 
     def _append(self, members: dict[str, Any]) -> None:
@@ -222,14 +232,13 @@ class AuditLog:
         content = msgspec.json.encode(line)[:-1]
         digest = _digest(content, self.key)
         data = content + _DIGEST + digest.encode() + b'"}\n'
+        if self._is_torn:  # The rest of the line before must not become the begin of this one.
+            data = b"\n" + data
         try:
-            # The rest of a line that was written in part must not become the begin of this one.
-            written = os.write(self._file, b"\n" + data if self._is_torn else data)
+            written = os.write(self._file, data)
             self._is_torn = written < len(data)
-            if self._is_torn:
+            if written < len(data) - 1:  # Without its end of line, a line is complete.
                 raise OSError("the disk is full")  # noqa: TRY301
-            if self.sync:
-                os.fsync(self._file)
         except OSError as error:
             self._missing += 1
             logger.error("a line of the audit log %s is lost: %s", self.path, error)  # noqa: TRY400
@@ -239,8 +248,11 @@ class AuditLog:
         try:
             os.lseek(self._head, 0, os.SEEK_SET)
             os.write(self._head, msgspec.json.encode(head).ljust(_HEAD_BYTES - 1) + b"\n")
+            # The line is in the file even if this fails, so the chain goes on after it.
+            if self.sync:
+                os.fsync(self._file)
         except OSError as error:
-            text = "the head of the audit log %s cannot be written: %s"
+            text = "the audit log %s, or its head, cannot be written to the disk: %s"
             logger.error(text, self.path, error)  # noqa: TRY400  no traceback is needed
 
     # The lines.
@@ -278,7 +290,7 @@ class AuditLog:
     def _arguments(self, activity: Activity) -> Any:
         """Return the arguments of a tool or prompt with secrets replaced; None if there are none.
 
-        Arguments that are too long are replaced by their size.
+        Arguments that are too long, or cannot be redacted, are replaced by their size.
         """
         given: object = getattr(activity.params, "arguments", None)
         if not given or self._redactor is None:
@@ -287,13 +299,16 @@ class AuditLog:
         message = msgspec.json.encode({"method": activity.name, "id": 0, "params": params})
         if len(message) > _ARGUMENTS_BYTES_MAX:
             return {"bytes": len(message)}
-        try:
-            redacted = self._redactor.redact("in", message)
-        except ValueError:  # it has found too many secrets since the log was opened
-            self._redactor = self._new_redactor()
-            assert self._redactor is not None
-            redacted = self._redactor.redact("in", message)
-        return msgspec.json.decode(redacted)["params"].get("arguments")
+        # A function of the user may fail, and there may be too many secrets: in all arguments since
+        # the log was opened, or in these alone.
+        for begins_anew in (False, True):
+            with suppress(Exception):
+                if begins_anew:
+                    self._redactor = self._new_redactor()
+                assert self._redactor is not None
+                redacted = self._redactor.redact("in", message)
+                return msgspec.json.decode(redacted)["params"].get("arguments")
+        return {"bytes": len(message)}
 
 
 _KEY_BYTES_MIN: Final = 16
@@ -312,7 +327,15 @@ def check_key(key: bytes | None) -> None:
 def _read_head(content: bytes) -> _Head | None:
     try:
         return msgspec.json.decode(content, type=_Head)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _read_line(text: bytes) -> _Line | None:
+    """Return the members of a line; None if it is damaged."""
+    try:
+        return _decode_line(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -368,9 +391,8 @@ def _check_lines(file: Iterator[bytes], key: bytes | None, report: AuditReport) 
     for position, raw in enumerate(file, 1):
         report.lines = position
         text = raw.removesuffix(b"\n")
-        try:
-            line = _decode_line(text)
-        except msgspec.DecodeError:
+        line = _read_line(text)
+        if line is None:
             report.problems.append(f"line {position} of the file is damaged, or incomplete")
             continue
         if line.n == 1 and line.has_key and key is None:

@@ -8,11 +8,12 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from mcp_trio import Client, Context, RequestError, Server, UserRejected
+from mcp_trio import Client, Context, RequestError, Server, ToolError, UserRejected
 from mcp_trio._cli.commands import commands
 from mcp_trio.auth import StaticTokens
 from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.observers import AuditLog, check_audit_log
+from mcp_trio.recording import Redaction
 
 KEY = b"a key of the auditor"
 
@@ -244,6 +245,130 @@ async def test_a_full_disk_loses_lines_and_counts_them(tmp_path, autojump_clock,
         await client.call_tool("moor", {"ship": "hulk"})
     assert [line.get("missing") for line in lines(path)] == [None, 1, None]
     assert check_audit_log(path).problems == []
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda head: head.unlink(), "head .*audit.jsonl.head is missing or damaged"),
+        (lambda head: head.write_bytes(b"\xff"), "is missing or damaged"),
+        (
+            lambda head: head.write_bytes(head.read_bytes().replace(b'"lines":5', b'"lines":3')),
+            "head was changed, or has another key",
+        ),
+    ],
+)
+async def test_a_log_whose_head_was_removed_or_changed_is_not_continued(
+    tmp_path, autojump_clock, change, text
+):
+    path = tmp_path / "audit.jsonl"
+    await day(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]))
+    change(tmp_path / "audit.jsonl.head")
+    with pytest.raises(RecordingError, match=text), AuditLog(path, key=KEY):
+        pass
+    assert path.read_bytes() == b"".join(lines[:3])
+
+
+def test_a_process_that_ended_before_the_first_head_can_start_again(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path):
+        line = path.read_bytes()
+    path.write_bytes(line)
+    Path(f"{path}.head").write_bytes(b"")
+    with AuditLog(path):
+        pass
+    assert check_audit_log(path).problems == []
+
+
+async def test_lines_of_which_a_full_disk_took_a_part_are_followed_by_whole_ones(
+    tmp_path, autojump_clock, monkeypatch
+):
+    from mcp_trio._observers import audit_log
+
+    path, write = tmp_path / "audit.jsonl", audit_log.os.write
+    async with Client(harbour(AuditLog(path, key=KEY))) as client:
+        for missing in (100, 100, 1, 1):  # without its end of line, a line is complete
+
+            def write_part(descriptor, data, missing=missing):
+                return write(descriptor, data[:-missing])
+
+            monkeypatch.setattr(audit_log.os, "write", write_part)
+            await client.call_tool("moor", {"ship": "cog"})
+            monkeypatch.setattr(audit_log.os, "write", write)
+        shutil.copy(path, tmp_path / "killed.jsonl")
+        shutil.copy(f"{path}.head", tmp_path / "killed.jsonl.head")
+        await client.call_tool("moor", {"ship": "hulk"})
+    for name in ("audit.jsonl", "killed.jsonl"):
+        with AuditLog(tmp_path / name, key=KEY):
+            pass
+        problems = check_audit_log(tmp_path / name, key=KEY).problems
+        assert problems == [
+            f"line {number} of the file is damaged, or incomplete" for number in (2, 3)
+        ]
+
+
+async def test_a_line_that_cannot_be_forced_to_the_disk_is_in_the_chain(
+    tmp_path, autojump_clock, monkeypatch, caplog
+):
+    from mcp_trio._observers import audit_log
+
+    def fail(_):
+        raise OSError(5, "input/output error")
+
+    path = tmp_path / "audit.jsonl"
+    async with Client(harbour(AuditLog(path, sync=True))) as client:
+        monkeypatch.setattr(audit_log.os, "fsync", fail)
+        await client.call_tool("moor", {"ship": "cog"})
+        monkeypatch.undo()
+        await client.call_tool("moor", {"ship": "hulk"})
+    assert "cannot be written to the disk: [Errno 5]" in caplog.text
+    assert check_audit_log(path).problems == []
+
+
+@pytest.mark.requirement("TOOL-40")
+async def test_arguments_that_cannot_be_redacted_leave_a_line_without_them(
+    tmp_path, autojump_clock
+):
+    path = tmp_path / "audit.jsonl"
+    many = [f"tulip-{number}" for number in range(1100)]  # more secrets than a redactor keeps
+
+    def secrets():
+        if path.exists():
+            raise LookupError
+        return []
+
+    async with Client(harbour(AuditLog(path))) as client:
+        with pytest.raises(ToolError):
+            await client.call_tool("moor", {"ship": "cog", "password": many})
+        await client.call_tool("moor", {"ship": "hulk"})
+    used = [line["arguments"] for line in lines(path)[1:-1]]
+    assert used[0]["bytes"] > 10_000
+    assert used[1] == {"ship": "hulk"}
+    path.unlink()
+    Path(f"{path}.head").unlink()
+    async with Client(harbour(AuditLog(path, redaction=Redaction(secrets=secrets)))) as client:
+        await client.call_tool("moor", {"ship": "cog"})
+    assert list(lines(path)[1]["arguments"]) == ["bytes"]
+
+
+async def test_long_texts_of_a_client_are_cut(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    async with Client(harbour(AuditLog(path))) as client:
+        with pytest.raises(RequestError):
+            await client.read_resource("harbour://" + "x" * 2_000_000)
+    assert lines(path)[1]["target"].endswith("x…")
+    assert path.stat().st_size < 5_000
+
+
+def test_a_damaged_log_that_is_not_utf8_is_checked(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path):
+        pass
+    path.write_bytes(path.read_bytes().replace(b'"previous":"0', b'"previous":"\xff', 1))
+    problems = check_audit_log(path).problems
+    assert problems[0] == "line 1 of the file is damaged, or incomplete"
 
 
 def test_two_processes_cannot_share_a_log(tmp_path):
