@@ -5,6 +5,7 @@ standard module `logging` are included, also `mcp_trio` itself. structlog is not
 it, only the formatter would be used, and that is a call of msgspec.
 """
 
+import copy
 import gzip
 import logging
 import os
@@ -20,31 +21,42 @@ from typing import Any, Final, Literal, Self
 import attrs
 import msgspec
 
-from mcp_trio._session.observing import CURRENT_ACTIVITY, Activity, End, Outcome
+from mcp_trio._journal.texts import shortened
+from mcp_trio._session.observing import CURRENT_OPERATION, End, Operation, Outcome
 
 _REQUESTS: Final = logging.getLogger("mcp_trio.requests")
+
+# The characters of a text that the peer chooses, such as the name of a tool.
+_PEER_CHARS_MAX: Final = 1000
 
 # The members of a line that come from the request during which it was logged.
 _FACTS: Final = "mcp_trio_facts"
 
 
-def facts_of(activity: Activity) -> dict[str, Any]:
-    """Return the members of a log line that name a request."""
+def facts_of(operation: Operation) -> dict[str, Any]:
+    """Return the members of a log line that name a request; long texts of the peer are cut."""
     facts = {
-        "session": activity.session_id or f"{id(activity.session):x}",
-        "request": activity.request_id,
-        "method": activity.name,
-        "target": activity.target,
-        "principal": activity.principal,
-        "trace": activity.trace_id,
-        "record": activity.record,
+        "session": operation.session_id or f"{id(operation.session):x}",
+        "request": _bounded(operation.request_id),
+        "method": _bounded(operation.name),
+        "target": _bounded(operation.target),
+        "principal": operation.principal,
+        "trace": operation.trace_id,
+        "record": operation.record,
     }
     return {name: value for name, value in facts.items() if value not in ("", None)}
+
+
+def _bounded(value: str | int | None) -> str | int | None:
+    return shortened(value, _PEER_CHARS_MAX) if isinstance(value, str) else value
 
 
 def for_process(path: str | os.PathLike[str]) -> str:
     """Return a path in which `{pid}` is replaced by the number of this process."""
     return os.fspath(path).replace("{pid}", str(os.getpid()))
+
+
+_AT_LEAST_1: Final = attrs.validators.ge(1)
 
 
 @attrs.define(eq=False)
@@ -69,7 +81,7 @@ class RequestLog:
         lines_queued_max: The number of lines that may wait for the thread.
 
     Raises:
-        ValueError: There is no such format or level.
+        ValueError: There is no such format or level, or a maximum is less than 1.
         OSError: The file cannot be opened, when the server begins to serve.
     """
 
@@ -80,9 +92,9 @@ class RequestLog:
     level: str = attrs.field(
         default="INFO", kw_only=True, validator=attrs.validators.in_(logging.getLevelNamesMapping())
     )
-    file_bytes_max: int = attrs.field(default=10_000_000, kw_only=True)
-    files_kept_max: int = attrs.field(default=5, kw_only=True)
-    lines_queued_max: int = attrs.field(default=10_000, kw_only=True)
+    file_bytes_max: int = attrs.field(default=10_000_000, kw_only=True, validator=_AT_LEAST_1)
+    files_kept_max: int = attrs.field(default=5, kw_only=True, validator=_AT_LEAST_1)
+    lines_queued_max: int = attrs.field(default=10_000, kw_only=True, validator=_AT_LEAST_1)
     _users: int = attrs.field(default=0, init=False)
     _opened: ExitStack = attrs.field(factory=ExitStack, init=False)
 
@@ -93,9 +105,9 @@ class RequestLog:
         return partial(_log_request, activity)
 
     def __enter__(self) -> Self:
-        self._users += 1
-        if self._users == 1 and self.path is not None:
+        if not self._users and self.path is not None:
             self._opened = self._open(Path(for_process(self.path)))
+        self._users += 1
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,13 +161,14 @@ def _log_request(activity: Activity, outcome: Outcome) -> None:
     }
     if outcome.asked:
         ended["asked"] = [*outcome.asked]
+    facts = facts_of(activity)
     _REQUESTS.info(
         "%s %s: %s in %.1f ms",
-        activity.name,
-        activity.target,
+        facts.get("method", ""),
+        facts.get("target", ""),
         ended["outcome"],
         ended["ms"],
-        extra={_FACTS: facts_of(activity) | ended},
+        extra={_FACTS: facts | ended},
     )
 
 
@@ -169,7 +182,8 @@ class BoundedQueueHandler(QueueHandler):
         self._dropped = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Add the facts about the current request, which the thread that formats cannot know."""
+        """Return a copy with the facts about the current request, which the thread cannot know."""
+        record = copy.copy(record)  # other handlers of the program get the original
         if not hasattr(record, _FACTS):
             activity = CURRENT_ACTIVITY.get()
             if activity is not None and activity.outer is not None:
@@ -238,7 +252,7 @@ class JSONLines(logging.Formatter):
             **getattr(record, _FACTS, {}),
         }
         if record.exc_text:
-            line["traceback"] = record.exc_text
+            line["traceback"] = _encodable(record.exc_text)
         return _json(line)
 
 
@@ -253,7 +267,7 @@ class TextLines(logging.Formatter):
         parts = [_time_of(record), record.levelname, record.name, text]
         parts += [f"{name}={_json(value)}" for name, value in facts.items()]
         line = " ".join(parts)
-        return f"{line}\n{record.exc_text}" if record.exc_text else line
+        return f"{line}\n{_encodable(record.exc_text)}" if record.exc_text else line
 
 
 def _compress(source: str, target: str) -> None:

@@ -131,6 +131,65 @@ def test_a_file_that_cannot_be_opened_leaves_logging_unchanged(tmp_path):
     assert (root.level, list(root.handlers)) == before
 
 
+@pytest.mark.usefixtures("only_our_handlers")
+def test_a_log_that_could_not_be_opened_can_be_opened_later(tmp_path):
+    log = RequestLog(tmp_path / "later" / "x.log")
+    with pytest.raises(OSError, match="later"), log:
+        pass
+    (tmp_path / "later").mkdir()
+    with log:
+        logger.info("now")
+    assert [line["text"] for line in lines(tmp_path / "later" / "x.log")] == ["now"]
+
+
+@pytest.mark.parametrize("name", ["file_bytes_max", "files_kept_max", "lines_queued_max"])
+def test_a_maximum_is_at_least_1(name):
+    with pytest.raises(ValueError, match=name):
+        RequestLog("x.log", **{name: 0})
+
+
+def test_other_handlers_get_the_record_as_it_was_logged(tmp_path, monkeypatch):
+    seen = []
+
+    class Other(logging.Handler):
+        def emit(self, record):
+            seen.append(record)
+
+    root, other = logging.getLogger(), Other()
+    monkeypatch.setattr(root, "handlers", [])
+    with RequestLog(tmp_path / "x.log"):
+        root.addHandler(other)
+        try:
+            raise RuntimeError("the reason")
+        except RuntimeError:
+            logger.exception("%d failed", 3)
+        root.removeHandler(other)
+    (record,) = seen
+    assert (record.msg, record.args) == ("%d failed", (3,))
+    assert record.exc_info[0] is RuntimeError
+
+
+@pytest.mark.usefixtures("only_our_handlers")
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_a_traceback_with_a_name_that_is_not_utf8_is_in_the_file(tmp_path, format):  # noqa: A002
+    path = tmp_path / "x.log"
+    with RequestLog(path, format=format):
+        try:
+            raise OSError("no file b\udcff")
+        except OSError:
+            logger.exception("failed")
+    assert "no file b" in path.read_text()
+
+
+async def test_long_texts_of_a_client_are_cut(tmp_path, autojump_clock):
+    path = tmp_path / "server.log"
+    server = Server("harbour", offers={"tools"}, observers=[RequestLog(path)])
+    async with Client(server) as client:
+        with pytest.raises(Exception, match="unknown tool"):
+            await client.call_tool("x" * 1_000_000)
+    assert path.stat().st_size < 5_000
+
+
 async def test_each_request_is_a_line_and_lines_of_its_handler_name_it(tmp_path, autojump_clock):
     path = tmp_path / "server.log"
     server = Server("harbour", observers=[RequestLog(path)])
