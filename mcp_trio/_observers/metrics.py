@@ -96,6 +96,8 @@ class Metrics:
             # Unknown methods and tools, which clients make up, have no series of their own.
             is_rejected = outcome.error in ("protocol", "limited")
             has_name = activity.name in ("tools/call", "prompts/get") and not is_rejected
+            if outcome.error == "cancelled":  # perhaps before anything has looked for the name
+                has_name = has_name and activity.target in self._names
             method = activity.name
             if method not in METHODS:
                 method = _OTHER if is_rejected else self._label(method)

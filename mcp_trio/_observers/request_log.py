@@ -22,7 +22,7 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.texts import shortened
-from mcp_trio._session.observing import CURRENT_OPERATION, End, Operation, Outcome
+from mcp_trio._session.observing import CURRENT_ACTIVITY, Activity, End, Outcome
 
 _REQUESTS: Final = logging.getLogger("mcp_trio.requests")
 
@@ -33,16 +33,16 @@ _PEER_CHARS_MAX: Final = 1000
 _FACTS: Final = "mcp_trio_facts"
 
 
-def facts_of(operation: Operation) -> dict[str, Any]:
+def facts_of(activity: Activity) -> dict[str, Any]:
     """Return the members of a log line that name a request; long texts of the peer are cut."""
     facts = {
-        "session": operation.session_id or f"{id(operation.session):x}",
-        "request": _bounded(operation.request_id),
-        "method": _bounded(operation.name),
-        "target": _bounded(operation.target),
-        "principal": operation.principal,
-        "trace": operation.trace_id,
-        "record": operation.record,
+        "session": activity.session_id or f"{id(activity.session):x}",
+        "request": _bounded(activity.request_id),
+        "method": _bounded(activity.name),
+        "target": _bounded(activity.target),
+        "principal": activity.principal,
+        "trace": activity.trace_id,
+        "record": activity.record,
     }
     return {name: value for name, value in facts.items() if value not in ("", None)}
 

@@ -35,6 +35,7 @@ except ImportError as error:
         "Telemetry needs opentelemetry-api: pip install 'mcp_trio[telemetry]'"
     ) from error
 
+from mcp_trio._journal.texts import shortened
 from mcp_trio._protocol.methods import Role
 from mcp_trio._session.observing import Activity, End, Load, OpenSessions, Outcome
 from mcp_trio._version import __version__
@@ -59,6 +60,9 @@ _TARGETS: Final[Mapping[str, str]] = {
     "prompts/get": "gen_ai.prompt.name",
 }
 _URI: Final = "mcp.resource.uri"
+
+# The characters of a text that the peer chooses, such as the name of a tool.
+_PEER_CHARS_MAX: Final = 1000
 
 # The attributes of a span that its measurement has as well.
 _MEASURED: Final = frozenset(
@@ -225,8 +229,9 @@ class Telemetry:
         end_span(span, ended, outcome)
         every = attributes | ended
         measured = {key: value for key, value in every.items() if key in _MEASURED}
-        # A client chooses the names of unknown tools, which must not become series of a metric.
-        if outcome.error in ("protocol", "limited"):
+        # A client chooses the names of unknown tools, which must not become series of a metric. A
+        # request may be cancelled before anything has looked for its name.
+        if outcome.error in ("protocol", "limited", "cancelled"):
             for key in _TARGETS.values():
                 measured.pop(key, None)
         self._durations[name].record(outcome.seconds, measured)
@@ -245,13 +250,14 @@ def request_attributes(
     method: str, target: str, request_id: RequestId | None, protocol_version: str | None
 ) -> dict[str, Any]:
     """Return the attributes of a request, as the conventions name them."""
-    attributes: dict[str, Any] = {"mcp.method.name": method or "_OTHER"}
+    attributes: dict[str, Any] = {"mcp.method.name": shortened(method, _PEER_CHARS_MAX) or "_OTHER"}
+    target = shortened(target, _PEER_CHARS_MAX)
     if target:
         attributes[_TARGETS.get(method, _URI)] = target
     if method == "tools/call":
         attributes["gen_ai.operation.name"] = "execute_tool"
     if request_id is not None:
-        attributes["jsonrpc.request.id"] = str(request_id)
+        attributes["jsonrpc.request.id"] = shortened(str(request_id), _PEER_CHARS_MAX)
     if protocol_version is not None:
         attributes["mcp.protocol.version"] = protocol_version
     return attributes
@@ -259,7 +265,8 @@ def request_attributes(
 
 def span_name(method: str, attributes: Mapping[str, Any]) -> str:
     """Return the name of the span of a request, given its attributes."""
-    return f"{method} {attributes.get(_TARGETS.get(method, ''), '')}".rstrip()
+    shown = attributes["mcp.method.name"]
+    return f"{shown} {attributes.get(_TARGETS.get(method, ''), '')}".rstrip()
 
 
 def network_attributes(transport: str) -> Mapping[str, str]:

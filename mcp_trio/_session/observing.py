@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
+from weakref import WeakKeyDictionary
 
 import attrs
 import msgspec
@@ -41,7 +42,8 @@ logger = logging.getLogger("mcp_trio")
 
 ActivityKind = Literal["session", "request", "call", "effect"]
 
-_FAILED: Final = "the observer %r failed"
+# An observer, or what it has returned, may show the arguments of requests in its `repr`.
+_FAILED: Final = "the observer %s failed"
 _NO_TRACE: Final[Mapping[str, str]] = {}
 
 
@@ -181,7 +183,7 @@ class Observation:
         self.activity: Activity = activity
         self._observers = observers
         self._clock = clock
-        self._ends: list[End] = []
+        self._ends: list[tuple[Observer, End]] = []
         self._scopes: ExitStack | None = None
         self._token: Token[Activity | None] | None = None
         with without_lane():
@@ -189,10 +191,10 @@ class Observation:
                 try:
                     end = observer.begin(activity)
                 except Exception:
-                    logger.exception(_FAILED, observer)
+                    logger.exception(_FAILED, type(observer).__name__)
                 else:
                     if end is not None:
-                        self._ends.append(end)
+                        self._ends.append((observer, end))
         self._began = clock()
 
     def __enter__(self) -> Self:
@@ -204,7 +206,7 @@ class Observation:
                     try:
                         self._scopes.enter_context(scope())
                     except Exception:
-                        logger.exception(_FAILED, scope)
+                        logger.exception("a scope of an observer failed")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -213,7 +215,7 @@ class Observation:
                 try:
                     self._scopes.close()
                 except Exception:
-                    logger.exception(_FAILED, self.activity.scopes)
+                    logger.exception("a scope of an observer failed")
         assert self._token is not None
         CURRENT_ACTIVITY.reset(self._token)
 
@@ -265,11 +267,11 @@ class Observation:
             return
         outcome = msgspec.structs.replace(outcome, seconds=self._clock() - self._began)
         with without_lane():
-            for end in ends:
+            for observer, end in ends:
                 try:
                     end(outcome)
                 except Exception:
-                    logger.exception(_FAILED, end)
+                    logger.exception(_FAILED, type(observer).__name__)
 
 
 def _text_of(error: BaseException) -> str:
@@ -397,6 +399,10 @@ class OpenSessions:
 
     _open: set["Session"] = attrs.field(factory=set["Session"], init=False)
     _lost_before: int = attrs.field(default=0, init=False)
+    # The part of that by recorder: another session may go on in the same recording.
+    _counted: WeakKeyDictionary[Any, int] = attrs.field(
+        factory=WeakKeyDictionary[Any, int], init=False
+    )
 
     def begin(self, activity: Activity) -> End | None:
         """Add a session, until it ends."""
@@ -411,7 +417,8 @@ class OpenSessions:
             if recorder is not None and not any(
                 getattr(each.sequencer, "recorder", None) is recorder for each in self._open
             ):
-                self._lost_before += recorder.lost_records
+                self._lost_before += recorder.lost_records - self._counted.get(recorder, 0)
+                self._counted[recorder] = recorder.lost_records
 
         return end
 
@@ -429,6 +436,6 @@ class OpenSessions:
             recorders.add(getattr(session.sequencer, "recorder", None))
         for recorder in recorders - {None}:
             load.unwritten_bytes += recorder.waiting_bytes
-            load.lost_records += recorder.lost_records
+            load.lost_records += recorder.lost_records - self._counted.get(recorder, 0)
             load.paused_recordings += recorder.is_paused
         return load

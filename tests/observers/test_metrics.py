@@ -1,6 +1,7 @@
 """Metrics in Prometheus' format, read by its own parser, and the health of a served application."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -9,8 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mcp_trio import Client, Context, RequestError, Server
 from mcp_trio._server.http_sessions import MemoryChanges
+from mcp_trio._session.observing import OpenSessions
 from mcp_trio.http import HttpStores
-from mcp_trio.observers import Metrics
+from mcp_trio.limits import Limits, RequestLimits
+from mcp_trio.observers import Metrics, Operation, Outcome
 from mcp_trio.recording import RecordPolicy
 from tests.server.http.conftest import harbour as plain_harbour
 from tests.server.http.conftest import hello, site_of
@@ -64,6 +67,47 @@ async def test_requests_are_measured_and_gauges_are_of_now(autojump_clock):
         effect = ("mcp_effect_seconds_count", ("effect", "ctx.sleep"), ("error", ""))
         assert found[effect] == 1
     assert now()["mcp_sessions",] == 0
+
+
+async def test_a_cancelled_request_for_an_unknown_tool_makes_no_series(autojump_clock):
+    metrics = Metrics()
+    limits = Limits(requests=RequestLimits(in_flight_max=1))
+    async with Client(harbour(observers=[metrics], limits=limits)) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "moor", {"ship": "cog"})
+            await trio.sleep(0.1)
+            with trio.move_on_after(0.1):
+                await client.call_tool("sink")  # it waits for a place
+        with trio.move_on_after(0.5):
+            await client.call_tool("moor", {"ship": "hulk"})
+        await client.ping()
+    found = samples(metrics.text().decode())
+    assert count(found, "tools/call", "", "cancelled") == 1
+    assert count(found, "tools/call", "moor", "cancelled") == 1
+    assert "sink" not in metrics.text().decode()
+
+
+def test_lost_records_of_a_recording_that_several_sessions_share_are_counted_once():
+    class Recorder:
+        lost_records = 0
+        waiting_bytes = 0
+        is_paused = False
+
+    class Channelless:
+        handler_counts = (0, 0, 0)
+
+        def __init__(self, recorder):
+            self.sequencer = SimpleNamespace(recorder=recorder)
+            self.send_queue = SimpleNamespace(queued_bytes=0)
+
+    recorder, sessions = Recorder(), OpenSessions()
+    for lost in (5, 7):
+        session = Channelless(recorder)
+        end = sessions.begin(Operation(kind="session", name="stdio", session=session))
+        recorder.lost_records = lost
+        assert sessions.load().lost_records == lost
+        end(Outcome())
+        assert sessions.load().lost_records == lost
 
 
 async def test_the_number_of_names_is_bounded(autojump_clock, monkeypatch):

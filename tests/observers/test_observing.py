@@ -3,6 +3,7 @@
 import random
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import pytest
@@ -175,6 +176,30 @@ async def test_an_observer_that_fails_is_logged_and_changes_nothing(autojump_clo
         assert (await client.call_tool("moor", {"ship": "cog"})).data == "moored"
     assert seen.of("request", "tools/call")[0][1].error == ""
     assert {record.exc_info[0] for record in caplog.records} == {LookupError, ZeroDivisionError}
+
+
+async def test_the_log_of_an_observer_that_fails_has_no_arguments(autojump_clock, caplog):
+    @attrs.define
+    class Failing:
+        operation: object = None
+
+        def begin(self, operation):
+            self.operation = operation
+            return partial(self.fail, operation)
+
+        def fail(self, *_):
+            raise LookupError
+
+    server = harbour(Failing())
+
+    @server.prompt
+    async def hail(password: str) -> str:
+        return "ahoy"
+
+    async with Client(server) as client:
+        await client.get_prompt("hail", {"password": "red-tulip-97"})
+    assert "the observer Failing failed" in caplog.text
+    assert "tulip" not in caplog.text
 
 
 async def test_a_scope_of_an_observer_that_fails_is_logged_and_changes_nothing(
