@@ -1,35 +1,39 @@
 """The rows of the port table with mcp_trio: each public coroutine function is a row.
 
-A row returns what a client gets, by name; `in_fastmcp.py` has the same functions.
+A row returns what a client gets, by name; `in_fastmcp.py` has functions of the same names. Rows
+whose code is the same for both are in `same_rows.py`.
 """
 
 import json
 import sys
-import threading
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import date
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+from typing import Any
 
 import httpx2
-import msgspec
 import trio
-from pydantic import BaseModel, Field
+from same_rows import (
+    SCRIPT,
+    Facts,
+    Model,
+    Point,
+    called,
+    contents_of,
+    failure,
+    messages_of,
+    plain,
+    text_of,
+)
 
 from mcp_trio import (
-    Audio,
     Client,
     ClientGroup,
     Context,
-    Image,
     RequestError,
     ResourceNotFound,
     Server,
     ToolError,
-    get_context,
 )
 from mcp_trio.middleware import CallNext, MiddlewareRequest
 from mcp_trio.tools import Fixed
@@ -42,232 +46,7 @@ from mcp_trio.types import (
     TextContent,
 )
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from server_processes import listening
-
-HERE = Path(__file__).resolve().parent
-SCRIPT = HERE / "greeter_mcp_trio.py"
-PNG = b"\x89PNG\r\n\x1a\n"
-
-Facts: TypeAlias = dict[str, Any]
-
-
-class Model(BaseModel):
-    x: int
-    y: int = 2
-
-
-class Colour(Enum):
-    RED = "red"
-
-
-@dataclass
-class Point:
-    x: int
-    y: int = 2
-
-
-class Pair(TypedDict):
-    x: int
-    y: int
-
-
-def text_of(result: Any) -> str:
-    return "\n".join(block.text for block in result.content)
-
-
-def plain(model: Any) -> Any:
-    return msgspec.to_builtins(model)
-
-
-async def failure(call: Awaitable[Any]) -> Facts:
-    """Return the class and the text of the exception that a call raises."""
-    try:
-        result = await call
-    except Exception as error:
-        return {"class": type(error).__name__, "text": str(error)}
-    return {"class": None, "text": text_of(result)}
-
-
-async def called(server: Server, arguments: Any, **options: Any) -> Any:
-    """Call the only tool of a server."""
-    async with Client(server, **options) as client:
-        [tool] = await client.list_tools()
-        return await client.call_tool(tool.name, arguments)
-
-
 # Tools.
-
-
-async def tool_from_function() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def add(a: int, b: int = 1) -> int:
-        """Add two numbers."""
-        return a + b
-
-    async with Client(server) as client:
-        [tool] = await client.list_tools()
-        schema = tool.input_schema
-        result = await client.call_tool("add", {"a": 2})
-    kinds = {name: it["type"] for name, it in schema["properties"].items()}
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "arguments": kinds,
-        "required": schema["required"],
-        "text": text_of(result),
-        "default": schema["properties"]["b"]["default"],
-    }
-
-
-async def tool_details() -> Facts:
-    server = Server("demo")
-
-    @server.tool(
-        name="sum",
-        title="Sum",
-        description="Add up.",
-        tags={"maths"},
-        annotations={"readOnlyHint": True},
-        meta={"example.com/unit": "m"},
-    )
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    async with Client(server) as client:
-        [tool] = await client.list_tools()
-    listed = plain(tool)
-    meta = listed["_meta"]
-    return {
-        **{key: listed[key] for key in ("name", "title", "description")},
-        "read-only hint": listed["annotations"]["readOnlyHint"],
-        "tags": meta["fastmcp"]["tags"],
-        "meta": meta["example.com/unit"],
-    }
-
-
-async def positional_name() -> Facts:
-    server = Server("demo")
-
-    @server.tool("sum")
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    async with Client(server) as client:
-        return {"names": [tool.name for tool in await client.list_tools()]}
-
-
-async def described_arguments() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def forecast(
-        city: Annotated[str, "The city"],
-        days: Annotated[int, Field(description="Days ahead", ge=1, le=7)] = 2,
-    ) -> str:
-        return f"{city} {days}"
-
-    async with Client(server) as client:
-        [tool] = await client.list_tools()
-        properties = tool.input_schema["properties"]
-        wrong = await failure(client.call_tool("forecast", {"city": "Oslo", "days": 9}))
-    days = properties["days"]
-    return {
-        "text in Annotated": properties["city"].get("description"),
-        "Field": {key: days[key] for key in ("description", "minimum", "maximum", "default")},
-        "error": wrong["class"],
-        "text of the error": wrong["text"].splitlines()[0],
-    }
-
-
-async def field_as_default() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def forecast(days: int = Field(default=2, description="Days ahead")) -> str:
-        return f"{days} days"
-
-    return {"text": text_of(await called(server, {}))}
-
-
-async def pydantic_argument() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def add(point: Model) -> int:
-        return point.x + point.y
-
-    return {"text": text_of(await called(server, {"point": {"x": 1}}))}
-
-
-async def dataclass_argument() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def add(point: Point) -> int:
-        return point.x + point.y
-
-    return {"text": text_of(await called(server, {"point": {"x": 1}}))}
-
-
-async def typed_dict_argument() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def add(pair: Pair) -> int:
-        return pair["x"] + pair["y"]
-
-    return {"text": text_of(await called(server, {"pair": {"x": 1, "y": 2}}))}
-
-
-async def strict_arguments() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def double(a: int) -> int:
-        return 2 * a
-
-    return {
-        "number as text": await failure(called(server, {"a": "3"})),
-        "whole float": await failure(called(server, {"a": 3.0})),
-        "unknown argument": (await failure(called(server, {"a": 3, "b": 4})))["class"],
-        "missing argument": (await failure(called(server, {})))["class"],
-    }
-
-
-async def structured_output() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def number() -> int:
-        return 3
-
-    @server.tool
-    def text() -> str:
-        return "three"
-
-    @server.tool
-    def numbers() -> list[int]:
-        return [1, 2]
-
-    @server.tool
-    def mapping() -> dict[str, int]:
-        return {"x": 1}
-
-    @server.tool
-    def point() -> Point:
-        return Point(1)
-
-    facts: Facts = {}
-    async with Client(server) as client:
-        for tool in await client.list_tools():
-            result = await client.call_tool(tool.name)
-            structured = plain(result.structured_content)
-            facts[tool.name] = {"structured": structured, "text": text_of(result)}
-    return facts
 
 
 async def result_data() -> Facts:
@@ -289,16 +68,6 @@ async def result_data() -> Facts:
     return {"list": listed, "object": [one.x, one.y], "a dict": isinstance(untyped, dict)}
 
 
-async def tool_error() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def fail() -> str:
-        raise ToolError("no such city")
-
-    return await failure(called(server, {}))
-
-
 async def other_exception() -> Facts:
     server = Server("demo", errors="message")
 
@@ -318,29 +87,6 @@ async def masked_exception() -> Facts:
 
     error = await failure(called(server, {}))
     return {**error, "has the secret": "secret" in error["text"]}
-
-
-async def image() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def dot() -> Image:
-        return Image(data=PNG, format="png")
-
-    result = await called(server, {})
-    [block] = result.content
-    return {"type": plain(block)["type"], "mime type": block.mime_type, "data": block.data}
-
-
-async def audio() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def beep() -> Audio:
-        return Audio(data=b"RIFF", format="wav")
-
-    [block] = (await called(server, {})).content
-    return {"type": plain(block)["type"], "mime type": block.mime_type, "data": block.data}
 
 
 async def whole_result() -> Facts:
@@ -366,28 +112,6 @@ async def text_only() -> Facts:
     return {"text": text_of(result), "structured": result.data}
 
 
-async def dates_and_enums() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def plan(day: date, colour: Colour, side: Literal["left", "right"]) -> str:
-        return f"{day:%d.%m.%Y} {colour.name} {side}"
-
-    arguments = {"day": "2026-07-28", "colour": "red", "side": "left"}
-    return {"text": text_of(await called(server, arguments))}
-
-
-async def method_as_tool() -> Facts:
-    server = Server("demo")
-
-    class Counter:
-        def count(self, by: int) -> int:
-            return by + 1
-
-    server.tool(Counter().count)
-    return {"text": text_of(await called(server, {"by": 2}))}
-
-
 async def name_registered_twice() -> Facts:
     server = Server("demo")
     server.tool(name="same")(lambda: "first")
@@ -398,42 +122,7 @@ async def name_registered_twice() -> Facts:
     return {"outcome": text_of(await called(server, {}))}
 
 
-async def thread() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def name() -> bool:
-        return threading.current_thread() is threading.main_thread()
-
-    return {"in the main thread": (await called(server, {})).data}
-
-
 # Resources and prompts.
-
-
-async def resource() -> Facts:
-    server = Server("demo")
-
-    @server.resource("data://motd")
-    def motd() -> str:
-        """The message of the day."""
-        return "hello"
-
-    @server.resource("data://bytes")
-    def some_bytes() -> bytes:
-        return b"\x00\x01"
-
-    async with Client(server) as client:
-        listed = {it.uri: it.description for it in await client.list_resources()}
-        [text] = (await client.read_resource("data://motd")).contents
-        [blob] = (await client.read_resource("data://bytes")).contents
-    read = [plain(text), plain(blob)]
-    return {
-        "description": listed["data://motd"],
-        "text": read[0]["text"],
-        "blob": read[1]["blob"],
-        "mime types": [each.get("mimeType") for each in read],
-    }
 
 
 async def missing_resource() -> Facts:
@@ -446,44 +135,6 @@ async def missing_resource() -> Facts:
     return {"code": None}
 
 
-async def resource_template() -> Facts:
-    server = Server("demo")
-
-    @server.resource("weather://{city}/now")
-    def weather(city: str) -> str:
-        return f"{city}: sun"
-
-    async with Client(server) as client:
-        [template] = await client.list_resource_templates()
-        [contents] = (await client.read_resource("weather://Oslo/now")).contents
-    return {"template": template.uri_template, "text": plain(contents)["text"]}
-
-
-async def resource_details() -> Facts:
-    server = Server("demo")
-
-    @server.resource(
-        "data://config",
-        name="config",
-        mime_type="application/json",
-        tags={"setup"},
-        meta={"example.com/unit": "m"},
-    )
-    def config() -> str:
-        return "{}"
-
-    async with Client(server) as client:
-        listed = plain((await client.list_resources())[0])
-        [contents] = (await client.read_resource("data://config")).contents
-    meta = listed["_meta"]
-    return {
-        "name": listed["name"],
-        "mime types": [listed["mimeType"], contents.mime_type],
-        "tags": meta["fastmcp"]["tags"],
-        "meta": meta["example.com/unit"],
-    }
-
-
 async def resource_of_data() -> Facts:
     server = Server("demo")
 
@@ -492,7 +143,7 @@ async def resource_of_data() -> Facts:
         return {"depth": 3}
 
     async with Client(server) as client:
-        [contents] = (await client.read_resource("data://settings")).contents
+        contents = await contents_of(client, "data://settings")
     return {"value": json.loads(plain(contents)["text"])}
 
 
@@ -500,30 +151,7 @@ async def resource_object() -> Facts:
     server = Server("demo")
     server.resource("data://note", name="note")(lambda: "a note")
     async with Client(server) as client:
-        [contents] = (await client.read_resource("data://note")).contents
-    return {"text": plain(contents)["text"]}
-
-
-async def prompt() -> Facts:
-    server = Server("demo")
-
-    @server.prompt
-    def plan(city: str, days: int = 2) -> str:
-        """Plan a trip."""
-        return f"Plan {days} days in {city}."
-
-    async with Client(server) as client:
-        [listed] = await client.list_prompts()
-        got = await client.get_prompt("plan", {"city": "Oslo", "days": "3"})
-    return {
-        "description": listed.description,
-        "required": {it.name: bool(it.required) for it in listed.arguments or []},
-        "messages": messages_of(got),
-    }
-
-
-def messages_of(got: Any) -> list[list[str]]:
-    return [[it.role, it.content.text] for it in got.messages]
+        return {"text": plain(await contents_of(client, "data://note"))["text"]}
 
 
 async def prompt_messages() -> Facts:
@@ -536,20 +164,6 @@ async def prompt_messages() -> Facts:
 
     async with Client(server) as client:
         return {"messages": messages_of(await client.get_prompt("chat"))}
-
-
-async def prompt_dicts() -> Facts:
-    server = Server("demo")
-
-    @server.prompt
-    def chat() -> list[dict[str, str]]:
-        return [{"role": "assistant", "content": "Hello!"}]
-
-    async with Client(server) as client:
-        try:
-            return {"outcome": messages_of(await client.get_prompt("chat"))}
-        except RequestError as error:
-            return {"outcome": type(error).__name__}
 
 
 async def prompt_error() -> Facts:
@@ -584,19 +198,6 @@ async def completion() -> Facts:
 
 
 # The context.
-
-
-async def context_by_type() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    async def whoami(a: int, ctx: Context) -> bool:
-        return ctx.request_id is not None
-
-    async with Client(server) as client:
-        [tool] = await client.list_tools()
-        result = await client.call_tool("whoami", {"a": 1})
-    return {"arguments": list(tool.input_schema["properties"]), "has an id": result.data}
 
 
 async def context_by_name() -> Facts:
@@ -863,18 +464,6 @@ async def run_stdio() -> Facts:
         return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
 
 
-async def run_http() -> Facts:
-    with listening(lambda port: [sys.executable, str(SCRIPT), "http", str(port)]) as port:
-        url = f"http://127.0.0.1:{port}/mcp"
-        async with Client(url) as client:
-            return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
-
-
-async def client_of_script() -> Facts:
-    async with Client(SCRIPT) as client:
-        return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
-
-
 async def client_of_server() -> Facts:
     server = Server("demo", offers=["tools"])
     async with Client(server) as client:
@@ -888,13 +477,6 @@ async def client_of_config() -> Facts:
         names = sorted(tool.name for tool in await group.list_tools())
         result = await group.call_tool("one_greet", {"name": "Ada"})
     return {"tools": names, "text": text_of(result)}
-
-
-async def server_info() -> Facts:
-    server = Server("demo", version="1.2", instructions="Use it.")
-    async with Client(server) as client:
-        info = client.server_info
-        return {"info": [info.name, info.version], "instructions": client.instructions}
 
 
 async def call_timeout() -> Facts:
@@ -945,17 +527,6 @@ async def raw_result() -> Facts:
     return {"text": text_of(result), "is_error": bool(result.is_error)}
 
 
-async def tool_timeout() -> Facts:
-    server = Server("demo")
-
-    @server.tool(timeout=0.2)
-    async def wait() -> None:
-        await trio.sleep(20)
-
-    error = await failure(called(server, {}))
-    return {"raised": error["class"] is not None}
-
-
 async def session_state() -> Facts:
     server = Server("demo")
 
@@ -979,39 +550,6 @@ async def custom_route() -> Facts:
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         got, post = await http.get("/hello"), await http.post("/hello")
     return {"got": [got.status_code, got.text], "post": post.status_code}
-
-
-async def from_openapi() -> Facts:
-    seen: list[str] = []
-
-    def answer(request: Any) -> Any:
-        seen.append(f"{request.method} {request.url}")
-        return httpx2.Response(200, json={"name": "Oslo"})
-
-    parameters = [
-        {"name": "city", "in": "path", "required": True, "schema": {"type": "string"}},
-        {"name": "days", "in": "query", "schema": {"type": "integer"}},
-    ]
-    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
-    content = {"application/json": {"schema": schema}}
-    responses = {"200": {"description": "OK", "content": content}}
-    get = {"operationId": "city", "parameters": parameters, "responses": responses}
-    spec: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": "demo", "version": "1"}}
-    spec["paths"] = {"/cities/{city}": {"get": get}}
-    transport = httpx2.MockTransport(answer)
-    client = httpx2.AsyncClient(base_url="http://127.0.0.1:9", transport=transport)
-    server = Server.from_openapi(spec, client=client)
-    async with Client(server) as mine:
-        tool = (await mine.list_tools())[0]
-        result = await mine.call_tool("city", {"city": "Oslo", "days": 2})
-        schema = tool.input_schema
-    return {
-        "tool": tool.name,
-        "arguments": sorted(schema["properties"]),
-        "required": schema["required"],
-        "seen": seen,
-        "structured": result.structured_content,
-    }
 
 
 async def middleware() -> Facts:
@@ -1064,7 +602,7 @@ async def mount() -> Facts:
     async with Client(server) as client:
         names = [tool.name for tool in await client.list_tools()]
         text = text_of(await client.call_tool("child_hello", {}))
-        (contents,) = (await client.read_resource("data://child/note")).contents
+        contents = await contents_of(client, "data://child/note")
     return {"tools": names, "text": text, "resource": contents.text}
 
 
@@ -1073,31 +611,6 @@ async def proxy() -> Facts:
     server.mount(SCRIPT, prefix=None)
     async with Client(server) as client:
         return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
-
-
-async def context_anywhere() -> Facts:
-    server = Server("demo")
-
-    def has_id() -> bool:
-        return bool(get_context().request_id)
-
-    @server.tool
-    async def whoami() -> bool:
-        return has_id()
-
-    return {"has an id": (await called(server, {})).data}
-
-
-async def visibility() -> Facts:
-    server = Server("demo")
-
-    @server.tool(tags={"admin"})
-    def drop() -> str:
-        return "gone"
-
-    server.disable(tags={"admin"})
-    async with Client(server) as client:
-        return {"tools": [tool.name for tool in await client.list_tools()]}
 
 
 async def session_visibility() -> Facts:

@@ -1,7 +1,8 @@
 """The rows of the port table: a feature of FastMCP, ours, and how they compare.
 
 The lines of code are those of the functions of the same name in `in_fastmcp.py` and
-`in_mcp_trio.py`, which `port_table.py` runs. `docs/how-to/from-fastmcp.md` is made of these rows.
+`in_mcp_trio.py`, or in `same_rows.py`; `port_table.py` runs them. `docs/how-to/from-fastmcp.md` is
+made of these rows.
 """
 
 from collections.abc import Sequence
@@ -40,8 +41,14 @@ class Row:
 def same(name: str, feature: str, code: str, reason: str = "", *, differs: str = "") -> Row:
     """Return a row whose lines differ only in the name of the server."""
     lines = code.split("\n")
-    ours = [line.replace("mcp.", "server.").replace("(mcp", "(server") for line in lines]
+    ours = [with_our_names(line) for line in lines]
     return Row(name, feature, lines, ours, "same", reason, _comma_separated(differs))
+
+
+def with_our_names(line: str) -> str:
+    """Return a line for FastMCP with the names of mcp_trio."""
+    named = line.replace("FastMCP", "Server").replace("mcp = ", "server = ")
+    return named.replace("mcp.", "server.").replace("(mcp", "(server")
 
 
 def other(

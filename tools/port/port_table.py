@@ -93,8 +93,9 @@ def run_fastmcp(python: str, names: Sequence[str]) -> dict[str, Outcome]:
 def run_mcp_trio(name: str) -> Outcome | None:
     """Run a row with mcp_trio; None if it has no function, because the feature is missing."""
     import in_mcp_trio
+    import same_rows
 
-    function = getattr(in_mcp_trio, name, None)
+    function = getattr(in_mcp_trio, name, None) or getattr(same_rows, name, None)
     if function is None:
         return None
 
