@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +22,7 @@ import trio
 from bad_recordings import TABLE
 from golden import GOLDEN, HOME, KEY, RECORDINGS, REJECTED, SIDES, load_server
 from golden_scripts import SCRIPTS as LATER_SCRIPTS
+from golden_scripts import Message, Script, call
 from leak_check import leaks, lines_of, names_of_this_machine
 
 from mcp_trio import Client, Server
@@ -32,8 +33,6 @@ from mcp_trio.recording import RecordOptions, Redaction, SharedRecording
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 
-Script: TypeAlias = Callable[[WirePeer, Session], Awaitable[None]]
-Message: TypeAlias = dict[str, Any]
 Step: TypeAlias = Message | float | Callable[[], None]
 Record: TypeAlias = RecordOptions | SharedRecording
 
@@ -41,13 +40,6 @@ GOLDEN_SESSIONS: Final = HOME / "tools" / "interop" / "golden_sessions.py"
 
 
 # The requests of the scripted clients.
-
-
-def call(number: int, tool: str, **arguments: Any) -> Message:
-    """Return a call with a progress token."""
-    meta = {"progressToken": f"progress {number}"}
-    params = {"name": tool, "arguments": arguments, "_meta": meta}
-    return {"id": number, "method": "tools/call", "params": params}
 
 
 def cancel(number: int) -> Message:

@@ -1,13 +1,16 @@
-"""The command group: help, version, exit statuses, imported modules, and progress bars."""
+"""The command group: help, version, exit statuses, imports, progress bars, suggestions, completion."""
 
 import importlib
 import io
+import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from contextlib import redirect_stderr
+from pathlib import Path
 
 import click
 import pytest
@@ -17,6 +20,7 @@ import mcp_trio as package
 from mcp_trio import RequestError
 from mcp_trio._cli import main
 from mcp_trio._cli.commands import COMMANDS, GROUPS, commands
+from mcp_trio._cli.hosts import HOSTS
 from mcp_trio._cli.options import errors_naming, lines_of
 from mcp_trio._cli.output import (
     busy_bar,
@@ -294,3 +298,177 @@ def test_the_message_of_a_progress_notification_is_escaped(capsys):
 )
 def test_sizes_are_printed_with_units(count, text):
     assert size_text(count) == text
+
+
+# Errors about unknown names, which end with the name that was probably meant.
+
+SOME = Path(__file__).with_name("some_server.py")
+TOOLS = "echo, mixed, broken, noisy, slow"
+HOST_NAMES = ", ".join(HOSTS)
+FAILING = Path(__file__).with_name("failing_server.py")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["cal"], "Error: No such command 'cal'; did you mean 'call'?"),
+        (["serve"], "Error: No such command 'serve'"),
+        (["--verson"], "Error: No such option '--verson'; did you mean '--version'?"),
+        (["run", "--prt"], "Error: No such option '--prt'; did you mean '--port'?"),
+        (["run", "--zzz"], "Error: No such option '--zzz'"),
+        (
+            ["install", "server.py", "--host", "cursr"],
+            f"Error: Invalid value for '--host': 'cursr' is not one of {HOST_NAMES}; did you mean 'cursor'?",
+        ),
+        (
+            ["list", SOME, "tool"],
+            "Error: 'tool' is not one of tools, resources, templates, prompts; did you mean 'tools'?",
+        ),
+    ],
+)
+def test_names_of_the_command_line(invoke, arguments, line):
+    shown = invoke(*arguments)
+    assert shown.exit_code == 2
+    assert shown.stderr.splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "line"),
+    [
+        (["call", SOME, "ecko"], 1, "unknown tool: ecko; did you mean 'echo'? (code -32602)"),
+        (
+            ["call", SOME, "ecko", "text=a"],
+            2,
+            f"Error: the server has no tool 'ecko'; it has: {TOOLS}; did you mean 'echo'?",
+        ),
+        (
+            ["call", SOME, "zzz", "text=a"],
+            2,
+            f"Error: the server has no tool 'zzz'; it has: {TOOLS}",
+        ),
+        (["call", SOME, "zzz"], 1, "unknown tool: zzz (code -32602)"),
+        (
+            ["prompt", SOME, "greeet"],
+            1,
+            "unknown prompt: greeet; did you mean 'greet'? (code -32602)",
+        ),
+    ],
+)
+def test_names_of_a_server(invoke, arguments, status, line):
+    shown = invoke(*arguments)
+    assert shown.exit_code == status
+    assert shown.stderr.splitlines()[-1] == line
+
+
+def test_a_server_that_reports_unknown_tools_in_results(invoke):
+    command = ["--", sys.executable, str(FAILING)]
+    shown = invoke("call", "forcast", *command)
+    assert (shown.exit_code, shown.stderr) == (1, "no forcast; did you mean 'forecast'?\n")
+    shown = invoke("call", "forecast", *command)
+    assert (shown.exit_code, shown.stderr) == (1, "no forecast\n")
+    shown = invoke("call", "forcast", "--json", *command)
+    assert json.loads(shown.stdout)["isError"]
+
+
+def test_a_name_in_a_configuration_file(invoke, tmp_path):
+    config = tmp_path / "mcp.json"
+    config.write_text('{"mcpServers": {"weather": {"command": "x"}}}')
+    shown = invoke("list", "wether", "--config", config)
+    assert shown.stderr.splitlines()[-1] == (
+        f"Error: {config} has no server 'wether'; it has: weather; did you mean 'weather'?"
+    )
+
+
+# Completion by shells, through click's protocol with its variables.
+
+SERVER = "open('imported', 'w').close()\nfrom mcp_trio import Server\nserver = Server('s')\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name in ("server.py", ".hidden.py", "sub/other.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(SERVER)
+    for name in ("trip.mcprec.jsonl", "trip.mcprec.jsonl.zst", "notes.txt"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def completed(invoke, *words):
+    """What bash is offered for the last word: the type and value of each item."""
+    variables = {
+        "_MCP_TRIO_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["mcp-trio", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    shown = invoke(env=variables, prog_name="mcp-trio")
+    assert shown.exit_code == 0, shown.output
+    return shown.stdout.split()
+
+
+def test_commands_are_completed(invoke):
+    assert completed(invoke, "re") == [
+        *("plain,read", "plain,record", "plain,replay", "plain,redact")
+    ]
+
+
+def test_options_are_completed(invoke):
+    assert completed(invoke, "run", "--seg") == ["plain,--segment-mib", "plain,--segment-minutes"]
+    assert completed(invoke, "run", "--transport", "w") == ["plain,websocket"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_targets_are_python_files_and_folders(invoke):
+    assert completed(invoke, "run", "") == ["dir,", "plain,server.py"]
+    assert completed(invoke, "run", "se") == ["plain,server.py"]
+    assert completed(invoke, "run", "sub/") == ["plain,sub/other.py"]
+    assert completed(invoke, "run", ".h") == ["plain,.hidden.py"]
+    assert completed(invoke, "run", "nowhere/x") == []
+    assert completed(invoke, "install", "s") == ["dir,s", "plain,server.py"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_recordings_are_completed(invoke):
+    recordings = ["plain,trip.mcprec.jsonl", "plain,trip.mcprec.jsonl.zst"]
+    assert completed(invoke, "show", "t") == recordings
+    assert completed(invoke, "diff", "trip.mcprec.jsonl", "t") == recordings
+    assert completed(invoke, "scan", "trip.mcprec.jsonl", "t") == recordings
+    assert completed(invoke, "mock", "trip.mcprec.jsonl", "se") == ["plain,server.py"]
+    assert completed(invoke, "replay", "trip.mcprec.jsonl", "se") == ["plain,server.py"]
+    assert completed(invoke, "replay", "t") == recordings
+
+
+def test_hosts_are_completed(invoke):
+    assert completed(invoke, "install", "--host", "c") == [
+        *("plain,claude-desktop", "plain,claude-code", "plain,cursor", "plain,copilot-cli")
+    ]
+
+
+def test_completing_a_call_starts_no_server(invoke, folder):
+    assert completed(invoke, "call", "se") == ["plain,server.py"]
+    assert completed(invoke, "call", "server.py", "") == []
+    assert completed(invoke, "call", "server.py", "tool", "a") == []
+    assert completed(invoke, "call", "tool", "--", "python", "se") == []
+    assert not (folder / "imported").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(invoke, shell):
+    shown = invoke("completion", shell)
+    assert shown.exit_code == 0
+    assert f"_MCP_TRIO_COMPLETE={shell}_complete" in shown.stdout
+    assert "mcp-trio" in shown.stdout
+    assert invoke("completion", "tcsh").exit_code == 2
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_accepts_the_script(mcp_trio):
+    script = mcp_trio("completion", "bash").stdout
+    shown = subprocess.run(
+        ["bash", "--norc", "-c", f"{script}\ncomplete -p mcp-trio"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "-F _mcp_trio_completion mcp-trio" in shown.stdout

@@ -13,7 +13,7 @@ from mcp_trio._server.http_sessions import MemoryChanges
 from mcp_trio._session.observing import OpenSessions
 from mcp_trio.http import HttpStores
 from mcp_trio.limits import Limits, RequestLimits
-from mcp_trio.observers import Metrics, Operation, Outcome
+from mcp_trio.observers import Activity, Metrics, Outcome
 from mcp_trio.recording import RecordPolicy
 from tests.server.http.conftest import harbour as plain_harbour
 from tests.server.http.conftest import hello, site_of
@@ -103,7 +103,7 @@ def test_lost_records_of_a_recording_that_several_sessions_share_are_counted_onc
     recorder, sessions = Recorder(), OpenSessions()
     for lost in (5, 7):
         session = Channelless(recorder)
-        end = sessions.begin(Operation(kind="session", name="stdio", session=session))
+        end = sessions.begin(Activity(kind="session", name="stdio", session=session))
         recorder.lost_records = lost
         assert sessions.load().lost_records == lost
         end(Outcome())

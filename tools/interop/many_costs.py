@@ -8,8 +8,8 @@ instances, and of Redis.
 """
 
 import argparse
-import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,10 @@ import httpx2
 import trio
 from many_machines import Instance, Redis
 
-TICKS: Final = os.sysconf("SC_CLK_TCK")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
+from load import cpu_seconds_of
+
 INITIALIZE: Final = {
     "jsonrpc": "2.0",
     "id": 0,
@@ -32,11 +35,8 @@ INITIALIZE: Final = {
 
 
 def cpu_seconds(process: "subprocess.Popen[bytes] | None") -> float:
-    """Return the CPU time that a process has used so far."""
-    if process is None:
-        return 0.0
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """Return the CPU time that a process has used so far; 0 if it is not run."""
+    return 0.0 if process is None else cpu_seconds_of(process.pid)
 
 
 async def measure(instances: list[Instance], redis: Redis, calls: int) -> tuple[float, float]:

@@ -7,12 +7,10 @@ is 1 if a pair fails that is not in `EXPECTED_FAILURES`.
 
 With `--demo` it runs a server and a client of ten lines against the provider instead, records the
 session, replays it, and replays it again after a scope was removed from the rule of the tool.
-`--fresh` runs them in a new virtual environment.
 """
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +23,7 @@ from typing import Final, cast
 import trio
 from install import ensure
 from login import PROVIDER, User, provider
-from peers import HOME, NODE, PYTHON_1, TYPESCRIPT, Command
+from peers import NODE, PYTHON_1, TYPESCRIPT, Command
 
 from mcp_trio import Client, Context, Server
 from mcp_trio.auth import (
@@ -262,11 +260,10 @@ trio.run(main)
 """
 
 
-def demo(issuer: str, *, fresh: bool) -> int:
+def demo(issuer: str) -> int:
     """Run the server and the client, and replay their session; return the exit status."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        python = _environment(folder / "venv") if fresh else sys.executable
         for file, text in (("server.py", SERVER), ("client.py", CLIENT)):
             (folder / file).write_text(text, encoding="utf-8")
             print(f"--- {file}\n{text}")
@@ -280,29 +277,28 @@ def demo(issuer: str, *, fresh: bool) -> int:
         }
         run = partial(_run, folder=folder, environment=environment)
         server = subprocess.Popen(
-            [python, "server.py"],
+            [sys.executable, "server.py"],
             cwd=folder,
             env=environment,
             stderr=subprocess.DEVNULL,
         )
         try:
             trio.run(_wait_in_time, "http://127.0.0.1:8719/mcp")
-            status = run("client", [python, "client.py", "http://127.0.0.1:8719/mcp"])
+            status = run("client", [sys.executable, "client.py", "http://127.0.0.1:8719/mcp"])
         finally:
             server.terminate()
             server.wait()
         recordings = sorted(map(str, (folder / "recordings").iterdir()))
-        command = Path(python).parent / "mcp-trio"
+        replay = [sys.executable, "-m", "mcp_trio", "replay"]
         for recording in recordings:
-            status |= run("replay", [str(command), "replay", recording, "server.py"])
+            status |= run("replay", [*replay, recording, "server.py"])
         secret = any("eyJ" in Path(each).read_text(encoding="utf-8") for each in recordings)
         print(f"a token in a recording: {'YES' if secret else 'no'}")
         changed = SERVER.replace('@server.tool(scopes={"files"})', "@server.tool")
         (folder / "server.py").write_text(changed, encoding="utf-8")
         print("--- the scope is removed from the rule: @server.tool")
         diverged = [
-            run("replay", [str(command), "replay", recording, "server.py"]) != 0
-            for recording in recordings
+            run("replay", [*replay, recording, "server.py"]) != 0 for recording in recordings
         ]
         return int(status != 0 or secret or not any(diverged))
 
@@ -317,26 +313,14 @@ def _run(title: str, command: Sequence[str], *, folder: Path, environment: dict[
     return finished.returncode
 
 
-def _environment(folder: Path) -> str:
-    """Make a virtual environment with this package; return its Python."""
-    python = str(folder / "bin" / "python")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    uv = shutil.which("uv")
-    install = [uv, "pip", "install", "--quiet", "--python", python] if uv else []
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
-    subprocess.run([*(install or pip), str(HOME)], check=True)
-    return python
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Servers and clients that need tokens.")
     parser.add_argument("--demo", action="store_true", help="record, replay, and change the rule")
-    parser.add_argument("--fresh", action="store_true", help="in a new virtual environment")
     options = parser.parse_args()
     for each in (NODE, PROVIDER, *(() if options.demo else (PYTHON_1, TYPESCRIPT))):
         ensure(each)
     with provider() as issuer:
-        return demo(issuer, fresh=options.fresh) if options.demo else matrix(issuer)
+        return demo(issuer) if options.demo else matrix(issuer)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,17 @@ from typing import Any, Final
 
 import attrs
 import external_calls
-from handler_steps import RunningHandler, SharedState
-from programs import Program, Script
+from handler_steps import STEPS, RunningHandler, SharedState
+from programs import COMPOSED, LEAVES, RAW, THREAD_COMPOSED, THREAD_LEAVES, Program, Script
+from thread_steps import STEPS as THREAD_STEPS
 from thread_steps import RunningThreadHandler
 
 from mcp_trio import Context, Limits, MCPError, Server, ThreadContext, ToolError
 from mcp_trio.limits import RequestLimits, ShutdownLimits
+
+# A step without a function would fail in the session and in each replay alike, unnoticed.
+assert STEPS.keys() == {*LEAVES, *RAW, *COMPOSED}
+assert THREAD_STEPS.keys() == {*THREAD_LEAVES, *THREAD_COMPOSED}
 
 # Few places, so that requests queue and are rejected; a short drain, so that handlers are cut off;
 # a short wait for clients that do not retry, but a long one for handlers that clean up:

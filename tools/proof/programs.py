@@ -83,13 +83,13 @@ RAW: Final = ("sleep_raw", "wait")
 _RAW_DEADLINES: Final = frozenset({"move_on"})
 _NURSERIES: Final = frozenset({"nest", "nest_and_stop"})
 # No child of a nursery ends its handler: the exception group would be the response.
-_ENDS: Final = frozenset({"fail_out", "refuse"})
+_ENDS: Final = frozenset({"fail_out", "reject"})
 # A lock in a lock may wait for ever, and so may an event under a shield or a lock.
 _WAITS: Final = frozenset({"wait", "locked"})
 
 LEAVES: Final = (
     "say", "race", "report", "ask", "sample", "elicit", "visit", "ask_all", "sleep", "look",
-    "guess", "measure", "weigh", "crunch", "roll", "tag", "fail", "fail_out", "refuse", "fetch",
+    "guess", "measure", "weigh", "crunch", "roll", "tag", "fail", "fail_out", "reject", "fetch",
     "fetch_own", "post", "query", "signal", "choose", "change",
 )  # fmt: skip
 COMPOSED: Final[Mapping[str, Shape]] = {
@@ -103,7 +103,7 @@ COMPOSED: Final[Mapping[str, Shape]] = {
 }
 THREAD_LEAVES: Final = (
     "say", "report", "ask", "sample", "elicit", "ask_all", "sleep", "look", "guess", "weigh",
-    "roll", "fail", "fail_out", "refuse", "choose",
+    "roll", "fail", "fail_out", "reject", "choose",
 )  # fmt: skip
 THREAD_COMPOSED: Final = {"locked": Shape(parts=1, bars=_WAITS)}
 
