@@ -121,10 +121,10 @@ def test_the_limits_that_the_documentation_names_exist():
     known = {field.name for kind in kinds for field in attrs.fields(kind)}
     # The names of metrics for Prometheus begin with `mcp_`.
     named = set(re.findall(r"`(?!mcp_)(\w+_(?:max|seconds|ms|bytes))\b", README))
-    # These are options of servers, calls, and authorization servers.
+    # These are options of servers, calls, verifiers and authorization servers.
     others = {
         *("ttl_seconds", "list_ttl_seconds", "total_seconds"),
-        *("key_seconds", "grant_seconds", "session_seconds"),
+        *("key_seconds", "grant_seconds", "session_seconds", "cache_seconds"),
     }
     assert named - known == others
 
