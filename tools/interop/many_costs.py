@@ -1,13 +1,14 @@
-"""CPU time per call: with memory stores, and with Redis where each call reaches its owner or not.
+"""CPU time per call of three instances: with memory stores, and with Redis and two ways of routing.
 
     python tools/interop/many_costs.py --calls 5000
 
-One client of a session with a handshake calls a tool that only returns. With "any instance", every
-second call goes to the instance that does not own the session. The CPU time is that of the
-instances, and of Redis.
+One client of a session with a handshake calls a tool that only returns. With sticky routing, each
+call reaches the owner of the session; with random routing, two of three calls reach another
+instance. The CPU time is that of all instances, and of Redis.
 """
 
 import argparse
+import random
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from typing import Final
 
 import httpx2
 import trio
-from many_machines import Instance, Redis
+from many_machines import INSTANCES, Instance, Redis
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
@@ -39,8 +40,11 @@ def cpu_seconds(process: "subprocess.Popen[bytes] | None") -> float:
     return 0.0 if process is None else cpu_seconds_of(process.pid)
 
 
-async def measure(instances: list[Instance], redis: Redis, calls: int) -> tuple[float, float]:
+async def measure(
+    instances: list[Instance], redis: Redis, calls: int, *, is_random: bool
+) -> tuple[float, float]:
     """Return the CPU microseconds per call of all instances, and of Redis."""
+    randomness = random.Random(1)
     headers = {"Accept": "application/json, text/event-stream"}
     async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
         urls = [f"http://127.0.0.1:{each.port}/mcp" for each in instances]
@@ -52,7 +56,8 @@ async def measure(instances: list[Instance], redis: Redis, calls: int) -> tuple[
         async def call(number: int) -> None:
             params = {"name": "echo", "arguments": {"text": "a"}}
             message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-            response = await http.post(urls[number % len(urls)], json=message)
+            url = randomness.choice(urls) if is_random else urls[0]
+            response = await http.post(url, json=message)
             assert response.json()["result"]["content"][0]["text"] == "a"
 
         for number in range(200):
@@ -69,19 +74,19 @@ async def main(options: argparse.Namespace) -> None:
     """Measure each case, and print a table."""
     print(f"{'case':36} {'instances, us':>14} {'Redis, us':>10}")
     with tempfile.TemporaryDirectory() as folder:
-        for case, count, has_redis in (
-            ("memory stores", 1, False),
-            ("Redis, calls reach the owner", 1, True),
-            ("Redis, calls reach any instance", 2, True),
+        for case, has_redis, is_random in (
+            ("memory stores, sticky routing", False, False),
+            ("Redis, sticky routing", True, False),
+            ("Redis, random routing", True, True),
         ):
-            redis = Redis(folder)
-            instances = [Instance(redis, Path(folder) / "executions", 0, 9.0) for _ in range(count)]
+            redis, executions = Redis(folder), Path(folder) / "executions"
+            instances = [Instance(redis, executions, 0, 9.0) for _ in range(INSTANCES)]
             try:
                 redis.start()
                 for each in instances:
                     each.start(*([] if has_redis else ["memory"]))
                     await each.ready()
-                used, of_redis = await measure(instances, redis, options.calls)
+                used, of_redis = await measure(instances, redis, options.calls, is_random=is_random)
             finally:
                 for each in instances:
                     if each.process is not None:
