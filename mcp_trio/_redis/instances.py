@@ -3,19 +3,27 @@
 Keys, each after the prefix:
 
 - `session:ID`: a hash with the owner and the facts of a session.
+- `calls:ID`: a hash of the entries of its calls, by `CALL:NUMBER`.
 - `instance:NAME`: exists while the lease lasts; `instances` is the set of all names.
 - `inbox:NAME`: a stream of the messages to an instance. The instance deletes a message before it
-  acts on it, so a message that is still there was never taken.
+  acts on it, and acts only on those that it has deleted itself. An instance that takes another one
+  for lost *withdraws* its messages, by deleting them first: they were never taken.
+- `taken:NAME`: a hash with the number of the last message that it has taken from each sender. A
+  message with such a number that is still in the inbox is a copy.
+- `batch:NAME:ID`: the messages that were deleted together, for a while: Redis may have executed a
+  command whose answer is lost.
 
 Redis may lose data when it is restarted. Each pair of instances numbers its messages, and keeps
 them until the other one has confirmed them. When Redis is back, each instance writes its lease, its
-sessions and the unconfirmed messages again; a message with a number that was seen is dropped.
+sessions and the unconfirmed messages again; a message with a number that was seen is dropped. After
+messages were withdrawn, the numbers begin again in a new *epoch*: an instance that was only slow
+still takes the messages that follow.
 """
 
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -45,6 +53,8 @@ _TAKE_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.01
 _EXPIRIES: Final = 4  # within the time after which a session is forgotten
 _RUNS, _LEAVES = b"runs", b"leaves"
+_KINDS: Final = ("session", "events", "streams", "calls")  # of the keys of a session
+_ENTRIES_MAX: Final = 1000  # that one script removes
 
 # The owner of a session that was handed over is an empty string.
 _KEEP: Final = """
@@ -58,11 +68,42 @@ _FORGET: Final = """
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('DEL', unpack(KEYS))
 """
+_KEEP_CALL: Final = """
+if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+redis.call('EXPIRE', KEYS[2], ARGV[4])
+return 1
+"""
+_FORGET_CALL: Final = """
+if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
+return redis.call('HDEL', KEYS[2], unpack(ARGV, 2))
+"""
 _TAKE: Final = """
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner == ARGV[1] then return 1 end
 if owner ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
+return 1
+"""
+
+_TAKE_MESSAGES: Final = """
+local taken = {}
+for i = 1, #ARGV, 3 do
+  if redis.call('XDEL', KEYS[1], ARGV[i]) == 1 then
+    redis.call('SADD', KEYS[3], ARGV[i])
+    if ARGV[i + 2] ~= '' then redis.call('HSET', KEYS[2], ARGV[i + 1], ARGV[i + 2]) end
+  end
+  taken[#taken + 1] = redis.call('SISMEMBER', KEYS[3], ARGV[i])
+end
+redis.call('EXPIRE', KEYS[3], 60)
+return taken
+"""
+_WITHDRAW: Final = """
+if redis.call('XDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
+local position = redis.call('HGET', KEYS[2], ARGV[2])
+if not position then return 1 end
+local epoch, number = string.match(position, '(%d+):(%d+)')
+if epoch == ARGV[3] and tonumber(number) >= tonumber(ARGV[4]) then return 0 end
 return 1
 """
 
@@ -75,13 +116,15 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         sender: The name of the instance that has sent it.
+        epoch: The epoch of the number.
         number: The number of the message; 0 for a confirmation without a message.
-        confirmed: The number of the last message that the sender has received.
+        confirmed: The epoch and number of the last message that the sender has received.
     """
 
     sender: str
+    epoch: int
     number: int
-    confirmed: int
+    confirmed: tuple[int, int]
     message: bytes = b""
 
 
@@ -92,12 +135,25 @@ _decode_entry: Final = msgspec.msgpack.Decoder(_Entry).decode
 class _Link:
     """The messages to and from one other instance."""
 
+    epoch: int = 1
     sent: int = 0
-    received: int = 0
-    confirmed: int = 0  # the number that was last confirmed to the other instance
+    received: tuple[int, int] = (0, 0)  # the epoch and number of the last message
+    confirmed: tuple[int, int] = (0, 0)  # those that were last confirmed to the other instance
     unconfirmed: deque[tuple[int, bytes]] = attrs.field(factory=deque[tuple[int, bytes]])
     missed_leases: int = 0
     unread: list[bytes] = attrs.field(factory=list[bytes])  # withdrawn from a lost instance
+
+    def begin_epoch(self) -> None:
+        """Number the messages from the beginning, because the other instance was lost."""
+        self.epoch, self.sent = self.epoch + 1, 0
+        self.unconfirmed.clear()
+
+    def follows(self, entry: _Entry, received: tuple[int, int]) -> bool:
+        """Return whether a message is the one after the last that was received."""
+        epoch, number = received
+        if entry.epoch == epoch:
+            return entry.number == number + 1
+        return entry.epoch > epoch and entry.number == 1
 
 
 @attrs.define(eq=False, repr=False)
@@ -188,7 +244,7 @@ class RedisInstance:
     def forget(self, session_id: str) -> None:
         """Remove a session of this instance, with its events."""
         self._sessions.pop(session_id, None)
-        keys = [self._connection.key(kind, session_id) for kind in ("session", "events", "streams")]
+        keys = [self._connection.key(kind, session_id) for kind in _KINDS]
         self._post_script(_FORGET, keys, [self.name])
 
     def _post_script(
@@ -214,6 +270,42 @@ class RedisInstance:
         """Become the owner of a session; return False if its owner is not `before` any more."""
         keys = [self._session_key(session_id)]
         return bool(await self._connection.evaluate(_TAKE, keys, self.name, before or ""))
+
+    # Calls.
+
+    def _call_keys(self, session_id: str) -> list[str]:
+        return [self._connection.key(kind, session_id) for kind in ("session", "calls")]
+
+    def _call_args(self, call: str, number: int, entry: bytes) -> tuple[str | bytes | int, ...]:
+        return self.name, f"{call}:{number}", entry, int(self._session_seconds)
+
+    def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry of a call."""
+        args = self._call_args(call, number, entry)
+        self._post_script(_KEEP_CALL, self._call_keys(session_id), args)
+
+    async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry of a call, and wait until Redis has it."""
+        args = self._call_args(call, number, entry)
+        if not await self._connection.evaluate(_KEEP_CALL, self._call_keys(session_id), *args):
+            raise StoreUnavailableError("another instance has taken the session")
+
+    def forget_call(self, session_id: str, call: str, entries: int) -> None:
+        """Remove the entries of a call."""
+        keys = self._call_keys(session_id)
+        for first in range(0, entries, _ENTRIES_MAX):
+            numbers = range(first, min(first + _ENTRIES_MAX, entries))
+            fields = [f"{call}:{number}" for number in numbers]
+            self._post_script(_FORGET_CALL, keys, [self.name, *fields])
+
+    async def calls(self, session_id: str) -> Mapping[str, Mapping[int, bytes]]:
+        """Return the entries of each call of a session."""
+        key, found = self._connection.key("calls", session_id), dict[str, dict[int, bytes]]()
+        stored = await self._connection.call(lambda redis: redis.hgetall(key))
+        for field, entry in stored.items():
+            call, _, number = field.decode().rpartition(":")
+            found.setdefault(call, {})[int(number)] = entry
+        return found
 
     # Leases.
 
@@ -258,15 +350,17 @@ class RedisInstance:
         if self._is_stale:
             self._is_stale = False
             await self._restore()
-        inbox, seconds = self._connection.key("inbox", self.name), self._lease_seconds
+        inbox, taken = (self._connection.key(kind, self.name) for kind in ("inbox", "taken"))
+        seconds = expiry_of(self._lease_seconds * _INBOX_LEASES)
         self._connection.post(
             lambda pipeline: pipeline.sadd(self._connection.key("instances"), [self.name]),
-            lambda pipeline: pipeline.expire(inbox, expiry_of(seconds * _INBOX_LEASES)),
+            lambda pipeline: pipeline.expire(inbox, seconds),
+            lambda pipeline: pipeline.expire(taken, seconds),
         )
         if trio.current_time() >= self._expiries_due:
             self._expiries_due = trio.current_time() + self._session_seconds / _EXPIRIES
             for session_id in self._sessions:
-                for kind in ("session", "events", "streams"):
+                for kind in _KINDS:
                     self._post_expiry(self._connection.key(kind, session_id))
         for name, link in self._links.items():
             if link.received > link.confirmed:
@@ -286,9 +380,13 @@ class RedisInstance:
                 self._handler.lose_session(session_id)
             elif session_id in self._sessions:
                 self._post_session(session_id, self.name, facts)
+        taken, received = self._connection.key("taken", self.name), dict[str, str]()
         for name, link in self._links.items():
+            received[name] = _position(link.received)
             for number, message in link.unconfirmed:
                 self._post_message(name, link, number, message)
+        if received:
+            self._connection.post(lambda pipeline: pipeline.hset(taken, received))
 
     async def _watch_peers(self) -> None:
         for name in self._handler.peers():
@@ -298,7 +396,7 @@ class RedisInstance:
                 continue
             link.missed_leases += 1
             if link.missed_leases >= _ROUNDS_TO_LOSE:
-                link.unconfirmed.clear()
+                link.begin_epoch()
                 self._handler.lose(name)
 
     async def _has_lease(self, name: str, redis: Any) -> bool:
@@ -335,7 +433,7 @@ class RedisInstance:
     def _post_message(self, to: str, link: _Link, number: int, message: bytes) -> None:
         key, seconds = self._connection.key("inbox", to), self._lease_seconds
         link.confirmed = link.received
-        entry = _encode(_Entry(self.name, number, link.received, message))
+        entry = _encode(_Entry(self.name, link.epoch, number, link.received, message))
         self._connection.post(lambda pipeline: pipeline.xadd(key, {"m": entry}), size=len(entry))
         if number <= 1:  # The inbox of an instance that is lost must not stay for ever.
             expire = expiry_of(seconds * _INBOX_LEASES)
@@ -354,36 +452,50 @@ class RedisInstance:
 
         If this is cancelled in between, the sender would take the messages for executed.
         """
-        ids = [entry_id for entry_id, _ in entries]
+        decoded, args = [_decode_entry(data) for _, data in entries], list[str]()
+        received: dict[str, tuple[int, int]] = {}
+        for (entry_id, _), entry in zip(entries, decoded, strict=True):
+            link = self._links.setdefault(entry.sender, _Link())
+            position = ""
+            if link.follows(entry, received.get(entry.sender, link.received)):
+                received[entry.sender] = (entry.epoch, entry.number)
+                position = _position(received[entry.sender])
+            args += [entry_id, entry.sender, position]
+        keys = [key, self._connection.key("taken", self.name)]
+        keys.append(self._connection.key("batch", self.name, entries[0][0]))
         with trio.move_on_after(_TAKE_SECONDS, shield=True), suppress(StoreUnavailableError):
-            await self._connection.call(lambda redis: redis.xdel(key, ids))
-            for _, data in entries:
-                self._take(_decode_entry(data))
+            taken = await self._connection.evaluate(_TAKE_MESSAGES, keys, *args)
+            for entry, is_taken in zip(decoded, taken, strict=True):
+                if is_taken:
+                    self._take(entry)
             return True
         return False
 
     def _take(self, entry: _Entry) -> None:
         link = self._links.setdefault(entry.sender, _Link())
-        while link.unconfirmed and link.unconfirmed[0][0] <= entry.confirmed:
+        epoch, confirmed = entry.confirmed
+        while epoch == link.epoch and link.unconfirmed and link.unconfirmed[0][0] <= confirmed:
             link.unconfirmed.popleft()
         # After a gap, the sender writes all unconfirmed messages again.
-        if entry.number == link.received + 1:
-            link.received = entry.number
+        if link.follows(entry, link.received):
+            link.received = entry.epoch, entry.number
             self._handler.receive(entry.sender, entry.message)
 
     async def unread(self, name: str) -> Sequence[bytes]:
         """Return the messages to a lost instance that it has never taken, and withdraw them."""
-        key, link = self._connection.key("inbox", name), self._links.setdefault(name, _Link())
+        keys = [self._connection.key(kind, name) for kind in ("inbox", "taken")]
+        link = self._links.setdefault(name, _Link())
         async with self._withdrawing:  # Several requests may ask at once.
-            for entry_id, data in await self._connection.entries(key):
+            if not await self._connection.call(partial(self._has_lease, name)):
+                link.begin_epoch()
+            for entry_id, data in await self._connection.entries(keys[0]):
                 entry = _decode_entry(data)
-                if entry.sender == self.name and entry.number:
-                    delete = partial(_delete_entry, key, entry_id)
-                    if await self._connection.call(delete):
+                if entry.sender == self.name and entry.number and entry.epoch < link.epoch:
+                    args = (entry_id, self.name, entry.epoch, entry.number)
+                    if await self._connection.evaluate(_WITHDRAW, keys, *args):
                         link.unread.append(entry.message)
         return link.unread
 
 
-async def _delete_entry(key: str, entry_id: str, redis: Any) -> int:
-    deleted: int = await redis.xdel(key, [entry_id])
-    return deleted
+def _position(received: tuple[int, int]) -> str:
+    return "{}:{}".format(*received)

@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -211,6 +211,7 @@ def effect_of(
     *,
     run: _Run | None = None,
     name: str | None = None,
+    is_repeatable: bool = False,
 ) -> Effect[Any]:
     """Return the effect of a call of `function`; `run`, if given, makes the call.
 
@@ -228,6 +229,7 @@ def effect_of(
         run=run or functools.partial(function, *args, **keywords),
         codec=served.shared.effect_codecs.of(called),
         is_counted=True,
+        is_repeatable=is_repeatable,
     )
 
 
@@ -363,7 +365,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def effect(function: F, /) -> F:
+@overload
+def effect(function: F, /, *, repeatable: bool = ...) -> F: ...
+
+
+@overload
+def effect(*, repeatable: bool = ...) -> Callable[[F], F]: ...
+
+
+def effect(function: F | None = None, /, *, repeatable: bool = False) -> F | Callable[[F], F]:
     """Make a function an effect: a replay does not run it, but returns the recorded result.
 
     Code that handlers call thus needs no context. In a handler, a call has the effect of
@@ -372,9 +382,17 @@ def effect(function: F, /) -> F:
     all sessions of the lifespan. Elsewhere, and inside of other effects, the function runs as
     usual. So it does in handlers of notifications, which have no context: a replay runs it there.
 
+    Args:
+        function: The function.
+        repeatable: Whether it does no harm if the function runs twice with the same arguments. When
+            an instance of a server dies while a resumable handler runs an effect, another instance
+            runs it again, or else raises `OutcomeUnknown` in the handler.
+
     Raises:
         TypeError: The function is a generator; an effect returns one value.
     """
+    if function is None:
+        return cast("Callable[[F], F]", functools.partial(effect, repeatable=repeatable))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function!r} is a generator, but an effect has to return one value")
 
@@ -385,7 +403,9 @@ def effect(function: F, /) -> F:
         current = active_context()
         if current is None:
             return await function(*args, **keywords)
-        made = effect_of(current.served, function, args, keywords, name=name)
+        made = effect_of(
+            current.served, function, args, keywords, name=name, is_repeatable=repeatable
+        )
         return await perform(current.caller, made)
 
     @functools.wraps(function)

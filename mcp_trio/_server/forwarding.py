@@ -354,6 +354,7 @@ class Forwarder:
         headers: Headers,
         unknown: Rejection,
         answer_here: Callable[[], Awaitable[object]],
+        answer_continued: Callable[[], Awaitable[bool]],
     ) -> Rejection | None:
         """Answer a request whose session is not open on this instance.
 
@@ -365,6 +366,8 @@ class Forwarder:
             headers: Headers that this instance adds to the response of another one.
             unknown: The rejection if there is no such session.
             answer_here: Answers the request if its session has been opened here meanwhile.
+            answer_continued: Sends the response of the request if it goes on here, after its owner
+                was lost; returns whether it does.
 
         Returns:
             The rejection of the request; None if it is answered.
@@ -401,6 +404,10 @@ class Forwarder:
                         return None
                     self._owners.pop(session_id, None)
                     if outcome is Outcome.LOST:
+                        if not self.is_leaving:
+                            await self._take_after_loss(session_id, owner, request)
+                            if await answer_continued():
+                                return None
                         # Not JSON-RPC: clients take that for an answer to the request.
                         lines = [("Content-Type", _TEXT), *headers]
                         await exchange.answer(_BAD_GATEWAY, lines, UNKNOWN_OUTCOME.encode())
@@ -485,6 +492,18 @@ class Forwarder:
         finally:
             del self._taking[session_id]
             taken.set()
+
+    async def _take_after_loss(
+        self, session_id: str, before: str | None, request: HttpRequest
+    ) -> None:
+        """Become the owner of a session, if that is possible.
+
+        An error would let the client repeat its request, whose outcome is unknown.
+        """
+        try:
+            await self._take(session_id, before, request)
+        except Exception as error:
+            logger.warning("a session of a lost instance cannot be continued: %s", error)
 
     async def forward(
         self,

@@ -35,6 +35,7 @@ from mcp_trio._server.access import (
 from mcp_trio._server.client_requests import elicit_urls
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
+from mcp_trio._server.kept_calls import KeptCalls, kept_version, run_kept_call
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
 from mcp_trio._server.mounts import Mount
 from mcp_trio._server.registry import (
@@ -110,6 +111,8 @@ class ServedSession:
         rounds: Resumes handlers that ask a stateless client, with each further request.
         outer: For a mounted server, the `ServedSession` of the server whose session this is.
         mounted_lifespans: The values of the lifespans of mounted servers.
+        calls: The store of calls that another instance can continue; None without one.
+        may_keep_calls: Whether there is such a store, or there was one in the recording.
     """
 
     shared: "ServerSessions"
@@ -120,6 +123,8 @@ class ServedSession:
     rounds: SealedRounds
     outer: "ServedSession | None" = None
     mounted_lifespans: "Mapping[ServerSessions, Any] | None" = None
+    calls: KeptCalls | None = attrs.field(default=None, init=False)
+    may_keep_calls: bool = attrs.field(default=False, init=False)
     _log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     # These are created on first use, to save the memory of idle sessions.
     _state: dict[str, Any] | None = attrs.field(default=None, init=False)
@@ -194,6 +199,7 @@ class ServedSession:
 
     def on_session_open(self, session: Session) -> None:
         """Start announcing changes to the client; called when the session opens."""
+        self.may_keep_calls = session.sequencer.replays
         self.announcer.join(session)
 
     def on_session_restart(self) -> None:
@@ -255,6 +261,8 @@ class ServedSession:
         # Also a first request, without answers: a resumable handler needs a state from the start.
         if request.peer.protocol_version.is_stateless and request.has_rounds:
             return await self.rounds.answer_round(handling, self)
+        if self.may_keep_calls and (version := kept_version(handling, self)) is not None:
+            return cast("_Result", await run_kept_call(handling, self, version))
         if self.shared.middleware:
             result = await self.run_handler(handling)
         else:

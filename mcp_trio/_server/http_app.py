@@ -20,6 +20,7 @@ import trio
 
 from mcp_trio._auth.challenges import INSUFFICIENT_SCOPE
 from mcp_trio._jsonrpc.messages import Malformed, Notification
+from mcp_trio._jsonrpc.messages import Request as JsonRpcRequest
 from mcp_trio._jsonrpc.sse import Event
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
 from mcp_trio._protocol.http_requests import (
@@ -187,11 +188,26 @@ class McpEndpoint:
         """Send a rejection, or let another instance answer that owns the session."""
         session_id = pending.request.header(SESSION_ID)
         if rejection.status == HTTPStatus.NOT_FOUND and session_id is not None:
+            continued = partial(self.answer_continued, pending, session_id, body)
             await respond_elsewhere(
-                self.runtime, pending, session_id, body, rejection, self.respond
+                self.runtime, pending, session_id, body, rejection, self.respond, continued
             )
         else:
             await pending.reject(rejection)
+
+    async def answer_continued(self, pending: PendingRequest, session_id: str, body: bytes) -> bool:
+        """Send the response of a request that goes on here, if it does; return whether it does."""
+        if self.runtime.sessions.known(session_id) is None:
+            return False
+        session = self.runtime.sessions.use(session_id)
+        message = self.runtime.endpoint.decoder.decode(body)
+        if not isinstance(message, JsonRpcRequest):
+            return False
+        stream = session.channel.take_continued(message.id)
+        if stream is None:
+            return False
+        await self._send_response(pending, session, stream, message.id)
+        return True
 
     # Sessions.
 
@@ -439,6 +455,7 @@ async def respond_elsewhere(
     body: bytes,
     unknown: Rejection,
     respond: Callable[[PendingRequest], Awaitable[object]],
+    answer_continued: Callable[[], Awaitable[bool]] | None = None,
 ) -> None:
     """Let the instance that owns a session answer a request; reject it if there is no session.
 
@@ -458,6 +475,7 @@ async def respond_elsewhere(
                 headers=pending.headers,
                 unknown=unknown,
                 answer_here=partial(respond, pending),
+                answer_continued=answer_continued or _nothing_continued,
             )
         except TooManySessionsError as error:  # here, where the session would go on
             raise RejectedError(_busy(503, str(error))) from None
@@ -465,6 +483,10 @@ async def respond_elsewhere(
             return
         rejection = answered
     raise RejectedError(rejection)
+
+
+async def _nothing_continued() -> bool:
+    return False
 
 
 def open_session(

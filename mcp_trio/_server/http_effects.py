@@ -25,6 +25,7 @@ from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, librar
 from mcp_trio.limits import MIB
 
 REQUEST_HEADERS: Final = frozenset({"accept", "content-type"})
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110, section 9.2.1
 RESPONSE_HEADERS: Final = frozenset(
     {
         *("allow", "cache-control", "content-disposition", "content-language", "content-type"),
@@ -121,6 +122,7 @@ class EffectTransport(_Transport):
             run=functools.partial(_send_and_read, self._inner_transport, request, bytes_max),
             codec=shared.effect_codecs.of(_send_and_read),
             is_counted=True,
+            is_repeatable=request.method in _SAFE_METHODS,
         )
         library = library_of(request)
         # The error may have been recorded by a handler that used the other library.

@@ -53,7 +53,9 @@ from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
 from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares, network_of
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
+from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
+from mcp_trio._server.kept_calls import KeptCalls
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
@@ -71,6 +73,7 @@ from mcp_trio._transports.http_response import Responder
 from mcp_trio._transports.websocket import WebSocketChannel
 from mcp_trio.errors import INTERNAL_ERROR
 from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.policy import RecordStatus
@@ -230,6 +233,7 @@ class HttpSession:
         is_opening: Whether the session of another instance is being opened anew.
         has_left: Whether the session goes on in another instance.
         was_movable: Whether the session could be moved when its facts were last stored.
+        calls: The calls that another instance can continue; None without other instances.
     """
 
     id: str
@@ -245,6 +249,7 @@ class HttpSession:
     is_opening: bool = attrs.field(default=False, init=False)
     has_left: bool = attrs.field(default=False, init=False)
     was_movable: bool = attrs.field(default=True, init=False)
+    calls: KeptCalls | None = attrs.field(default=None, init=False)
 
     @property
     def is_idle(self) -> bool:
@@ -305,8 +310,12 @@ class HttpSession:
     @property
     def is_movable(self) -> bool:
         """Return whether another instance can open the session anew."""
-        application = getattr(self.session, "application", None)
-        return self._opening is not None and getattr(application, "is_movable", False)
+        return self._opening is not None and getattr(self.application, "is_movable", False)
+
+    @property
+    def application(self) -> object:
+        """The application of the session that runs; None if it has none."""
+        return getattr(self.session, "application", None)
 
     @property
     def facts(self) -> SessionFacts:
@@ -323,6 +332,8 @@ class HttpSession:
     def leave(self) -> None:
         """Close the session, which goes on in another instance."""
         self.has_left = True
+        if self.calls is not None:
+            self.calls.has_left = True
         self.close()
         self.forget()
 
@@ -800,6 +811,10 @@ class Runtime:
         except BaseException:
             opened.forget()
             raise
+        if self.sessions.instance is not None and isinstance(opened.application, ServedSession):
+            calls = KeptCalls(opened.id, self.sessions.instance, self.server.limits)
+            opened.application.calls = opened.calls = calls
+            opened.application.may_keep_calls = True
         return opened
 
     async def _take_session(
@@ -808,15 +823,22 @@ class Runtime:
         """Open a session of another instance anew; return whether it is open now.
 
         The session gets the messages with which its client had opened it, and drops the responses.
+        Then it gets the calls that go on here.
 
         Raises:
             StoreUnavailableError: The store does not answer; no session is open.
             TooManySessionsError: There are too many sessions.
         """
         taken = self.begin_session(facts.principal, address=request.client, session_id=session_id)
+        assert self.sessions.instance is not None
+        continued: Mapping[RequestId, bytes] = {}
         try:
+            if taken.calls is not None:
+                taken.calls.load(await self.sessions.instance.calls(session_id))
+                continued = taken.calls.requests
             await taken.channel.restore(
-                lambda request_id: encode_error(request_id, INTERNAL_ERROR, UNKNOWN_OUTCOME)
+                lambda request_id: encode_error(request_id, INTERNAL_ERROR, UNKNOWN_OUTCOME),
+                continued,
             )
             with trio.move_on_after(self.server.limits.requests.initialize_seconds):
                 for encoded in facts.opening:
@@ -828,6 +850,13 @@ class Runtime:
                     if stream is not None:
                         await stream.wait_ended()
                 taken.is_opening = not taken.is_negotiated
+            for encoded in () if taken.is_opening else continued.values():
+                message = self.endpoint.decoder.decode(encoded)
+                assert isinstance(message, Request)
+                is_json_only = not request.accepts_event_streams
+                taken.channel.deliver_again(
+                    encoded, message, request.auth, is_json_only=is_json_only
+                )
         finally:
             if taken.is_opening:
                 taken.leave()

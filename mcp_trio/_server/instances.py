@@ -10,7 +10,7 @@ is lost: another one may take its sessions.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Protocol
@@ -96,6 +96,31 @@ class Instance(Protocol):
         """Remove a session of this instance, which has ended, with its events."""
         ...
 
+    def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry of a call in a session of this instance; see `kept_calls.py`."""
+        ...
+
+    async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry as `note_call` does, and wait until the store has it.
+
+        Raises:
+            StoreUnavailableError: The store does not answer, or another instance has taken the
+                session.
+        """
+        ...
+
+    def forget_call(self, session_id: str, call: str, entries: int) -> None:
+        """Remove the entries of a call, whose numbers are smaller than `entries`."""
+        ...
+
+    async def calls(self, session_id: str) -> Mapping[str, Mapping[int, bytes]]:
+        """Return the entries of each call of a session by their numbers.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        ...
+
     async def settle(self) -> None:
         """Wait until all that was stored or sent so far has reached the store.
 
@@ -171,6 +196,9 @@ class MemoryInstances:
     """`Instances` for the applications of one process, for example in a test."""
 
     sessions: dict[str, StoredSession] = attrs.field(factory=dict[str, StoredSession], init=False)
+    calls: dict[str, dict[str, dict[int, bytes]]] = attrs.field(
+        factory=dict[str, dict[str, dict[int, bytes]]], init=False
+    )
     members: dict[str, "MemoryInstance"] = attrs.field(
         factory=dict[str, "MemoryInstance"], init=False
     )
@@ -231,6 +259,33 @@ class MemoryInstance:
         stored = self.shared.sessions.get(session_id)
         if stored is not None and stored.owner == self.name:
             del self.shared.sessions[session_id]
+            self.shared.calls.pop(session_id, None)
+
+    def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry of a call, unless another instance owns the session."""
+        stored = self.shared.sessions.get(session_id)
+        if stored is not None and stored.owner == self.name:
+            calls = self.shared.calls.setdefault(session_id, {})
+            calls.setdefault(call, {})[number] = entry
+
+    async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry of a call."""
+        await trio.lowlevel.checkpoint()
+        stored = self.shared.sessions.get(session_id)
+        if stored is None or stored.owner != self.name or self.name not in self.shared.members:
+            raise StoreUnavailableError("another instance has taken the session")
+        self.note_call(session_id, call, number, entry)
+
+    def forget_call(self, session_id: str, call: str, entries: int) -> None:  # noqa: ARG002
+        """Remove the entries of a call, unless another instance owns the session."""
+        stored = self.shared.sessions.get(session_id)
+        if stored is not None and stored.owner == self.name:
+            self.shared.calls.get(session_id, {}).pop(call, None)
+
+    async def calls(self, session_id: str) -> Mapping[str, Mapping[int, bytes]]:
+        """Return the entries of each call of a session."""
+        await trio.lowlevel.checkpoint()
+        return self.shared.calls.get(session_id, {})
 
     async def settle(self) -> None:
         """Only execute a checkpoint: everything is stored at once."""

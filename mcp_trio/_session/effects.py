@@ -76,6 +76,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
         run_in_replay: Runs in a replay in place of the effect, if the recorded effect succeeded:
             for example, takes the same lock. A resumable handler runs such an effect in each round.
         is_counted: Whether it counts for `EffectCaller.effects`, as a call of the user's code does.
+        is_repeatable: Whether it may run twice if an instance of the server dies while it runs.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Effect(msgspec.Struct, Generic[Result], kw_only=True, frozen=True, eq=Fals
     codec: Codec[Result]
     run_in_replay: Callable[[], Awaitable[object]] | None = None
     is_counted: bool = False
+    is_repeatable: bool = False
 
     def command(self, *, is_cancelled: bool) -> bytes:
         """Return the body of the `cmd` record."""
@@ -113,9 +115,17 @@ async def perform(caller: EffectCaller, effect: Effect[Result]) -> Result:
     journal = caller.handler_journal
     if journal is None:
         return await perform_once(caller, effect)
-    with _with_journal(
-        caller, journal, effect, *_begin_operation(caller, journal, effect)
-    ) as wrapped:
+    operation_id, earlier = _begin_operation(caller, journal, effect)
+    with _with_journal(caller, journal, effect, operation_id, earlier) as wrapped:
+        if journal.on_begin is not None and wrapped.is_counted and not effect.is_repeatable:
+            begin, run = journal.on_begin, wrapped.run
+
+            async def begin_and_run() -> Any:
+                await begin(operation_id)
+                value = run()
+                return await value if hasattr(value, "__await__") else value
+
+            wrapped = msgspec.structs.replace(wrapped, run=begin_and_run)
         return await perform_once(caller, wrapped)
 
 

@@ -11,7 +11,7 @@ again.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from random import Random
 from typing import Any, Final
 
@@ -57,6 +57,9 @@ class HandlerJournal:
         has_changed: A function that decides whether an operation with another identity means that
             the code has changed. In the replay of a redacted recording it does not: there the
             arguments differ because of the redaction.
+        on_begin: A function that is awaited before an effect of the user runs that must not run
+            twice; None where no other instance continues the handler.
+        on_kept: A function that is called with each operation that is kept.
         lane: The lane of the handler.
         scope: The scope of the handler's run, cancelled when the round is over.
         questions: The questions without an answer, with their operations, by key.
@@ -66,6 +69,10 @@ class HandlerJournal:
     seed: str
     asked: int = 0
     has_changed: Callable[[], bool] = attrs.field(default=lambda: True, kw_only=True)
+    on_begin: Callable[[OperationId], Awaitable[None]] | None = attrs.field(
+        default=None, init=False
+    )
+    on_kept: Callable[[FinishedOperation], None] | None = attrs.field(default=None, init=False)
     lane: Lane = attrs.field(init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     questions: dict[str, tuple[OperationId, Any]] = attrs.field(
@@ -136,9 +143,11 @@ class HandlerJournal:
             return
         key = (operation_id.lane, operation_id.ordinal)
         if key in self._passed and key not in self._operations:
-            self._operations[key] = FinishedOperation(
+            operation = self._operations[key] = FinishedOperation(
                 operation_id, kind, NOTHING if body is None else msgspec.Raw(body)
             )
+            if self.on_kept is not None:
+                self.on_kept(operation)
 
     @property
     def is_recalling(self) -> bool:

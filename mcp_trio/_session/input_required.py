@@ -78,12 +78,6 @@ async def run_resumably(
         Exception: The handler raised it.
     """
 
-    def has_changed() -> bool:
-        # In a live session, only a change of the handler's code explains a different operation. In
-        # a replay, redaction may have changed the arguments, so the mark in the recording decides.
-        lane = handling.current_lane()
-        return lane is None or handling.session.sequencer.patched(lane, CHANGED)
-
     async def end_round_when_asked() -> None:
         """End the round when a task has asked and all tasks that could run have run."""
         lane, sequencer = handling.current_lane(), handling.session.sequencer
@@ -97,7 +91,7 @@ async def run_resumably(
         journal.scope.cancel()
 
     watch_lanes()
-    journal.has_changed = has_changed
+    journal.has_changed = functools.partial(_has_changed, handling)
     handling.handler_journal, ask_suspended = journal, handling.ask_in_rounds
     handling.ask_in_rounds = functools.partial(_ask_resumably, journal)
     result, failure = None, None
@@ -116,6 +110,61 @@ async def run_resumably(
     if failure is not None:
         raise failure
     return None if journal.scope.cancelled_caught else result
+
+
+def _has_changed(handling: Handling) -> bool:
+    """Return whether a different operation means that the code of the handler has changed.
+
+    In a live session, nothing else explains it. In a replay, redaction may have changed the
+    arguments, so the mark in the recording decides.
+    """
+    lane = handling.current_lane()
+    return lane is None or handling.session.sequencer.patched(lane, CHANGED)
+
+
+async def run_kept(
+    handling: Handling, journal: HandlerJournal, handler: Callable[[], Awaitable[Any]]
+) -> Any:
+    """Run a handler of a legacy session with the operations that it has finished elsewhere.
+
+    Its questions are sent to the client as requests.
+
+    Raises:
+        Exception: The handler raised it.
+    """
+    watch_lanes()
+    journal.has_changed = functools.partial(_has_changed, handling)
+    handling.handler_journal = journal
+    handling.ask_in_rounds = functools.partial(_ask_kept, journal)
+    enter_lane(journal.lane)
+    try:
+        return await handler()
+    finally:
+        LANE.set(journal.lane.outer)
+        handling.handler_journal, handling.ask_in_rounds = None, None
+
+
+async def _ask_kept(
+    journal: HandlerJournal, handling: Handling, asked: Sequence[Question]
+) -> list[Any]:
+    """Return the answers that the client has given already; ask the other questions."""
+    begun = [journal.begin_operation(each.method, _params_of(each)) for each in asked]
+    unanswered = [each for each, (_, earlier) in zip(asked, begun, strict=True) if earlier is None]
+    answers: list[Any] = []
+    if len(unanswered) == 1:
+        answers = [await _ask(handling, unanswered[0])]
+    elif unanswered:
+        answers = await _ask_together(handling, unanswered)
+    given, results = iter(answers), list[Any]()
+    for each, (operation_id, earlier) in zip(asked, begun, strict=True):
+        if earlier is None:
+            results.append(next(given))
+            journal.keep(operation_id, "res", encode_body(results[-1]))
+        else:
+            results.append(
+                await perform_once(handling, _question_effect(each, bytes(earlier.body)))
+            )
+    return results
 
 
 async def _ask_resumably(

@@ -14,7 +14,12 @@ import trio
 from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._server.caller_limits import LimitStore
 from mcp_trio._server.http_sessions import Changes, Stores
-from mcp_trio._server.instances import Instance, InstanceHandler, SessionFacts
+from mcp_trio._server.instances import (
+    Instance,
+    InstanceHandler,
+    SessionFacts,
+    StoreUnavailableError,
+)
 from mcp_trio._server.sealed_state import StateStore
 from mcp_trio._server.subscriptions import Change
 from mcp_trio._testing.limit_stores import check_limit_store
@@ -163,6 +168,32 @@ async def check_instances(
         two.forget("a")
         await two.settle()
         assert await one.find("a") is None, "its owner removes it"
+
+        # Calls.
+        one.keep("c", facts)
+        await one.settle()
+        one.note_call("c", '"x:1"', 0, b"request")
+        await one.keep_call("c", '"x:1"', 1, b"begun")
+        one.note_call("c", '"x:1"', 1, b"done")
+        one.note_call("c", "7", 0, b"other")
+        two.note_call("c", "7", 0, b"")
+        two.forget_call("c", "7", 1)
+        await one.settle()
+        await two.settle()
+        entries = {'"x:1"': {0: b"request", 1: b"done"}, "7": {0: b"other"}}
+        assert await two.calls("c") == entries, "entries of calls are found; the owner changes them"
+        try:
+            await two.keep_call("c", "7", 1, b"")
+        except StoreUnavailableError:
+            pass
+        else:
+            raise AssertionError("an entry of another owner's session is rejected")
+        one.forget_call("c", '"x:1"', 2)
+        await one.settle()
+        assert await two.calls("c") == {"7": {0: b"other"}}, "a call is removed"
+        one.forget("c")
+        await one.settle()
+        assert await two.calls("c") == {}, "a session is removed with its calls"
 
         # Messages.
         sent = [b"%d" % number for number in range(_MESSAGES)]

@@ -12,7 +12,7 @@ the channel then delivers `notifications/cancelled` to the session, as other tra
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count
 from typing import Any, ClassVar, TypeAlias
 
@@ -171,6 +171,8 @@ class SessionChannel(RoutedChannel):
     _standalone: ResponseStream | None = attrs.field(default=None, init=False)
     _numbered: dict[int, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
     _stream_of: dict[RequestId, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
+    # The streams of requests that go on here; another instance may wait for their responses.
+    _continued: dict[RequestId, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
 
     @property
     def standalone(self) -> ResponseStream:
@@ -347,11 +349,14 @@ class SessionChannel(RoutedChannel):
         stream.put_missed(missed)
         return stream
 
-    async def restore(self, outcome_of: Callable[[RequestId], bytes]) -> None:
+    async def restore(
+        self, outcome_of: Callable[[RequestId], bytes], continued: Collection[RequestId] = ()
+    ) -> None:
         """Continue the streams of a session that was opened on another machine.
 
-        Messages that belong to no request go on in the stream of the client's GET. The requests
-        that were not answered end with the message that `outcome_of` returns for their ids.
+        Messages that belong to no request go on in the stream of the client's GET. The streams of
+        the `continued` requests go on as well. The other requests that were not answered end with
+        the message that `outcome_of` returns for their ids.
         """
         store = self._event_store
         for number, request_ids in (await store.load()).items():
@@ -359,9 +364,32 @@ class SessionChannel(RoutedChannel):
                 self.standalone.number = number
                 self._add_numbered(number, self.standalone)
                 continue
+            going_on = frozenset(request_ids).intersection(continued)
             for request_id in request_ids:
-                store.keep(number, outcome_of(request_id))
-            store.close_stream(number)
+                if request_id not in going_on:
+                    store.keep(number, outcome_of(request_id))
+            if going_on:
+                stream = ResponseStream(self.limits, number, awaits=going_on)
+                self._add_numbered(number, stream)
+                self._stream_of = {**self._stream_of, **dict.fromkeys(going_on, stream)}
+            else:
+                store.close_stream(number)
+
+    def deliver_again(
+        self, encoded: bytes, request: Request, auth: AuthInfo | None, *, is_json_only: bool
+    ) -> None:
+        """Deliver a request that has begun on another machine; see `deliver`."""
+        stream = self._stream_of.get(request.id)
+        if stream is None:
+            awaits = frozenset((request.id,))
+            stream = ResponseStream(self.limits, awaits=awaits, is_json_only=is_json_only)
+            self._stream_of = {**self._stream_of, request.id: stream}
+        self._continued = {**self._continued, request.id: stream}
+        self._put(DecodedMessage(encoded, request, auth))
+
+    def take_continued(self, request_id: RequestId) -> ResponseStream | None:
+        """Return the stream of a request that `deliver_again` has delivered, once; else None."""
+        return self._continued.pop(request_id, None)
 
     def mark_disconnected(self, stream: ResponseStream) -> None:
         """Note that the client of a stream has disconnected, which cancels no request.

@@ -372,9 +372,7 @@ async def test_the_newest_events_can_be_loaded_when_redis_has_lost_the_oldest(re
             other.after(ids[0])
 
 
-async def test_a_message_that_was_taken_is_not_unread(
-    join,
-):
+async def test_a_message_that_was_taken_is_not_unread(join):
     handlers = [ScriptedHandler(), ScriptedHandler()]
     async with join(handlers[0]) as one, join(handlers[1]) as two:
         one.send(two.name, b"taken")
@@ -383,4 +381,72 @@ async def test_a_message_that_was_taken_is_not_unread(
             return handlers[1].received
 
         await until(is_taken)
+        one._links[two.name].begin_epoch()
         assert list(await one.unread(two.name)) == []
+
+
+@pytest.fixture
+def stalled(join, monkeypatch):
+    """Two instances, of which the second one takes no messages by itself: it is very slow."""
+
+    @contextlib.asynccontextmanager
+    async def stalled():
+        handlers = [ScriptedHandler(), ScriptedHandler()]
+        async with join(handlers[0]) as one:
+            with monkeypatch.context() as patched:
+                patched.setattr(type(one), "take_messages", lambda _: trio.sleep_forever())
+                async with join(handlers[1]) as two:
+                    yield one, two, handlers[1]
+
+    return stalled
+
+
+async def inbox(instance):
+    key = instance._connection.key("inbox", instance.name)
+    await instance.settle()
+    return key, await instance._connection.entries(key)
+
+
+async def test_a_slow_instance_does_not_act_on_messages_that_were_withdrawn(stalled):
+    async with stalled() as (one, two, handler):
+        one.send(two.name, b"withdrawn")
+        await one.settle()
+        key, entries = await inbox(two)  # it has read the message, and does not go on
+        one._links[two.name].begin_epoch()  # the other one takes it for lost
+        assert set(await one.unread(two.name)) == {b"withdrawn"}
+        assert await two._take_once(key, entries)
+        assert handler.received == []
+        one.send(two.name, b"later")
+        await one.settle()
+        assert await two._take_once(*await inbox(two))
+        assert handler.received == [(one.name, b"later")]
+
+
+async def test_the_copy_of_a_message_that_was_taken_is_not_unread(stalled):
+    async with stalled() as (one, two, handler):
+        one.send(two.name, b"taken")
+        await one.settle()
+        assert await two._take_once(*await inbox(two))
+        link = one._links[two.name]
+        one._post_message(two.name, link, 1, b"taken")  # as when Redis is back
+        await one.settle()
+        link.begin_epoch()
+        assert list(await one.unread(two.name)) == []
+        assert handler.received == [(one.name, b"taken")]
+
+
+async def test_messages_are_taken_if_the_answer_of_redis_was_lost(stalled):
+    async with stalled() as (one, two, handler):
+        one.send(two.name, b"first")
+        await one.settle()
+        key, entries = await inbox(two)
+        evaluate = type(two._connection).evaluate
+
+        async def twice(connection, *args):
+            await evaluate(connection, *args)
+            return await evaluate(connection, *args)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(two._connection), "evaluate", twice)
+            assert await two._take_once(key, entries)
+        assert handler.received == [(one.name, b"first")]

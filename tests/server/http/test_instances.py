@@ -259,6 +259,20 @@ async def test_a_request_that_the_lost_owner_had_taken_has_an_unknown_outcome(
     assert text((await ask(here, client, call("tide", id=2))).json) == "high"
 
 
+async def test_an_unknown_outcome_is_no_reason_to_repeat_a_request_on_a_full_instance(
+    open_sites, stores, autojump_clock
+):
+    limits = Limits(http=HttpLimits(sessions_max=1))
+    here, there = await open_sites(make=lambda: harbour(limits=limits))
+    own, client = await here.open(), await there.open()
+    await own.ask(call("tide"))
+    asked = here.begin("POST", call("wait", {"seconds": 50}), Mcp_Session_Id=client.id)
+    await trio.sleep(0.1)
+    lose(stores, there)
+    await asked.begun()
+    assert asked.status == BROKEN_OFF
+
+
 async def test_events_of_a_lost_owner_are_resumed_and_its_requests_end(
     open_sites, stores, autojump_clock
 ):

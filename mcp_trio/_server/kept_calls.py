@@ -1,0 +1,261 @@
+"""Calls of resumable handlers in sessions, which another instance continues.
+
+A session with a handshake lives in its owner (`instances.py`). The owner stores each call of a
+resumable `async def` handler with the operations that it has finished, as entries with numbers:
+entry 0 is the request, and each operation has one. When the owner is lost, the instance that takes
+the session runs the handler again from its beginning, and each finished operation has its stored
+outcome. `HandlerJournal` identifies operations.
+
+Before an effect of the user runs, its entry is in the store. If it has no outcome there when the
+session is taken, it may have been carried out: it raises `OutcomeUnknown` in the handler, unless it
+is repeatable. So an effect that is not repeatable runs once. An effect that runs in place (`def`)
+cannot wait for the store; it may run again if its instance dies in the same moment.
+
+A call is not continued if entries are missing, because the store has lost data, or if the handler
+has another version: its outcome is unknown.
+
+In a recording a mark shows that a call is kept, and an effect has its earlier operations. So a
+replay, which has no store, runs the handler the same way.
+"""
+
+import functools
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import msgspec
+
+from mcp_trio import types
+from mcp_trio._journal.records import encode_body
+from mcp_trio._jsonrpc.messages import encode_request
+from mcp_trio._server.effects import JsonCodec
+from mcp_trio._server.instances import Instance, StoreUnavailableError
+from mcp_trio._server.introspection import is_async
+from mcp_trio._session.effects import Effect, perform
+from mcp_trio._session.exceptions import sole_exception
+from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
+from mcp_trio._session.handlers import Handling
+from mcp_trio._session.input_required import run_kept
+from mcp_trio._session.recorded_errors import encoded_error
+from mcp_trio.errors import (
+    INTERNAL_ERROR,
+    SERVER_BUSY,
+    LocalProtocolError,
+    OutcomeUnknown,
+    RequestError,
+)
+from mcp_trio.limits import Limits
+from mcp_trio.types import RequestId
+
+if TYPE_CHECKING:
+    from mcp_trio._server.handlers import ServedSession
+
+KEPT_CALL: Final = "call.kept"
+"""The name of the mark in the recording of a call that is kept."""
+
+_UNKNOWN: Final = "the instance that ran this {} was lost: its outcome is unknown"
+_BEGUN: Final = "cmd"  # the kind of an operation without an outcome
+_SEED_BYTES: Final = 16
+
+
+class KeptRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Entry 0 of a call: its encoded request, the version of its handler, and a seed."""
+
+    message: bytes
+    version: str
+    seed: str
+
+
+class EarlierCall(msgspec.Struct, frozen=True):
+    """The beginning of a call on another instance; without operations, the call begins here.
+
+    Attributes:
+        seed: The seed of the handler's random numbers.
+        operations: The finished operations, and the effects that raise `OutcomeUnknown`.
+        has_unknown: Whether there are such effects.
+    """
+
+    seed: str
+    operations: Sequence[FinishedOperation] = ()
+    has_unknown: bool = False
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_request: Final = msgspec.json.Decoder(KeptRequest).decode
+_decode_operation: Final = msgspec.json.Decoder(FinishedOperation).decode
+
+
+@attrs.define(eq=False, repr=False)
+class KeptCalls:
+    """The calls of one session, in the store of the instances.
+
+    Attributes:
+        session_id: The session.
+        instance: This instance, which owns the session.
+        limits: The bound of an error that the store keeps.
+        has_left: Whether another instance has the session; nothing more is stored then.
+        requests: The requests that are to be continued here, by their ids.
+    """
+
+    session_id: str
+    instance: Instance
+    limits: Limits
+    has_left: bool = attrs.field(default=False, init=False)
+    requests: dict[RequestId, bytes] = attrs.field(factory=dict[RequestId, bytes], init=False)
+    _earlier: dict[RequestId, tuple[KeptRequest, Sequence[FinishedOperation]]] = attrs.field(
+        factory=dict[RequestId, tuple[KeptRequest, Sequence[FinishedOperation]]], init=False
+    )
+
+    def load(self, stored: Mapping[str, Mapping[int, bytes]]) -> None:
+        """Read the calls that the lost owner has stored; skip those with missing entries."""
+        for call, entries in stored.items():
+            numbers = range(len(entries))
+            if all(number in entries for number in numbers):
+                request = _decode_request(entries[0])
+                operations = [_decode_operation(entries[number]) for number in numbers[1:]]
+                request_id = msgspec.json.decode(call, type=RequestId)
+                self._earlier[request_id] = request, operations
+                self.requests[request_id] = request.message
+
+    def begin(self, handling: Handling, version: str) -> "tuple[EarlierCall, _Entries]":
+        """Begin or continue a call; return its earlier operations.
+
+        Raises:
+            RequestError: The handler has another version: the outcome is unknown.
+        """
+        request_id = handling.request.id
+        call = encode_body(request_id).decode()
+        request, operations = self._earlier.pop(request_id, (None, ()))
+        if request is None:
+            method, params = handling.request.method.name, handling.request.params
+            request = KeptRequest(
+                encode_request(request_id, method, params), version, secrets.token_hex(_SEED_BYTES)
+            )
+            self.instance.note_call(self.session_id, call, 0, _encode(request))
+        elif request.version != version:
+            raise RequestError(INTERNAL_ERROR, _UNKNOWN.format("request"))
+        earlier = EarlierCall(
+            request.seed,
+            [self._settled(operation) for operation in operations],
+            has_unknown=any(operation.kind == _BEGUN for operation in operations),
+        )
+        return earlier, _Entries(self, call, operations)
+
+    def _settled(self, operation: FinishedOperation) -> FinishedOperation:
+        if operation.kind != _BEGUN:
+            return operation
+        error = OutcomeUnknown(_UNKNOWN.format(f"effect {operation.id.name!r}"))
+        body = encoded_error(error, bytes_max=self.limits.requests.effect_bytes_max)
+        return msgspec.structs.replace(operation, kind="err", body=msgspec.Raw(body))
+
+
+@attrs.define(eq=False, repr=False)
+class _Entries:
+    """The entries of one call."""
+
+    calls: KeptCalls
+    call: str
+    earlier: Iterable[FinishedOperation]
+    _numbers: dict[tuple[str, int], int] = attrs.field(
+        factory=dict[tuple[str, int], int], init=False
+    )
+    _next: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for operation in self.earlier:
+            self._number(operation.id)
+
+    def _number(self, operation: OperationId) -> int:
+        key = (operation.lane, operation.ordinal)
+        if key not in self._numbers:
+            self._numbers[key] = next(self._next)
+        return self._numbers[key]
+
+    async def begin(self, operation: OperationId) -> None:
+        """Store that an effect begins.
+
+        Raises:
+            RequestError: The store does not answer, or another instance has taken the session
+                (server busy); the effect must not run.
+        """
+        calls, entry = self.calls, _encode(FinishedOperation(operation, _BEGUN))
+        number = self._number(operation)
+        try:
+            await calls.instance.keep_call(calls.session_id, self.call, number, entry)
+        except StoreUnavailableError as error:
+            text = f"{operation.name} did not run, because the store of calls does not answer"
+            raise RequestError(SERVER_BUSY, text) from error
+
+    def keep(self, operation: FinishedOperation) -> None:
+        """Store the outcome of an operation, soon."""
+        calls = self.calls
+        if not calls.has_left:
+            number = self._number(operation.id)
+            calls.instance.note_call(calls.session_id, self.call, number, _encode(operation))
+
+    def forget(self) -> None:
+        """Remove the call, which has ended, from the store."""
+        if not self.calls.has_left:
+            count = len(self._numbers) + 1
+            self.calls.instance.forget_call(self.calls.session_id, self.call, count)
+
+
+def kept_version(handling: Handling, served: "ServedSession") -> str | None:
+    """Return the version of the handler if the call is kept, or was in the recording; else None."""
+    entry = served.entry(handling.request) if handling.request.has_rounds else None
+    if entry is None or not is_async(entry.signature.handler):
+        return None
+    version = entry.state_version(served.rounds.version)
+    if version is None:
+        return None
+    lane = handling.current_lane()
+    if lane is not None and not handling.sequencer.patched(lane, KEPT_CALL):
+        return None
+    return version
+
+
+async def run_kept_call(handling: Handling, served: "ServedSession", version: str) -> Any:
+    """Return the result of a call that another instance can continue.
+
+    If this is cancelled because the session goes on in another instance, the call stays stored.
+
+    Raises:
+        RequestError: The outcome of the call, or of an effect, is unknown; or the store is away.
+        Exception: The handler raised it.
+    """
+    calls, entries, earlier = served.calls, list[_Entries](), EarlierCall("")
+
+    def begin() -> EarlierCall:
+        assert calls is not None  # A replay does not run the effect.
+        begun, stored = calls.begin(handling, version)
+        entries.append(stored)
+        return begun
+
+    effect = Effect(name="call.begin", arguments=_nothing, run=begin, codec=_EARLIER)
+    try:
+        earlier = await perform(handling, effect)
+        journal = HandlerJournal(earlier.seed)
+        journal.add_earlier(earlier.operations)
+        for each in entries:
+            journal.on_begin, journal.on_kept = each.begin, each.keep
+        result = await run_kept(handling, journal, functools.partial(served.run_handler, handling))
+    except Exception as error:
+        unknown = sole_exception(error)
+        if earlier.has_unknown and isinstance(unknown, OutcomeUnknown):
+            raise RequestError(INTERNAL_ERROR, unknown.reason) from error
+        raise
+    finally:
+        for each in entries:
+            each.forget()
+    if isinstance(result, types.InputRequiredResult):
+        raise LocalProtocolError("a resumable handler has to ask by its context")
+    return result
+
+
+_EARLIER: Final = JsonCodec[EarlierCall](EarlierCall)
+
+
+def _nothing() -> bytes:
+    return b"{}"  # The arguments follow from the recorded request.

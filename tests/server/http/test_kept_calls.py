@@ -1,0 +1,335 @@
+"""Calls of resumable handlers that go on in another instance when their owner is lost."""
+
+import attrs
+import pytest
+import trio
+
+from mcp_trio import Context, Server, effect
+from mcp_trio._server.http_sessions import HttpStores
+from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY, OutcomeUnknown
+from mcp_trio.http import MemoryInstances, StoreUnavailableError
+from mcp_trio.recording import replay
+from tests.server.http.conftest import call, notes, text
+from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, stop
+
+UNKNOWN = "its outcome is unknown"
+CALM = 100  # seconds between two effects, in which an owner can be lost
+
+
+@attrs.define
+class World:
+    """The outside of all instances: the effects that ran; some of them wait for an event."""
+
+    ran: list = attrs.field(factory=list)
+    waits: set = attrs.field(factory=set)
+
+    async def run(self, name):
+        self.ran.append(name.rstrip("0123456789"))
+        if self.ran[-1] in self.waits:
+            await trio.sleep_forever()
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def stores():
+    return HttpStores(instances=MemoryInstances(), events=EventsOfAll().of)
+
+
+def port(world, version="1", *, resumable=True):
+    server = Server("port", version=version)
+
+    @effect
+    async def load(name: str) -> str:
+        await world.run(name)
+        return name.upper()
+
+    @effect(repeatable=True)
+    async def look(name: str) -> str:
+        await world.run(name)
+        return name
+
+    @server.tool(resumable=resumable)
+    async def ship(*, ctx: Context) -> str:
+        await ctx.info("begun")
+        first = await load(f"tea{ctx.random.randrange(10**9)}")
+        await ctx.info("tea is loaded")
+        started = ctx.now()
+        await ctx.sleep(CALM)
+        await load(f"rum{ctx.random.randrange(10**9)}")
+        return f"{first.rstrip('0123456789')} since {started.year}"
+
+    @server.tool(resumable=resumable)
+    async def watch() -> str:
+        return await look("sails")
+
+    @server.tool(resumable=resumable)
+    async def careful() -> str:
+        try:
+            return await load("tea")
+        except OutcomeUnknown:
+            return await load("checked")
+
+    @server.tool(resumable=resumable)
+    async def both(*, ctx: Context) -> list[str]:
+        found = []
+
+        async def fetch(name):
+            found.append(await load(name))
+            await ctx.sleep(CALM)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch, "tea")
+            nursery.start_soon(fetch, "rum")
+        return [*sorted(found), await load("end")]
+
+    @server.tool(resumable=resumable)
+    async def consult(*, ctx: Context) -> str:
+        answer = await ctx.sample("which way?", max_tokens=5)
+        await ctx.sleep(CALM)
+        return f"{answer.content.text} {await load('tea')}"
+
+    return server
+
+
+@pytest.fixture
+def open_ports(open_site, stores, world):
+    async def open_ports(count=2, versions=("1", "1"), **options):
+        return [
+            await open_site(port(world, versions[number]), stores=stores, **options)
+            for number in range(count)
+        ]
+
+    return open_ports
+
+
+def forward(site, client, name):
+    return site.begin("POST", call(name), Mcp_Session_Id=client.id, accept="application/json")
+
+
+@pytest.mark.requirement("HTTP-51")
+async def test_a_call_of_a_lost_owner_goes_on_and_no_effect_runs_twice(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    asked = forward(here, client, "ship")
+    await trio.sleep(CALM / 2)
+    assert world.ran == ["tea"]
+    lose(stores, there)
+    await asked.begun()
+    assert text(asked.json).startswith("TEA since")
+    assert asked.headers["mcp-session-id"] == client.id
+    assert world.ran == ["tea", "rum"]
+    await trio.sleep(0.1)
+    assert not stores.instances.calls[client.id]
+
+
+@pytest.mark.requirement("HTTP-51")
+async def test_an_effect_that_was_interrupted_has_an_unknown_outcome(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    world.waits.add("tea")
+    asked = forward(here, client, "careful")
+    await trio.sleep(1)
+    lose(stores, there)
+    await asked.begun()
+    assert text(asked.json) == "CHECKED"
+    assert world.ran == ["tea", "checked"]
+
+
+async def test_a_call_whose_handler_does_not_expect_that_ends_with_an_error(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    world.waits.add("tea")
+    asked = forward(here, client, "ship")
+    await trio.sleep(1)
+    lose(stores, there)
+    await asked.begun()
+    assert asked.json["error"]["code"] == INTERNAL_ERROR
+    assert UNKNOWN in asked.json["error"]["message"]
+
+
+async def test_a_repeatable_effect_runs_again(open_ports, stores, world, autojump_clock):
+    here, there = await open_ports()
+    client = await there.open()
+    world.waits.add("sails")
+    asked = forward(here, client, "watch")
+    await trio.sleep(1)
+    world.waits.clear()
+    lose(stores, there)
+    await asked.begun()
+    assert text(asked.json) == "sails"
+    assert world.ran == ["sails", "sails"]
+
+
+async def test_a_client_that_resumes_its_stream_gets_the_rest_once(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    asked = client.begin(call("ship"))
+    seen = [await asked.event() for _ in range(3)]  # the mark of the stream, and two messages
+    await trio.sleep(1)
+    lose(stores, there)
+    rest = await listen(here, client, seen[1].id).rest()
+    assert notes(rest) == ["tea is loaded"]
+    assert text(rest[-1]).startswith("TEA since")
+    assert world.ran == ["tea", "rum"]
+
+
+async def test_a_call_that_takes_too_long_for_a_stop_goes_on_elsewhere(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    asked = client.begin(call("ship"))
+    seen = [await asked.event() for _ in range(3)]
+    await stop(there)
+    assert stores.instances.sessions[client.id].owner is None
+    rest = await listen(here, client, seen[-1].id).rest()
+    assert text(rest[-1]).startswith("TEA since")
+    assert world.ran == ["tea", "rum"]
+
+
+async def test_tasks_of_a_handler_go_on(open_ports, stores, world, autojump_clock):
+    here, there = await open_ports()
+    client = await there.open()
+    asked = forward(here, client, "both")
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    assert asked.json["result"]["structuredContent"] == {"result": ["RUM", "TEA", "END"]}
+    assert sorted(world.ran) == ["end", "rum", "tea"]
+
+
+async def test_a_question_that_was_answered_is_not_asked_again(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open("2025-06-18", {"sampling": {}})
+    asked = client.begin(call("consult"))
+    question = await asked.message()
+    sampled = {"role": "assistant", "content": {"type": "text", "text": "north"}, "model": "m"}
+    await client.ask({"jsonrpc": "2.0", "id": question["id"], "result": sampled})
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    continued = here.begin("POST", call("consult"), Mcp_Session_Id=client.id)
+    await continued.begun()
+    assert continued.status == 400  # an unfinished request has the same id
+    await trio.sleep(2 * CALM)
+    assert world.ran == ["tea"]
+    assert not stores.instances.calls[client.id]
+
+
+async def test_a_handler_of_another_version_does_not_go_on(
+    open_ports, stores, world, autojump_clock
+):
+    there, here = await open_ports(versions=("1", "2"))
+    client = await there.open()
+    asked = forward(here, client, "ship")
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    assert UNKNOWN in asked.json["error"]["message"]
+    assert world.ran == ["tea"]
+
+
+async def test_a_call_whose_entries_are_lost_does_not_go_on(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    asked = forward(here, client, "ship")
+    await trio.sleep(CALM / 2)
+    (entries,) = stores.instances.calls[client.id].values()
+    del entries[1]
+    lose(stores, there)
+    await asked.begun()
+    assert (asked.status, UNKNOWN.encode() in asked.answer_body) == (502, True)
+    assert world.ran == ["tea"]
+
+
+async def test_an_effect_does_not_run_while_the_store_is_away(
+    open_ports, world, monkeypatch, autojump_clock
+):
+    _, there = await open_ports()
+    client = await there.open()
+
+    async def keep_call(*_):
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(type(there.runtime.forwarder.instance), "keep_call", keep_call)
+    answer = await client.ask(call("careful"))
+    assert answer.json["error"]["code"] == SERVER_BUSY
+    assert world.ran == []
+
+
+async def test_an_owner_that_was_taken_for_lost_runs_no_further_effect(
+    open_ports, stores, world, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    asked = client.begin(call("ship"), accept="application/json")
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    assert (await ask(here, client, call("watch", id=2))).status == 200
+    await asked.begun()  # the first owner goes on after its pause, and finds its session taken
+    assert asked.json["error"]["code"] == SERVER_BUSY
+    await trio.sleep(CALM)
+    assert world.ran == ["tea", "sails", "rum"]
+
+
+async def test_the_recordings_of_both_owners_replay(
+    open_ports, stores, world, tmp_path, autojump_clock
+):
+    here, there = await open_ports(record=tmp_path)
+    client = await there.open()
+    asked = forward(here, client, "ship")
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    for site in (here, there):
+        site.runtime.close()
+        await site.runtime.ended.wait()
+    ran = list(world.ran)
+    reports = [
+        await trio.to_thread.run_sync(replay, path, port(world))
+        for path in tmp_path.iterdir()
+        if b'"tools/call"' in path.read_bytes()
+    ]
+    assert [report.requests for report in reports] == [1, 1]
+    assert world.ran == ran
+
+
+async def test_handlers_in_threads_are_not_kept(open_site, stores):
+    server = Server("port")
+
+    @server.tool(resumable=True)
+    def stow() -> str:
+        return "stowed"
+
+    there = await open_site(server, stores=stores)
+    client = await there.open()
+    assert text((await client.ask(call("stow"))).json) == "stowed"
+    assert client.id not in stores.instances.calls
+
+
+async def test_handlers_that_are_not_resumable_do_not_go_on(
+    open_site, stores, world, autojump_clock
+):
+    here, there = [await open_site(port(world, resumable=False), stores=stores) for _ in range(2)]
+    client = await there.open()
+    asked = forward(here, client, "ship")
+    await trio.sleep(CALM / 2)
+    assert client.id not in stores.instances.calls
+    lose(stores, there)
+    await asked.begun()
+    assert (asked.status, UNKNOWN.encode() in asked.answer_body) == (502, True)
