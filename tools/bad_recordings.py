@@ -22,10 +22,10 @@ DIGEST: Final = re.compile(rb'"h":"[0-9a-f]+"}\n')
 
 @attrs.frozen(kw_only=True)
 class Rejected:
-    """A bad recording: made of which by what, and the reasons that `check` and `replay` give.
+    """A bad recording, which a change makes of a good one, and the reasons for its rejection.
 
-    `check` is `WHOLE` where the file is not what is wrong. Its digests are right, unless it
-    `keeps_digests` of the good one.
+    `check` and `replay` are the texts that both report; `check` is `WHOLE` if the file itself is
+    right. Its digests are right, unless it `keeps_digests` of the good one.
     """
 
     name: str
@@ -198,19 +198,19 @@ TABLE: Final = (
 )
 
 
-# Holding.
+# Checking.
 
 
-def complaints(rejected: Rejected) -> list[str]:
-    """Return sentences about how a bad recording is wrongly accepted."""
+def problems_of(rejected: Rejected) -> list[str]:
+    """Return a sentence for each of `check` and `replay` that does not reject it for its reason."""
     found: list[str] = []
-    for what, judge, reason in (
+    for name, run, reason in (
         ("check", _checked, rejected.check),
         ("replay", _replayed, rejected.replay),
     ):
-        reported = judge(rejected)
+        reported = run(rejected)
         if reason not in reported:
-            found.append(f"{what} says {reported!r}, not {reason!r}")
+            found.append(f"{name} reports {reported!r}, not {reason!r}")
     return found
 
 

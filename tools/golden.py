@@ -27,18 +27,18 @@ KEY: Final = b"the key of the golden recordings"
 
 @attrs.frozen(kw_only=True)
 class Golden:
-    """A recording, and how it is held.
+    """A recording, and how it is checked.
 
     Attributes:
         replays: `STRICTLY`, or the text of the error with which replay rejects it.
-        server: The one that replay is given; any where the role is another.
-        recorded: The one that was recorded, if it was another.
+        server: The server that replays it; any server if it was not recorded at a server.
+        recorded: The server that was recorded, if it was another one.
         needs_peers: Made by `golden_sessions.py`, not scripted in `make_recordings.py`.
-        is_cut: Replayed up to where it ends without an end, or to its first gap.
-        is_seeded: What its handlers send depends on the seed.
-        suffix: How its name ends.
-        segments: How many files it has.
-        key: What it was redacted with.
+        is_cut: It has no `end` record, or has a gap, up to which it is replayed.
+        is_seeded: The messages of its handlers depend on the seed.
+        suffix: The end of the name of its file.
+        segments: The number of its files.
+        key: The key of its redaction.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The scripted clients of the golden recordings at later protocol versions.
 
-They answer whatever they are asked: requests of a legacy server, and the questions of a stateless
-one, to which they come back in some way or other.
+They answer the requests of a legacy server, and the input requests of a stateless one, whose calls
+they retry in one of several ways.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -69,7 +69,7 @@ def listen(request_id: int, **wishes: Any) -> Message:
 
 
 @attrs.define
-class Speaker:
+class AnsweringClient:
     """A client that answers.
 
     `ways` are the retries of each request, one after the other, and then at once, by `_WAYS`.
@@ -80,7 +80,9 @@ class Speaker:
     ways: Mapping[int, Sequence[str]]
     nursery: trio.Nursery
     after_ms: float
-    _talks: dict[int | str, "_Talk"] = attrs.field(factory=dict[int | str, "_Talk"], init=False)
+    _requests: dict[int | str, "_RetriedRequest"] = attrs.field(
+        factory=dict[int | str, "_RetriedRequest"], init=False
+    )
 
     async def begin(self) -> None:
         """Initialize if there is a handshake, and read messages from now on."""
@@ -97,7 +99,7 @@ class Speaker:
             await self.peer.send(msgspec.json.encode(batch))
         elif isinstance(step, dict):
             if "id" in step:
-                self._talks.setdefault(step["id"], _Talk(step))
+                self._requests.setdefault(step["id"], _RetriedRequest(step))
             await self.peer.send(self._complete(step))
         else:
             await trio.sleep(step / 1000)
@@ -123,38 +125,39 @@ class Speaker:
             if "method" in message and "id" in message:
                 self.nursery.start_soon(self._answer, message)
             elif result.get("resultType") == INPUT_REQUIRED:
-                self._hear(self._talks[message["id"]], result)
+                self._read_input_requests(self._requests[message["id"]], result)
 
     async def _answer(self, question: Message) -> None:
         await trio.sleep(self.after_ms / 1000)
         await self.peer.send_result(question, answer_to(question))
 
-    def _hear(self, talk: "_Talk", result: Message) -> None:
+    def _read_input_requests(self, request: "_RetriedRequest", result: Message) -> None:
         """Retry a request whose input requests are new."""
         asked = result["requestState"], *result["inputRequests"]
-        if asked not in talk.asked_so_far:
-            talk.asked_so_far.append(asked)
-            self.nursery.start_soon(self._come_back, talk, result)
+        if asked not in request.asked_so_far:
+            request.asked_so_far.append(asked)
+            self.nursery.start_soon(self._retry, request, result)
 
-    async def _come_back(self, talk: "_Talk", result: Message) -> None:
+    async def _retry(self, request: "_RetriedRequest", result: Message) -> None:
         """Send the request again, with answers."""
         await trio.sleep(self.after_ms / 1000)
         questions = result["inputRequests"].items()
         answers = {key: answer_to(question) for key, question in questions}
-        ways = self.ways.get(talk.first["id"], ())
-        way = ways[len(talk.asked_so_far) - 1] if len(talk.asked_so_far) <= len(ways) else "at once"
+        ways = self.ways.get(request.first["id"], ())
+        number = len(request.asked_so_far) - 1
+        way = ways[number] if number < len(ways) else "at once"
         for step in _WAYS[way](answers):
             if isinstance(step, dict):
                 params = {"requestState": result["requestState"], "inputResponses": step}
-                retry = talk.retry(params)
-                self._talks[retry["id"]] = talk
+                retry = request.retry(params)
+                self._requests[retry["id"]] = request
                 await self.send(retry)
             else:
-                await self.send(cancel(talk.last_id) if step is None else step)
+                await self.send(cancel(request.last_id) if step is None else step)
 
 
 @attrs.define
-class _Talk:
+class _RetriedRequest:
     """A request and its retries; `asked_so_far` is what was asked, by state and keys."""
 
     first: Message
@@ -170,7 +173,7 @@ class _Talk:
         return {**self.first, "id": self.last_id, "params": {**self.first["params"], **params}}
 
 
-# Answers, which are sent; numbers, for which nothing is done; None, by which it is cancelled.
+# For each way: answers are sent, a number is a pause in milliseconds, and None is a cancellation.
 _WAYS: Final[Mapping[str, Callable[[Message], Sequence[Message | float | None]]]] = {
     "at once": lambda answers: [answers],
     "with one less": lambda answers: [dict(list(answers.items())[1:])],
@@ -188,15 +191,15 @@ def answer_to(question: Message) -> Message:
     if question["method"] == "roots/list":
         return {"roots": [{"uri": "file:///work"}]}
     if question["method"] == "sampling/createMessage":
-        return _said_by_model(params)
+        return _sampling_result(params)
     if params.get("mode") == "url":
         return {"action": "accept"}
     content = FILLED.get(params["message"].partition("?")[0])
     return {"action": "decline"} if content is None else {"action": "accept", "content": content}
 
 
-def _said_by_model(params: Message) -> Message:
-    """Return a sampling result, which uses a tool once."""
+def _sampling_result(params: Message) -> Message:
+    """Return the result of the model, which uses a tool once."""
     content: Message = {"type": "text", "text": "At noon."}
     if "tools" in params and len(params["messages"]) == 1:
         content = {"type": "tool_use", "id": "look", "name": "tides", "input": {}}
@@ -213,12 +216,12 @@ def client(
 
     async def run(peer: WirePeer, _session: Session) -> None:
         async with trio.open_nursery() as nursery:
-            speaker = Speaker(
+            answering = AnsweringClient(
                 peer, PROTOCOL_VERSIONS[protocol_version], ways or {}, nursery, after_ms
             )
-            await speaker.begin()
+            await answering.begin()
             for step in script:
-                await speaker.send(step)
+                await answering.send(step)
             nursery.cancel_scope.cancel()
 
     return run

@@ -1,11 +1,11 @@
-"""Hold the golden recordings: `python tools/recordings.py`. Needs no peers.
+"""Check the golden recordings: `python tools/recordings.py`. Needs no peers.
 
 Every recording that replays strictly is replayed 20 times, under different scheduler seeds, in
-processes with different hash seeds. Then it is changed, in each way that is known to matter, and
-has to diverge where that matters, and in the right way. The others are checked, and replay has to
-reject them for the reason that the table gives. The recordings of two sides of one session have to
-be the same. Bad ones have to be rejected, all have to be small and without secrets. Prints tables
-and all failures; exits 1 if there is one.
+processes with different hash seeds. Then it is changed, in each way that a replay has to notice,
+and has to diverge at the changed record, with the right kind. The others are checked, and replay
+has to reject them for the reason in the table. The recordings of two sides of one session have to
+be the same. Bad ones have to be rejected, and all have to be small and without secrets. Prints
+tables and all failures; exits 1 if there is one.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from bad_recordings import TABLE, complaints
+from bad_recordings import TABLE, problems_of
 from golden import GOLDEN, RECORDINGS, SIDES, STRICTLY, Golden, load_server
 from leak_check import leaks, lines_of, names_of_this_machine
 from recording_changes import CHANGES, Change, changes
@@ -110,15 +110,15 @@ def try_changes(name: str) -> tuple[Counter[str], list[str]]:
         for change in spread(list(changes(lines, is_seeded=golden.is_seeded))):
             changed.write_bytes(b"".join(change.lines))
             tried[change.kind] += 1
-            if complaint := complaint_of(change, replay_once(changed, golden)):
-                failures.append(f"{change.what}: {complaint}")
+            if problem := problem_of(change, replay_once(changed, golden)):
+                failures.append(f"{change.what}: {problem}")
     return tried, failures
 
 
-def complaint_of(change: Change, divergence: ReplayDivergence | None) -> str:
+def problem_of(change: Change, divergence: ReplayDivergence | None) -> str:
     """Return what is wrong with the replay of a change, or an empty text."""
     if divergence is None:
-        return "replayed as if nothing had happened"
+        return "the change was not noticed"
     if divergence.record not in change.expected:
         return f"expected in {change.expected}\n{divergence}"
     if divergence.kind not in change.ways:
@@ -134,7 +134,7 @@ def spread(found: Sequence[Change]) -> Iterator[Change]:
         yield from of_kind[::step]
 
 
-# Holding.
+# Checking.
 
 
 def in_flight_max(golden: Golden) -> int:
@@ -145,7 +145,7 @@ def in_flight_max(golden: Golden) -> int:
     return max(sum(begin <= moment <= end for begin, end in spans) for moment, _ in spans)
 
 
-def hold_replayed(
+def check_replayed(
     golden: Golden, replays: list[str], tried: Counter[str], failures: list[str]
 ) -> list[str]:
     """Check a recording that replays strictly; print its row and return the failures."""
@@ -163,13 +163,13 @@ def hold_replayed(
     print(
         f"{golden.name:28}{report.records:>9}{report.requests:>10}{in_flight_max(golden):>11}"
         f"{f'{same}/{count}':>10}{''.join(f'{tried[kind]:>6}' for kind in CHANGED)}"
-        f"   {'FAILED' if failures or replays else 'held'}",
+        f"   {'FAILED' if failures or replays else 'as expected'}",
         flush=True,
     )
     return [f"{golden.name}: {text}" for text in [*replays, *failures]]
 
 
-def hold_all_replayed() -> list[str]:
+def check_all_replayed() -> list[str]:
     """Replay all recordings and their changes; return the failures."""
     print(
         f"{'recording, replayed':28}{'records':>9}{'requests':>10}{'in flight':>11}{'the same':>10}"
@@ -181,11 +181,11 @@ def hold_all_replayed() -> list[str]:
     with ProcessPoolExecutor(PROCESSES_AT_ONCE) as pool:
         changed = pool.map(try_changes, [golden.name for golden in REPLAYED])
         for golden, (tried, found) in zip(REPLAYED, changed, strict=True):
-            failures += hold_replayed(golden, replays.get(golden.name, []), tried, found)
+            failures += check_replayed(golden, replays.get(golden.name, []), tried, found)
     return failures
 
 
-def hold_other(golden: Golden) -> list[str]:
+def check_other(golden: Golden) -> list[str]:
     """Check a recording that does not replay; print its row and return the failures."""
     report = check(open_recording(golden.path))
     failures = [f"line {flaw.line}: {flaw.text}" for flaw in report.damage]
@@ -193,13 +193,13 @@ def hold_other(golden: Golden) -> list[str]:
         failures.append(check_summary(report))
     if golden.role != (role := role_of(golden)):
         failures.append(f"of role {role}, not {golden.role}")
-    if (said := rejection(golden)) is None:
+    if (reason := rejection(golden)) is None:
         failures.append(f"replays, though it should not yet: {golden.replays}")
-    elif golden.replays not in said:
-        failures.append(f"replay refuses it otherwise: {said}")
-    frames = report.kinds.get("in", 0), report.kinds.get("out", 0)
+    elif golden.replays not in reason:
+        failures.append(f"replay rejects it for another reason: {reason}")
+    messages = report.kinds.get("in", 0), report.kinds.get("out", 0)
     print(
-        f"{golden.name:28}{report.records:>9}{frames[0]:>10}{frames[1]:>11}{golden.role:>10}"
+        f"{golden.name:28}{report.records:>9}{messages[0]:>10}{messages[1]:>11}{golden.role:>10}"
         f"   {'FAILED' if failures else check_summary(report)}; replay: {golden.replays}"
     )
     return [f"{golden.name}: {text}" for text in failures]
@@ -219,10 +219,10 @@ def rejection(golden: Golden) -> str | None:
     return None
 
 
-def hold_others() -> list[str]:
+def check_others() -> list[str]:
     """Check the recordings that do not replay; return the failures."""
     print(f"\n{'recording, checked':28}{'records':>9}{'in':>10}{'out':>11}{'role':>10}")
-    failures = [text for golden in OTHERS for text in hold_other(golden)]
+    failures = [text for golden in OTHERS for text in check_other(golden)]
     for sides in SIDES:
         differences = diff(*([*records_of(GOLDEN[side])] for side in sides))
         print(f"{' and '.join(sides)}: {len(differences)} differences")
@@ -235,18 +235,18 @@ def records_of(golden: Golden) -> Iterator[Record]:
     return (item for item in items if isinstance(item, Record))
 
 
-def hold_rejected() -> list[str]:
+def check_rejected() -> list[str]:
     """Check that bad recordings are rejected; return the failures."""
     print(f"\n{'recording, rejected':28}{'check':64}replay")
     failures: list[str] = []
     for rejected in TABLE:
-        found = complaints(rejected)
+        found = problems_of(rejected)
         print(f"{rejected.name:28}{rejected.check:64}{'FAILED' if found else rejected.replay}")
         failures += [f"refused/{rejected.name}: {text}" for text in found]
     return failures
 
 
-def hold_files() -> list[str]:
+def check_files() -> list[str]:
     """Check that all files are known and small, and have no secrets or machine names."""
     paths = sorted(RECORDINGS.rglob(f"*{SUFFIX}*"))
     of_golden = [file for golden in GOLDEN.values() for file in golden.files]
@@ -278,8 +278,8 @@ def main() -> None:
         print(json.dumps(replay_all(seed)))
         return
     begin = time.perf_counter()
-    failures = [*hold_all_replayed(), *hold_others(), *hold_rejected(), *hold_files()]
-    print(f"held in {time.perf_counter() - begin:.1f} s, {len(failures)} problems")
+    failures = [*check_all_replayed(), *check_others(), *check_rejected(), *check_files()]
+    print(f"checked in {time.perf_counter() - begin:.1f} s, {len(failures)} problems")
     for failure in failures:
         print(f"\n{failure}")
     sys.exit(1 if failures else 0)

@@ -194,7 +194,7 @@ async def drive_browser(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, A
     return {each["name"]: each for each in page_report}
 
 
-def hold(folder: Path, pictures: Path | None, problems: list[str]) -> list[Outcome]:
+def check(folder: Path, pictures: Path | None, problems: list[str]) -> list[Outcome]:
     """Install what is missing, and run all visits and the login."""
     chromium = shutil.which(CHROMIUM)
     if chromium is None:
