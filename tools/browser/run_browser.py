@@ -194,7 +194,7 @@ async def drive_browser(order: Mapping[str, Any]) -> Mapping[str, Mapping[str, A
     return {each["name"]: each for each in page_report}
 
 
-def check(folder: Path, pictures: Path | None, problems: list[str]) -> list[Outcome]:
+def visit_all_pages(folder: Path, pictures: Path | None, problems: list[str]) -> list[Outcome]:
     """Install what is missing, and run all visits and the login."""
     chromium = shutil.which(CHROMIUM)
     if chromium is None:
@@ -248,7 +248,9 @@ def main(arguments: list[str]) -> int:
     )
     problems: list[str] = []
     return run_command(
-        partial(hold, pictures=parser.parse_args(arguments).screenshots, problems=problems),
+        partial(
+            visit_all_pages, pictures=parser.parse_args(arguments).screenshots, problems=problems
+        ),
         partial(report, problems=problems),
     )
 
