@@ -542,9 +542,9 @@ class Connection:
         if (
             trigger is _INITIALIZE
             and raw is not None
-            and len(text := bytes(raw)) <= _CACHED_BYTES_MAX
+            and len(handshake := bytes(raw)) <= _CACHED_BYTES_MAX
         ):
-            params = _decode_handshake(text)
+            params = _decode_handshake(handshake)
         else:
             params = row.decode_params(raw if without_meta is None else without_meta)
         if row.name in self._responders:
