@@ -323,6 +323,7 @@ def test_unsuspicious_values_are_not_shown(write, invoke, data):
     assert "nothing looks like a secret" in done.stdout
 
 
+@pytest.mark.requirement("SAMP-29")
 def test_the_counts_of_masked_secrets_are_no_secrets(write, invoke):
     counts = {"counts": {"masked: password": 2}}
     result = invoke("scan", write(("in", {"jsonrpc": "2.0", "method": "x"}), ("end", counts)))

@@ -110,6 +110,7 @@ async def test_a_cancelled_server_ends_each_stream_as_its_protocol_requires(host
     assert last["result"]["_meta"][SUBSCRIPTION_ID] == "a"
 
 
+@pytest.mark.requirement("LIFE-17")
 @pytest.mark.real_time
 async def test_a_stopped_instance_answers_on_open_connections_before_it_closes():
     stores = HttpStores(instances=MemoryInstances())

@@ -1120,6 +1120,7 @@ def drained(nursery, new_client):
     return Drained()
 
 
+@pytest.mark.requirement("LIFE-17")
 async def test_a_drained_connection_gets_one_more_request(drained, autojump_clock):
     client = await drained.connect()
     client.put(GET)
@@ -1145,6 +1146,7 @@ async def test_a_drained_connection_that_stays_idle_is_closed(drained, autojump_
     assert drained.ended.is_set()
 
 
+@pytest.mark.requirement("LIFE-17")
 async def test_a_request_that_arrives_before_the_end_of_a_connection_is_answered(drained):
     client = await drained.connect()
     [connection] = drained.host._connections
@@ -1154,6 +1156,7 @@ async def test_a_request_that_arrives_before_the_end_of_a_connection_is_answered
     assert client.statuses() == [200]
 
 
+@pytest.mark.requirement("LIFE-17")
 async def test_a_listener_takes_all_connections_before_it_closes(nursery):
     refusing, drained = trio.Event(), trio.Event()
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
