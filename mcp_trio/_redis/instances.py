@@ -250,7 +250,10 @@ class RedisInstance:
     def _post_script(
         self, script: str, keys: Sequence[str], args: Sequence[str | bytes | int]
     ) -> None:
-        self._connection.post(lambda pipeline: pipeline.eval(script, keys=keys, args=args))
+        size = sum(len(each) for each in args if not isinstance(each, int))
+        self._connection.post(
+            lambda pipeline: pipeline.eval(script, keys=keys, args=args), size=size
+        )
 
     async def settle(self) -> None:
         """Wait until Redis has all that was stored or sent, or does not answer."""
@@ -277,7 +280,7 @@ class RedisInstance:
         return [self._connection.key(kind, session_id) for kind in ("session", "calls")]
 
     def _call_args(self, call: str, number: int, entry: bytes) -> tuple[str | bytes | int, ...]:
-        return self.name, f"{call}:{number}", entry, int(self._session_seconds)
+        return self.name, f"{call}:{number}", entry, expiry_of(self._session_seconds)
 
     def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call."""
