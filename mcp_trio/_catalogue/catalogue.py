@@ -623,12 +623,15 @@ def read_job(job: ReadJob) -> ReadRecording:
 
 
 def is_being_written(name: str) -> bool:
-    """Return whether a recorder has the file open."""
+    """Return whether a recorder has the file open, or has just created it."""
     try:
         descriptor = os.open(name, os.O_RDONLY)
     except OSError:
         return False
     try:
+        # A recorder locks its file while it is still empty, and fails if it is locked here.
+        if not os.fstat(descriptor).st_size:
+            return True
         # Shared, since several threads may ask at the same time, and none of them is a recorder.
         return not try_lock(descriptor, is_shared=True)
     finally:

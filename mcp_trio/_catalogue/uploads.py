@@ -165,8 +165,7 @@ class FolderUpload:
             number = segment_of(last.name)[1] + 1
             # Another segment may have begun since the names were read, before this one was closed.
             is_running = (
-                _is_empty(last)
-                or is_being_written(os.fspath(last))
+                is_being_written(os.fspath(last))
                 or Path(segment_name(os.fspath(self.folder / first), number)).exists()
             )
             if is_running and not self.with_running:
@@ -317,14 +316,6 @@ def _opened(path: Path) -> IO[bytes]:
         return path.open("rb")
     except FileNotFoundError:
         return path.with_name(path.name + COMPRESSED_SUFFIX).open("rb")
-
-
-def _is_empty(path: Path) -> bool:
-    """Return whether a file was just created; False if it is gone."""
-    try:
-        return not path.stat().st_size
-    except OSError:
-        return False
 
 
 def _changed(path: Path) -> int | None:

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mcp_trio._catalogue.catalogue import CATALOGUE, Catalogue
+from mcp_trio._catalogue.catalogue import CATALOGUE, Catalogue, is_being_written
 from mcp_trio._catalogue.statistics import page, statistics
+from mcp_trio._recorder.files import FileSink
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import RecordOptions
 from tests.catalogue.conftest import session, theatre
@@ -286,3 +287,16 @@ def test_a_catalogue_that_could_not_be_written_can_be_written_later(folder, cata
     catalogue.remove(names[:1])
     assert [row.file for row in catalogue.find()] == files[1:]
     other.close()
+
+
+def test_a_file_that_was_just_created_is_not_locked(tmp_path):
+    """A recorder locks its file while it is still empty, and would fail."""
+    path = tmp_path / "x.mcprec.jsonl"
+    path.touch()
+    assert is_being_written(str(path))
+    path.write_bytes(b"{}\n")
+    assert not is_being_written(str(path))
+    sink = FileSink(tmp_path / "y.mcprec.jsonl")
+    sink.write(b"{}\n")
+    assert is_being_written(str(tmp_path / "y.mcprec.jsonl"))
+    sink.close()
