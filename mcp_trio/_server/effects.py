@@ -561,6 +561,7 @@ class EffectCodecs:
                 decode = self._new_reader(hint)
         except Exception as error:
             raise TypeError(f"the result of the effect {name}: {error}") from error
+        unchanged_class: Any = hint if self.converter is None and hint in _UNCHANGED else None
         return _ResultCodec(
             name,
             hint,
@@ -568,7 +569,7 @@ class EffectCodecs:
             self.limits.requests.effect_bytes_max,
             decode,
             _has_open_part(hint),
-            hint if self.converter is None and hint in _UNCHANGED else None,
+            unchanged_class,
         )
 
     def _new_reader(self, hint: Any) -> _Reader:
