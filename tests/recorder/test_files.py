@@ -492,6 +492,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
         list(open_recording(path))
 
 
+@pytest.mark.requirement("TOOL-40")
 def test_the_folder_of_a_complete_recording_is_not_listed(tmp_path, monkeypatch):
     path = tmp_path / "x.mcprec.jsonl"
     start(path).close({})
