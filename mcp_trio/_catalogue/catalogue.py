@@ -689,6 +689,8 @@ def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> Re
         found = [os.stat(os.path.join(folder, file)) for file in files]  # noqa: PTH116, PTH118
     except OSError:
         return None
+    if not found:  # its folder is gone
+        return None
     size, changed = sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
     return ReadJob(os.fspath(folder), files[0], tuple(files), size, changed, arguments)
 

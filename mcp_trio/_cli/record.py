@@ -114,9 +114,9 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> ListenA
     short_help="Record the messages between clients and a server.",
     epilog="""\b
 Put this command before the server's command in the host's settings; with --listen, give clients
-the URL that this command prints. Messages are forwarded unchanged; with --telemetry, requests have
-the trace context of this command's spans. The stderr and the exit status
-of COMMAND are passed on, and so are SIGINT, SIGTERM and SIGHUP.
+the URL that this command prints. Messages are forwarded unchanged; with --telemetry, requests
+have the trace context of this command's spans. The stderr and the exit status of COMMAND are
+passed on, and so are SIGINT, SIGTERM and SIGHUP.
 
 \b
 Over HTTP, messages are recorded, but no headers. A folder gets one file for each session, and one

@@ -247,7 +247,7 @@ def test_an_open_request_is_reported():
                     task_status.started(session)
 
             await self.server.serve(channel, record=record, task_status=Status())
-            sessions[0].connection.incoming["x"] = "kept"
+            sessions[0].connection.incoming = {"x": "kept"}
 
     with pytest.raises(AssertionError, match="without an outcome: server's request"):
         simulate(Keeping(make_server()), ping, sessions=1)
