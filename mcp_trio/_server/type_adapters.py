@@ -1,9 +1,9 @@
 """Type adapters: turn the annotations of handlers into types that msgspec can decode.
 
 `TypeAdapter.decodable` walks through an annotation and returns it with every type that msgspec does
-not support replaced by a stand-in. A stand-in (`StandIn`) is a class that msgspec treats as a
-custom type: for a value of that type msgspec calls `structure`, its `dec_hook`, which calls the
-`StandInDecoder` of the stand-in. There is one for each kind of type:
+not support replaced by a `CustomType`. For a value of a type that it does not know, msgspec calls
+its `dec_hook`, here `structure`, which calls the `CustomDecoder` of the type. There is one for each
+kind of type:
 
 - `DerivedDecoder`: a type made from a simpler one (flags, paths, types with constraints);
 - `UnionDecoder`: a union whose members msgspec cannot tell apart;
@@ -73,11 +73,11 @@ class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
         self.errors = errors
 
 
-# Stand-ins --------------------------------------------------------------------------------------
+# Custom types -----------------------------------------------------------------------------------
 
 
-class StandInDecoder(Protocol):
-    """A decoder for the values of a stand-in; `inner` are the types that it decodes first."""
+class CustomDecoder(Protocol):
+    """A decoder for the values of a custom type; `inner` are the types that it decodes first."""
 
     @property
     def inner(self) -> Sequence[Any]: ...
@@ -99,23 +99,23 @@ class StandInDecoder(Protocol):
         ...
 
 
-class StandIn(type):
-    """A metaclass whose classes stand for the values that their `decoder` returns."""
+class CustomType(type):
+    """A metaclass of types whose values their `decoder` returns."""
 
-    decoder: StandInDecoder
+    decoder: CustomDecoder
 
     def __instancecheck__(cls, instance: Any) -> bool:
         """Return True: msgspec checks the type of each value that its `dec_hook` returns."""
         return True
 
 
-def stand_in(name: str, decoder: StandInDecoder) -> Any:
-    """Return a new stand-in; `name` is its name in errors."""
-    return StandIn(name, (), {"decoder": decoder})
+def custom_type(name: str, decoder: CustomDecoder) -> Any:
+    """Return a new custom type; `name` is its name in errors."""
+    return CustomType(name, (), {"decoder": decoder})
 
 
 def structure(kind: Any, value: Any, *, strict: bool = True) -> Any:
-    """Return the value of a stand-in, decoded from plain JSON; this is the `dec_hook` for msgspec.
+    """Return the value of a custom type, decoded from plain JSON; the `dec_hook` for msgspec.
 
     Raises:
         ValueError: The value does not fit.
@@ -142,7 +142,7 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
     return msgspec.convert(value, hint, strict=strict, str_keys=True, dec_hook=hook)
 
 
-# Decoders of stand-ins ---------------------------------------------------------------------------
+# Decoders of custom types -----------------------------------------------------------------------
 
 
 class SingleDecoder:
@@ -150,7 +150,7 @@ class SingleDecoder:
 
     __slots__ = ()
 
-    def likeliest(self: StandInDecoder, _value: Any) -> Any | None:
+    def likeliest(self: CustomDecoder, _value: Any) -> Any | None:
         """Return the inner type."""
         return self.inner[0]
 
@@ -382,8 +382,10 @@ def _with_limits(hint: Any, limits: Sequence[Any]) -> Any:
         else:
             checks.append(_check_for(hint, limit))
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
+    if not checks:
+        return hint
     make = functools.partial(_run_checks, checks)
-    return stand_in(type_name(strip_metadata(hint)), DerivedDecoder(hint, make)) if checks else hint
+    return custom_type(type_name(strip_metadata(hint)), DerivedDecoder(hint, make))
 
 
 def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
@@ -415,7 +417,7 @@ def _check_for(hint: Any, limit: Any) -> Callable[[Any], None]:
     if rule is None:
         raise TypeError(f"the constraint {limit!r} is not supported")
     bound, holds, kind = getattr(limit, rule.member), rule.holds, strip_metadata(hint)
-    # Only classes are compared: the values of a stand-in and of `Any` are not known.
+    # Only classes are compared: the values of a custom type and of `Any` are not known.
     is_comparable = type(kind) is type and isinstance(bound, _NUMBERS if kind in _NUMBERS else kind)
     if holds is None or not is_comparable:
         raise TypeError(f"the constraint {limit!r} does not fit {name}")
@@ -734,14 +736,14 @@ def json_schema(hint: Any) -> dict[str, Any]:
     """
     components = _SchemaComponents()
     (schema, *others), definitions = components.collect(hint)
-    inner_types = [inner for kind in components.stand_ins for inner in kind.decoder.inner]
+    inner_types = [inner for kind in components.custom_types for inner in kind.decoder.inner]
     orders = _declared_orders([hint, *inner_types])
     for part in (schema, *others, *definitions.values()):
         _normalize(part, orders)
     for definition in definitions.values():
         definition.pop("title", None)
     replaced: dict[str, Any] = {}
-    for number, kind in enumerate(components.stand_ins):
+    for number, kind in enumerate(components.custom_types):
         inner = [others.pop(0) for _ in kind.decoder.inner]
         replaced[_temporary_ref(number)] = kind.decoder.schema(inner, definitions)
     complete = schema | {"$defs": definitions} if definitions else schema
@@ -852,22 +854,22 @@ def _normalize(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]
 
 
 def _temporary_ref(number: int) -> str:
-    """Return the temporary `$ref` of a stand-in, which is used until all names are known."""
-    return f"stand-in:{number}"
+    """Return the temporary `$ref` of a custom type, which is used until all names are known."""
+    return f"custom-type:{number}"
 
 
 class _SchemaComponents:
-    """The schemas that msgspec makes for a type and for the stand-ins in it.
+    """The schemas that msgspec makes for a type and for the custom types in it.
 
     Attributes:
-        stand_ins: The stand-ins in the type, each once.
+        custom_types: The custom types in the type, each once.
     """
 
     def __init__(self) -> None:
-        self.stand_ins: list[StandIn] = []
+        self.custom_types: list[CustomType] = []
 
     def collect(self, hint: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return the schemas of `hint` and of all inner types of the stand-ins, and definitions.
+        """Return the schemas of `hint` and of all inner types of the custom types, and definitions.
 
         One call of msgspec gets all types, because names are unique only within a call.
         """
@@ -882,15 +884,15 @@ class _SchemaComponents:
             schemas, definitions = msgspec.json.schema_components(
                 hints, schema_hook=self._hook, ref_template=_DEFINITIONS + "{name}"
             )
-            wanted = [hint, *(it for kind in self.stand_ins for it in kind.decoder.inner)]
+            wanted = [hint, *(it for kind in self.custom_types for it in kind.decoder.inner)]
         return [*schemas], definitions
 
     def _hook(self, kind: Any) -> dict[str, Any]:
-        if not isinstance(kind, StandIn):
+        if not isinstance(kind, CustomType):
             raise no_json_form(kind)
-        if kind not in self.stand_ins:
-            self.stand_ins.append(kind)
-        return {"$ref": _temporary_ref(self.stand_ins.index(kind))}
+        if kind not in self.custom_types:
+            self.custom_types.append(kind)
+        return {"$ref": _temporary_ref(self.custom_types.index(kind))}
 
 
 def _with_refs_replaced(schema: Any, replaced: dict[str, Any]) -> Any:
@@ -918,14 +920,14 @@ _REJECTS_UNIONS: Final = "Type unions"
 class TypeAdapter:
     """Turns annotations into types that msgspec can decode.
 
-    A class has one stand-in, which is kept, so that a class may refer to itself.
+    A class has one custom type, which is kept, so that a class may refer to itself.
     """
 
     converter: "Converter | None" = None
     _built: dict[Any, Any] = attrs.field(factory=dict[Any, Any], init=False)
 
     def decodable(self, hint: Any) -> Any:
-        """Return the annotation, with a stand-in for each type that msgspec does not support.
+        """Return the annotation, with a custom type for each type that msgspec does not support.
 
         Raises:
             TypeError: A constraint cannot be checked, or the members of a union cannot be
@@ -933,14 +935,14 @@ class TypeAdapter:
         """
         custom = self._decoder_of(hint)
         if custom is not None:
-            return stand_in(type_name(hint), custom)
+            return custom_type(type_name(hint), custom)
         if hint is object:
             return Any
         if has_fields(hint):
-            if not any(map(self._needs_stand_in, reachable([hint]))):
+            if not any(map(self._needs_custom_type, reachable([hint]))):
                 return hint
             if hint not in self._built:
-                self._built[hint] = stand_in(type_name(hint), ClassDecoder(hint, self.decodable))
+                self._built[hint] = custom_type(type_name(hint), ClassDecoder(hint, self.decodable))
             return self._built[hint]
         if typing.get_origin(hint) is Annotated:
             return constrained(self.decodable(hint.__origin__), hint.__metadata__)
@@ -960,22 +962,22 @@ class TypeAdapter:
             return found
         if hint in reachable(members):
             raise TypeError(f"{type_name(hint)} is recursive: make its members structs with a tag")
-        return stand_in(type_name(hint), UnionDecoder([*zip(members, inner, strict=True)]))
+        return custom_type(type_name(hint), UnionDecoder([*zip(members, inner, strict=True)]))
 
     def may_be_mutable(self, value: Any) -> bool:
         """Return whether a value may be mutable; those in `_STANDARD_DECODERS` are not."""
         kind = value.__class__
         return has_fields(kind) or not isinstance(self._decoder_of(kind), DerivedDecoder | None)
 
-    def _needs_stand_in(self, hint: Any) -> bool:
-        """Return whether the hint itself, not a part of it, needs a stand-in."""
+    def _needs_custom_type(self, hint: Any) -> bool:
+        """Return whether the hint itself, not a part of it, needs a custom type."""
         if hint is object or self._decoder_of(hint) is not None:
             return True
         if typing.get_origin(hint) is Annotated:
             return is_constrained(hint.__metadata__)
         return is_union(hint) and not _is_union_accepted(hint)
 
-    def _decoder_of(self, hint: Any) -> StandInDecoder | None:
+    def _decoder_of(self, hint: Any) -> CustomDecoder | None:
         if is_pydantic(hint):
             return PydanticDecoder(hint)
         for base in hint.__mro__ if isinstance(hint, type) else ():
@@ -1006,12 +1008,12 @@ def _is_union_accepted(union: Any) -> bool:
 # Types of the standard library that msgspec does not support ------------------------------------
 
 
-def _flag(kind: Any) -> StandInDecoder:
+def _flag(kind: Any) -> CustomDecoder:
     bits = functools.reduce(lambda one, other: one | other.value, kind, 0)
     return DerivedDecoder(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
 
 
-_STANDARD_DECODERS: Final[dict[type, Callable[[Any], StandInDecoder]]] = {
+_STANDARD_DECODERS: Final[dict[type, Callable[[Any], CustomDecoder]]] = {
     enum.Flag: _flag,
     pathlib.PurePath: lambda kind: DerivedDecoder(str, kind),
 }
@@ -1101,7 +1103,7 @@ class _Walk(msgspec.Struct, frozen=True):
     def errors_inside(self, hint: Any, value: Any, path: str, depth: int) -> Iterator[str]:
         """Yield the errors of the members of the value."""
         hint = strip_metadata(hint)
-        if isinstance(hint, StandIn):
+        if isinstance(hint, CustomType):
             likely = hint.decoder.likeliest(value)
             return iter(()) if likely is None else self.errors_of(likely, value, path, depth)
         if is_union(hint):
