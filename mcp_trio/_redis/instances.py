@@ -16,8 +16,9 @@ Keys, each after the prefix:
 Redis may lose data when it is restarted. Each pair of instances numbers its messages, and keeps
 them until the other one has confirmed them. When Redis is back, each instance writes its lease, its
 sessions and the unconfirmed messages again; a message with a number that was seen is dropped. After
-messages were withdrawn, the numbers begin again in a new *epoch*: an instance that was only slow
-still takes the messages that follow.
+an instance was taken for lost, the numbers of the messages to it begin again in a new *epoch*. An
+instance that was only slow takes the messages that follow, and breaks off what it had in progress
+with the sender, because messages of the earlier epoch may be missing.
 """
 
 import logging
@@ -399,8 +400,12 @@ class RedisInstance:
                 continue
             link.missed_leases += 1
             if link.missed_leases >= _ROUNDS_TO_LOSE:
-                link.begin_epoch()
-                self._handler.lose(name)
+                self._lose(name, link)
+
+    def _lose(self, name: str, link: _Link) -> None:
+        link.begin_epoch()
+        self._handler.lose(name)
+        self._post_message(name, link, 0, b"")  # It may only be slow.
 
     async def _has_lease(self, name: str, redis: Any) -> bool:
         return bool(await redis.exists([self._lease_key(name)]))
@@ -479,6 +484,9 @@ class RedisInstance:
         epoch, confirmed = entry.confirmed
         while epoch == link.epoch and link.unconfirmed and link.unconfirmed[0][0] <= confirmed:
             link.unconfirmed.popleft()
+        if 0 < link.received[0] < entry.epoch:
+            link.received = entry.epoch, 0
+            self._handler.lose(entry.sender)
         # After a gap, the sender writes all unconfirmed messages again.
         if link.follows(entry, link.received):
             link.received = entry.epoch, entry.number
@@ -490,7 +498,7 @@ class RedisInstance:
         link = self._links.setdefault(name, _Link())
         async with self._withdrawing:  # Several requests may ask at once.
             if not await self._connection.call(partial(self._has_lease, name)):
-                link.begin_epoch()
+                self._lose(name, link)
             for entry_id, data in await self._connection.entries(keys[0]):
                 entry = _decode_entry(data)
                 if entry.sender == self.name and entry.number and entry.epoch < link.epoch:

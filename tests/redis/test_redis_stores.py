@@ -412,14 +412,40 @@ async def test_a_slow_instance_does_not_act_on_messages_that_were_withdrawn(stal
         one.send(two.name, b"withdrawn")
         await one.settle()
         key, entries = await inbox(two)  # it has read the message, and does not go on
-        one._links[two.name].begin_epoch()  # the other one takes it for lost
+        one._lose(two.name, one._links[two.name])
         assert set(await one.unread(two.name)) == {b"withdrawn"}
         assert await two._take_once(key, entries)
         assert handler.received == []
         one.send(two.name, b"later")
         await one.settle()
-        assert await two._take_once(*await inbox(two))
+        await until_taken(two, handler)
         assert handler.received == [(one.name, b"later")]
+
+
+async def test_a_slow_instance_breaks_off_what_it_had_in_progress(stalled):
+    async with stalled() as (one, two, handler):
+        one.send(two.name, b"begun")
+        await one.settle()
+        await until_taken(two, handler)
+        one.send(two.name, b"withdrawn")
+        await one.settle()
+        one._lose(two.name, one._links[two.name])
+        await one.unread(two.name)
+        one.send(two.name, b"later")
+        await one.settle()
+        handler.received.clear()
+        await until_taken(two, handler)
+        assert handler.lost == [one.name]
+        assert handler.received == [(one.name, b"later")]
+
+
+async def until_taken(instance, handler):
+    async def has_taken():
+        key, entries = await inbox(instance)
+        assert not entries or await instance._take_once(key, entries)
+        return handler.received
+
+    await until(has_taken)
 
 
 async def test_the_copy_of_a_message_that_was_taken_is_not_unread(stalled):
