@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mcp_trio._protocol.event_store import EventStore
+    from mcp_trio._protocol.state_store import StateStore
     from mcp_trio._server.http_effects import EffectTransport
     from mcp_trio._server.http_sessions import Changes, HttpStores
     from mcp_trio._server.instances import (
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     )
     from mcp_trio._server.openapi import OpenApiEntry, OpenApiOperation, OpenApiReport
     from mcp_trio._server.routes import Request, Response
-    from mcp_trio._server.sealed_state import MemoryStore, StateStore
+    from mcp_trio._server.sealed_state import MemoryStore
 
 __all__ = [
     "Changes",
@@ -60,7 +61,7 @@ _MODULES: Final = {
     "Request": "_server.routes",
     "Response": "_server.routes",
     "SessionFacts": "_server.instances",
-    "StateStore": "_server.sealed_state",
+    "StateStore": "_protocol.state_store",
     "StoreUnavailableError": "_server.instances",
     "StoredSession": "_server.instances",
 }

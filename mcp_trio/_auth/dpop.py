@@ -21,11 +21,11 @@ import attrs
 from mcp_trio._auth.issuers import VerifierUnavailableError
 from mcp_trio._auth.verification import (
     ALGORITHMS,
-    SharedStore,
     check_algorithms,
     jws_registry,
 )
 from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.state_store import StateStore
 from mcp_trio.errors import RequestError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class DPoP:
     proofs_max: int = 100_000
     nonce_key: bytes = attrs.field(factory=lambda: secrets.token_bytes(32))
     now: Callable[[], float] = time.time
-    store: SharedStore | None = attrs.field(default=None, init=False)
+    store: StateStore | None = attrs.field(default=None, init=False)
     _used: OrderedDict[bytes, float] = attrs.field(factory=OrderedDict[bytes, float], init=False)
     _registry: "JWSRegistry | None" = attrs.field(default=None, init=False)
 

@@ -45,12 +45,12 @@ from mcp_trio._auth.verification import (
     Introspection,
     InvalidTokenError,
     JWTVerifier,
-    SharedStore,
     TokenVerifier,
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import RETRY_SECONDS, RejectedError, Rejection
+from mcp_trio._protocol.state_store import StateStore
 from mcp_trio.errors import FORBIDDEN, SERVER_BUSY
 
 logger = logging.getLogger("mcp_trio")
@@ -166,7 +166,7 @@ class ResourceServer:
         """Return the settings for a value of `Server(auth=…)`."""
         return setting if isinstance(setting, cls) else cls(setting)
 
-    def use_store(self, store: SharedStore | None) -> None:
+    def use_store(self, store: StateStore | None) -> None:
         """Share used proofs and looked-up tokens with the other instances by this store."""
         self.dpop.store = store
         if isinstance(self.verifier, Introspection):

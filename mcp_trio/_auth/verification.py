@@ -27,6 +27,7 @@ from mcp_trio._auth.issuers import (
     public_keys,
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
+from mcp_trio._protocol.state_store import StateStore
 from mcp_trio._protocol.websocket import checked_token
 from mcp_trio.errors import RequestError
 
@@ -64,25 +65,6 @@ class TokenVerifier(Protocol):
             InvalidTokenError: The token is not valid; the text says why.
             VerifierUnavailableError: It cannot be verified now.
         """
-        ...
-
-
-class SharedStore(Protocol):
-    """The `StateStore` that instances of a server share, such as `RedisStores.states`.
-
-    `take` and `kept` raise `RequestError` while the store is away.
-    """
-
-    async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
-        """Mark a key as used, atomically; return False if it was used before."""
-        ...
-
-    async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep a value for a key that was taken."""
-        ...
-
-    async def kept(self, key: str) -> bytes | None:
-        """Return the kept value; None if there is none."""
         ...
 
 
@@ -353,7 +335,7 @@ class Introspection:
     leeway_seconds: int = attrs.field(default=30, kw_only=True)
     http_client: "httpx2.AsyncClient | None" = attrs.field(default=None, kw_only=True)
     now: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
-    store: SharedStore | None = attrs.field(default=None, init=False)
+    store: StateStore | None = attrs.field(default=None, init=False)
     _fetcher: Fetcher = attrs.field(init=False)
     _issuer: Issuer = attrs.field(init=False)
     _cache: TokenCache = attrs.field(init=False)
@@ -396,7 +378,7 @@ class Introspection:
             await self._share(self.store, token, auth)
         return auth
 
-    async def _share(self, store: SharedStore, token: str, auth: AuthInfo) -> None:
+    async def _share(self, store: StateStore, token: str, auth: AuthInfo) -> None:
         """Give the facts about a token to the other instances, unless the store is away or full."""
         until, key = self._cache.until(auth), self._key(token)
         seconds = until - self.now()

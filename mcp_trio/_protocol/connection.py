@@ -239,19 +239,6 @@ _WITH_SENDER: Final = (DecodedMessage, PrincipalMessage)
 _NO_RESULT_TYPES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-# The size of the params of `initialize` up to which they are kept.
-_CACHED_BYTES_MAX: Final = 4096
-
-
-@functools.lru_cache(maxsize=256)
-def _decode_handshake(params: bytes) -> Any:
-    """Return the typed params of `initialize`; clients that send the same ones share the objects.
-
-    The name and the capabilities of its client take a twelfth of the memory of an idle session.
-    """
-    return METHODS[INITIALIZE].decode_params(params)
-
-
 @functools.lru_cache
 def _decoder_for(json_depth_max: int, batch_messages_max: int, long_exponents_max: int) -> Decoder:
     """Return the decoder for these limits, which all connections of a server share."""
@@ -539,14 +526,7 @@ class Connection:
         raw, without_meta = message.params, None
         if metadata is not None and raw is not None and not row.is_custom:
             without_meta = metadata.params_without_meta(raw)
-        if (
-            trigger is _INITIALIZE
-            and raw is not None
-            and len(handshake := bytes(raw)) <= _CACHED_BYTES_MAX
-        ):
-            params = _decode_handshake(handshake)
-        else:
-            params = row.decode_params(raw if without_meta is None else without_meta)
+        params = row.decode_params(raw if without_meta is None else without_meta)
         if row.name in self._responders:
             reply = self._responders[row.name](self, message.id, params)
             reply.peer = None if metadata is None else peer

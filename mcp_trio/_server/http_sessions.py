@@ -76,9 +76,9 @@ from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
+    from mcp_trio._protocol.state_store import StateStore
     from mcp_trio._recorder.policy import RecordStatus
     from mcp_trio._server.caller_limits import LimitStore
-    from mcp_trio._server.sealed_state import StateStore
 
 logger = logging.getLogger("mcp_trio")
 

@@ -31,6 +31,7 @@ from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.metadata import INPUT_REQUIRED, with_result_metadata
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import invalid_state_error, request_digest
+from mcp_trio._protocol.state_store import StateStore
 from mcp_trio._server.client_requests import (
     ClientQuestion,
     check_capabilities,
@@ -38,7 +39,7 @@ from mcp_trio._server.client_requests import (
     question_of,
 )
 from mcp_trio._server.effects import JsonCodec
-from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State, StateStore
+from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling

@@ -15,7 +15,7 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import attrs
 import msgspec
@@ -256,30 +256,7 @@ def _too_large(size: int, setting: str, most: int) -> LocalProtocolError:
     )
 
 
-# Stores -----------------------------------------------------------------------------------------
-
-
-class StateStore(Protocol):
-    """A store of used states, shared by all instances of a server.
-
-    A key identifies one round of one request. The store may forget a key after `seconds`.
-    """
-
-    async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
-        """Mark a state as used, atomically; return False if it was used before.
-
-        `client` is the principal of the client, or a number that stands for its address. A store
-        that limits its states counts them by client, so that no client fills it for the others.
-        """
-        ...
-
-    async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep the result of the retry that used a state."""
-        ...
-
-    async def kept(self, key: str) -> bytes | None:
-        """Return the kept result, for a client that repeats a retry; None if there is none."""
-        ...
+# The store in memory ----------------------------------------------------------------------------
 
 
 class _Used(NamedTuple):

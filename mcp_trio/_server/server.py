@@ -17,6 +17,7 @@ import trio
 from mcp_trio import types
 from mcp_trio._protocol.metadata import check_extension
 from mcp_trio._protocol.methods import RESOURCE_UPDATED
+from mcp_trio._protocol.state_store import StateStore
 from mcp_trio._protocol.suggestions import checks_options, missing_attribute, option_advice
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
@@ -40,7 +41,7 @@ from mcp_trio._server.registry import (
     method_with_params,
 )
 from mcp_trio._server.results import given_output_schema
-from mcp_trio._server.sealed_state import KeyRing, StateStore
+from mcp_trio._server.sealed_state import KeyRing
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
     ServerSessions,

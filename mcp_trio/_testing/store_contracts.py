@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.event_store import EventStore
+from mcp_trio._protocol.state_store import StateStore
 from mcp_trio._server.caller_limits import LimitStore
 from mcp_trio._server.http_sessions import Changes, Stores
 from mcp_trio._server.instances import (
@@ -20,7 +21,6 @@ from mcp_trio._server.instances import (
     SessionFacts,
     StoreUnavailableError,
 )
-from mcp_trio._server.sealed_state import StateStore
 from mcp_trio._server.subscriptions import Change
 from mcp_trio._testing.limit_stores import check_limit_store
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
