@@ -384,7 +384,10 @@ class ResponseMatcher:
         return bool(self.responses or self.requests or self.notifications or self.unmatched)
 
     def has_arrived(self, message: RecordedMessage) -> bool:
-        """Return whether the live server has sent a recorded message, or lost its request."""
+        """Return whether the live server has sent the counterpart of a recorded message.
+
+        True as well if the message is a response that will not come, since it is in `lost`.
+        """
         if message.is_response:
             return (
                 message.request_index is None
@@ -397,7 +400,7 @@ class ResponseMatcher:
         return len(live) >= self._notification_numbers[message.index]
 
     def may_arrive(self, message: RecordedMessage) -> bool:
-        """Return whether the live server may still send a recorded message.
+        """Return whether the live server may still send the counterpart of a recorded message.
 
         It may send a response unless the recorded client cancelled the request, and any other
         message while a request is open.
@@ -407,9 +410,10 @@ class ResponseMatcher:
         return bool(self._open_client_requests)
 
     def never_arrives(self, message: RecordedMessage) -> bool:
-        """Return whether the live server cannot send a recorded message.
+        """Return whether the live server cannot send the counterpart of a recorded message.
 
-        The request of the message was not sent, or the message only ends a subscription.
+        It cannot respond to a request that was not sent, and it does not end a subscription as the
+        recorded server did at a disconnect.
         """
         is_unrequested = (
             message.is_response

@@ -1,5 +1,7 @@
 """Live replay: send a recorded client's messages to a live server, and compare the responses.
 
+`drive` does that, and `run_inputs` does it inside a Trio program.
+
 `RequestDriver` walks over the recorded conversation. It sends the client's messages, and at each
 message of the server it waits until the live server has sent that one too. So a message that the
 client sent after it had received another is sent after that again, and what was concurrent stays
@@ -106,7 +108,7 @@ class ChannelWithUsers:
     users: deque[AuthInfo | None] = attrs.field(factory=deque["AuthInfo | None"])
 
     async def send(self, messages: Sequence[bytes]) -> None:
-        """Send as the channel does."""
+        """Send messages to the client."""
         await self.channel.send(messages)
 
     async def receive(self) -> Sequence[Received]:
@@ -417,8 +419,7 @@ def _title(method: str, params: Raw | None) -> str:
 class Comparison:
     """A comparison of the recorded conversation with the live one.
 
-    The loss of the server counts as one difference; the messages that it then could not send are
-    not reported as missing.
+    If the server was lost, that is one difference, and no message is reported as missing.
     """
 
     def __init__(self, driver: RequestDriver, ignored: re.Pattern[str]) -> None:
@@ -553,7 +554,11 @@ class Comparison:
 
 
 def _outcomes(recorded: RecordedMessage, live: Response | ErrorResponse) -> tuple[bytes, bytes]:
-    """Return the recorded response and the live one as JSON, without what is not compared."""
+    """Return the recorded response and the live one as JSON, to be compared.
+
+    Members that `_compared_result` leaves out are missing, and the input requests of the live
+    result have the recorded keys.
+    """
     recorded_body: Any = recorded.body
     if recorded.kind == "result":
         recorded_body = _compared_result(recorded.body, recorded.method)
@@ -571,9 +576,9 @@ def _outcomes(recorded: RecordedMessage, live: Response | ErrorResponse) -> tupl
 
 
 def _compared_result(result: Raw | None, method: str) -> Any:
-    """Return a result without the id of its subscription and the repeated server info.
+    """Return a result without the id of its subscription and without the server info.
 
-    The server info is compared in the result of discovery.
+    The result of `server/discover` keeps the server info; other results only repeat it.
     """
     ignored = {SUBSCRIPTION_ID} if method == DISCOVER else {SUBSCRIPTION_ID, SERVER_INFO}
     if result is None or not any(name.encode() in bytes(result) for name in ignored):

@@ -30,7 +30,7 @@ from mcp_trio._replay.session_replay import (
 )
 from mcp_trio._replay.stops import Stop, reject_stop
 from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields
-from mcp_trio._server.command_limits import having_limits, recorded_limits
+from mcp_trio._server.command_limits import recorded_limits, with_added_limits
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of
@@ -205,7 +205,7 @@ def run_replay(
     else:
         entered = nullcontext()
     watch = UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
-    with having_limits(server, recorded_limits(trace.journal)):
+    with with_added_limits(server, recorded_limits(trace.journal)):
         trio.run(run_controlled, replayer, open_session, entered, watch, clock=clock)
     error = replayer.error
     if error is not None and not all_divergences:

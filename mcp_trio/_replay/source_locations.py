@@ -47,7 +47,12 @@ def current_location() -> str:
 
 
 def lifespan_use(attribute: str, instead: str) -> UntrackedCall:
-    """Return the caller's use of the lifespan's value, which a replay does not have."""
+    """Return the untracked call for a use of the lifespan's value, located at the user's code.
+
+    Args:
+        attribute: The path of what was used, such as `ctx.lifespan.db`.
+        instead: The replacement that a replay can repeat.
+    """
     lane = LANE.get()
     return UntrackedCall(
         call=attribute,
@@ -72,19 +77,23 @@ def user_frames(task: trio.lowlevel.Task) -> list[tuple[FrameType, int]]:
     """
     thread = task.context.get(CALLING_THREAD)
     if thread is not None:
-        return _cut_to_users(_outer_frames(_frame_of_thread(thread)))
-    return _cut_to_users(await_frames(task))
+        return _trimmed_to_user_code(_outer_frames(_frame_of_thread(thread)))
+    return _trimmed_to_user_code(await_frames(task))
 
 
 def current_user_frames() -> list[tuple[FrameType, int]]:
     """Return the frames of the user's code that runs in this task, or in a thread for it."""
     thread = CALLING_THREAD.get()
     frame = inspect.currentframe() if thread is None else _frame_of_thread(thread)
-    return _cut_to_users(_outer_frames(frame))
+    return _trimmed_to_user_code(_outer_frames(frame))
 
 
 def _outer_frames(frame: FrameType | None) -> list[tuple[FrameType, int]]:
-    """Return a frame and those that called it, up to the driver or the beginning of the task."""
+    """Return a frame and those that called it, outermost first.
+
+    The first is the one that `drive` of `_session/lanes.py` has called, which runs the steps of a
+    handler, or else the one that the task began with.
+    """
     frames: list[tuple[FrameType, int]] = []
     outermost = getattr(trio.lowlevel.current_task().coro, "cr_frame", None)
     while frame is not None and frame is not outermost and frame.f_code is not DRIVER:
@@ -93,8 +102,8 @@ def _outer_frames(frame: FrameType | None) -> list[tuple[FrameType, int]]:
     return frames[::-1]
 
 
-def _cut_to_users(frames: Iterable[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:
-    """Return the frames from the first of a user's to the last."""
+def _trimmed_to_user_code(frames: Iterable[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:
+    """Return the frames without those before the first and after the last of the user's code."""
     cut = [*frames]
     while cut and not _is_user_code(cut[-1][0].f_code):
         del cut[-1]
@@ -155,7 +164,10 @@ _LOCATION: Final = re.compile(r"(?P<name>[^\s:]+):(?P<line>[0-9]+)")
 
 
 def source_of(location: str) -> str:
-    """Return a location with the text of its line, if the text can be read and is the only one."""
+    """Return a location with the text of its line, or the location alone.
+
+    The text is left out if it cannot be read, or if it differs between files of the same name.
+    """
     match = _LOCATION.search(location)
     paths = () if match is None else _PATHS.get(match["name"], ())
     texts = {linecache.getline(path, int(match["line"])).strip() for path in paths if match}

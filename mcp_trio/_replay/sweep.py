@@ -50,7 +50,7 @@ from mcp_trio._replay.sweep_trace import (
     load_sweep_trace,
     outcome_differences,
 )
-from mcp_trio._server.command_limits import having_limits
+from mcp_trio._server.command_limits import with_added_limits
 from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
@@ -495,7 +495,7 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
         ReplayLifespan(on_use=note_lifespan_use) if trace.opening.lifespan else None
     )
     try:
-        with seeded_schedule(0), having_limits(server, trace.limits):
+        with seeded_schedule(0), with_added_limits(server, trace.limits):
             trio.run(run_controlled, scheduler, open_session, lifespan, watch, clock=clock)
     except RuntimeError as error:
         raise SweepUnavailable(str(error)) from error

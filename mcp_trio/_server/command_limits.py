@@ -2,7 +2,7 @@
 
 The server in a file does not have the limits of the command, so a replay of it has to add them. It
 finds their settings in the recording: each decision of a limit is an effect, of which the arguments
-are the settings. If a limit was never asked, the recording has no settings, and needs none.
+are the settings. If no request reached a limit, the recording has no settings of it and needs none.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 RATE_LIMIT: Final = "run --rate-limit"
 CONCURRENCY_LIMIT: Final = "run --concurrency-limit"
 QUOTA: Final = "run --quota"
+# The beginning of these names in the JSON of a record.
 _PREFIX: Final = b'"run --'
 
 
 def add_limits(server: "Server", limits: Iterable[Middleware]) -> None:
-    """Add limits outside of all middleware of a server, so that the handlers do least."""
+    """Add limits outside of all middleware of a server, so none runs for a rejected request."""
     sessions_of(server).middleware[:0] = limits
 
 
@@ -40,7 +41,7 @@ def limits_of_command(
         quotas: The bytes of requests and results of a user, such as "100 MB/day".
 
     Raises:
-        ValueError: A rate is invalid.
+        ValueError: A rate, the number of places or a quota is invalid.
     """
     limits: list[Middleware] = [RateLimit(rate, title=RATE_LIMIT) for rate in rates]
     if places is not None:
@@ -80,8 +81,8 @@ def recorded_limits(journal: Iterable[Record]) -> list[Middleware]:
 
 
 @contextmanager
-def having_limits(server: "Server", limits: Sequence[Middleware]) -> Generator[None]:
-    """Within the block, a server has these limits outside of its own middleware."""
+def with_added_limits(server: "Server", limits: Sequence[Middleware]) -> Generator[None]:
+    """Add limits outside of all middleware of a server until the block ends."""
     if not limits:
         yield
         return
