@@ -84,6 +84,7 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
         ValueError: The query is invalid.
     """
     condition = parse_query(query)
+    # `Catalogue.rows` puts the condition in the place of `{}`.
     ((number, size, first, last),) = catalogue.rows(
         "SELECT count(*), coalesce(sum(size), 0), min(started), max(started) FROM recordings"
         " WHERE {}",
@@ -197,7 +198,7 @@ _TIMES_MAX: Final = 6
 _TIME_WIDTH: Final = 80
 _MEDIAN: Final = 50
 _DAY_SECONDS: Final = 24 * 3600
-# Shorter durations are printed in microseconds, and have no bar.
+# The scale of durations begins here. Shorter ones are printed in microseconds.
 _SHORT_SECONDS: Final = 1e-4
 
 
@@ -253,7 +254,7 @@ def page(statistics: Statistics, title: str) -> str:
 
 
 def _over_time(statistics: Statistics, counts: Sequence[int], name: str) -> str:
-    """Return bars of the counts of each period, also for those without calls."""
+    """Return a plot with a bar for the count of each period; one without calls leaves a gap."""
     periods, step = statistics.periods, statistics.period_seconds
     if not periods:
         return "<p>There are no calls.</p>"

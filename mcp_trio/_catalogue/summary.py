@@ -96,13 +96,15 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
         RecordingError: The lines are no recording.
     """
     summary: Summary | None = None
-    tracker = CallTracker("server")
+    tracker = CallTracker("server")  # replaced when the `open` record has named the role
     gaps: list[Record] = []
     calls: list[Call] = []
     texts: dict[int, str] = {}
     begin_ns = end_ns = 0
     for item in read_recording(lines):
         if isinstance(item, Damage):
+            # A last line that is cut off is no damage: it is still being written, or the process
+            # ended. The recording is not `complete` then.
             if summary is not None and item.kind != "torn":
                 summary.damaged = True
             continue

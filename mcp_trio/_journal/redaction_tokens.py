@@ -22,15 +22,15 @@ KEY_BYTES: Final = 32
 
 _DIGITS: Final = string.digits
 _NONZERO: Final = "123456789"
-_OTHERS: Final = "!#$&*+-./:;=?@^_~"
+_PUNCTUATION: Final = "!#$&*+-./:;=?@^_~"
 
 # The number of tokens of the same length to try, before longer ones, until one is unused.
 _SAME_LENGTH_TRIES: Final = 64
-# A value of at most this length may by chance be the token of another value.
-_CHANCE_CHARS_MAX: Final = 8
-# A shape with a kept prefix has to have so many tokens.
+# A shorter value may by chance be equal to the token of another value.
+_TOKEN_CHARS_MIN: Final = 8
+# A prefix stays only if the rest of the value leaves at least so many tokens to choose from.
 _TOKENS_MIN: Final = 1000
-# A number of so many digits stays within 64 bits and within the precision of a float.
+# Numbers of at most so many digits fit into 64 bits and into the precision of a float.
 _EXACT_DIGITS: Final = 15
 
 _PREFIX: Final = re.compile(
@@ -64,7 +64,8 @@ Shape = list[str]
 def shape_of(value: str) -> Shape:
     """Return the shape of the token of a value.
 
-    If every character would stay, as in `----`, every one is replaced; of a zero, the last digit.
+    If every character would stay, all are replaced by other punctuation, as those of `----`. Of a
+    zero, such as `0.00`, only the last digit is replaced.
     """
     kept = _PREFIX.match(value)
     if kept:
@@ -76,7 +77,7 @@ def shape_of(value: str) -> Shape:
         return shape
     zero = _NUMBER.fullmatch(value)
     if zero is None:
-        return [_OTHERS] * len(value)
+        return [_PUNCTUATION] * len(value)
     digits_end = zero.start("exponent") if zero["exponent"] else len(value)
     return [*value[: digits_end - 1], _NONZERO, *value[digits_end:]]
 
@@ -116,6 +117,8 @@ def _number_shape(value: str, match: re.Match[str]) -> Shape:
         first = min(zeros, digits_end - 1)
     for at in (first, digits_end - 1):
         shape[at] = "0" if value[at] == "0" else _NONZERO
+    # The token of a longer number begins with 10, so that it is not larger than 64 bits or a float
+    # allow if the number itself is not.
     if digits_end - first > _EXACT_DIGITS:
         shape[first], shape[first + 1] = "1", shape[first + 1].replace(_DIGITS, "0")
     return [*shape, *value[digits_end:]]
@@ -127,6 +130,10 @@ class TooManySecretsError(ValueError):
 
 class Tokens:
     """The tokens of one recording, made with its key.
+
+    Attributes:
+        by_value: The tokens that were made here, by the values that they replace.
+        all: All tokens: those that were made here, and those of earlier recordings.
 
     Raises:
         ValueError: The key is empty.
@@ -152,11 +159,11 @@ class Tokens:
         Raises:
             TooManySecretsError: A limit of redaction is reached.
         """
-        is_own = value in self._adopted or (len(value) >= _CHANCE_CHARS_MAX and value in self.all)
-        return value if is_own else self.by_value.get(value) or self._made(value)
+        is_token = value in self._adopted or (len(value) >= _TOKEN_CHARS_MIN and value in self.all)
+        return value if is_token else self.by_value.get(value) or self._make(value)
 
     def adopt(self, token: str) -> None:
-        """Add a token of an earlier recording."""
+        """Add a token of an earlier recording; the value that it replaced is not known."""
         self._adopted.add(token)
         self.all.add(token)
 
@@ -164,7 +171,7 @@ class Tokens:
         """Return a fingerprint that tells keys apart and reveals nothing else about them."""
         return hmac.digest(self._key, b"mcp_trio redaction", "sha256").hex()[:16]
 
-    def _made(self, value: str) -> str:
+    def _make(self, value: str) -> str:
         if not value:
             return value
         limits, chars = self._limits.recording, self._chars + len(value)
@@ -175,12 +182,11 @@ class Tokens:
             if number > number_max:
                 raise TooManySecretsError(f"the recording has more secrets than {setting} allows")
         self._chars = chars
-        # A short value may by chance get itself as a token.
-        tries = self._tries(value, shape_of(value))
-        # An adopted token may belong to this value.
+        # A short value may by chance be its own candidate. An adopted token may be used again: an
+        # earlier recording may have made it for this value.
         token = next(
             token
-            for token in tries
+            for token in self._candidates(value, shape_of(value))
             if token != value and token not in self._made_here and token not in self.by_value
         )
         self.by_value[value] = token
@@ -188,16 +194,16 @@ class Tokens:
         self.all.add(token)
         return token
 
-    def _tries(self, value: str, shape: Shape) -> Iterator[str]:
+    def _candidates(self, value: str, shape: Shape) -> Iterator[str]:
         for attempt in range(_SAME_LENGTH_TRIES):
-            token = self._try(value, shape, attempt)
-            if _reads_back(token) or not _reads_back(value):
+            token = self._candidate(value, shape, attempt)
+            if _is_canonical(token) or not _is_canonical(value):
                 yield token
         longer = _DIGITS if _NUMBER.fullmatch(value) else string.ascii_lowercase
         for size in count(1):  # pragma: no branch  ends when a token is unused
-            yield self._try(value, [*shape, *[longer] * size], _SAME_LENGTH_TRIES + size)
+            yield self._candidate(value, [*shape, *[longer] * size], _SAME_LENGTH_TRIES + size)
 
-    def _try(self, value: str, shape: Shape, attempt: int) -> str:
+    def _candidate(self, value: str, shape: Shape, attempt: int) -> str:
         seed = hmac.digest(self._key, f"{attempt} {value}".encode(), "sha256")
         random_source = hashlib.shake_256(seed).digest(len(shape))
         return "".join(
@@ -205,6 +211,6 @@ class Tokens:
         )
 
 
-def _reads_back(value: str) -> bool:
-    """Return whether a decimal fraction is written as JSON encoders write it; True for others."""
+def _is_canonical(value: str) -> bool:
+    """Return False for a fraction that JSON encoders write in another way, such as `1.50`."""
     return not _FRACTION.fullmatch(value) or repr(float(value)) == value

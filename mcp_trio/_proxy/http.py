@@ -496,7 +496,7 @@ class ProxiedExchange:
             self._note(status=response.status_code, type=_media_type(response))
             await self.exchange.start(response.status_code, headers)
         if self._may_be_message(response):
-            self.recording.journal.record_part("out", part, envelope={"part": number})
+            self.recording.journal.record_bytes("out", part, envelope={"part": number})
             self.recording.journal.flush()
         await self.exchange.send(part)
 

@@ -110,13 +110,14 @@ _COUNTS: Final = ("in", "out", "in_bytes", "out_bytes", "malformed")
 class MessageJournal:
     """The journal of the messages of one session; created by `start_message_journal`.
 
-    The system has the records after `flush`, which the proxy calls before it forwards the bytes.
+    `flush` hands the records to the operating system; the proxy calls it before it forwards bytes.
 
     Attributes:
         recorder: The recorder of the file; None records nothing.
-        limits: Of which `limits.messages.json_depth_max` applies.
+        limits: The limits, of which only `limits.messages.json_depth_max` is used.
         channel: The session's channel, in a file of several sessions.
-        counts: Counters of messages, which this class updates, and of bytes, which its users do.
+        counts: Counters of messages, which this class updates, and of bytes, which its callers
+            update.
         is_negotiated: Whether the server has answered a handshake.
         spans: The spans of the requests; None without telemetry.
     """
@@ -143,7 +144,7 @@ class MessageJournal:
     def traced(self, data: bytes, messages: Sequence[Message]) -> bytes:
         """Return a message or batch of the client as it is forwarded: with the trace context.
 
-        Without telemetry it is the same. Call `record` afterwards.
+        Without telemetry `data` is returned as it is. Call `record` afterwards.
         """
         return data if self.spans is None else self.spans.begin(data, messages)
 
@@ -163,7 +164,7 @@ class MessageJournal:
             messages = self.read(data)
         is_accepted = not any(isinstance(message, Malformed) for message in messages)
         self.counts["malformed"] += not is_accepted
-        record = self.record_part(direction, data, envelope=envelope, embed=is_accepted)
+        record = self.record_bytes(direction, data, envelope=envelope, embed=is_accepted)
         if self.spans is not None and direction == "in":
             self.spans.recorded(messages, record)
         elif self.spans is not None:
@@ -200,7 +201,7 @@ class MessageJournal:
                 },
             )
 
-    def record_part(
+    def record_bytes(
         self,
         direction: Direction,
         data: bytes,
@@ -208,7 +209,13 @@ class MessageJournal:
         envelope: Mapping[str, Any] | None,
         embed: bool = False,
     ) -> int:
-        """Record bytes that are no complete message; the envelope says how they are incomplete.
+        """Record bytes without decoding them.
+
+        Args:
+            direction: The direction in which they are forwarded.
+            data: The bytes of a message or batch, or of a part of one.
+            envelope: Members of the record that say how the bytes are incomplete, if they are.
+            embed: Whether the bytes are JSON in UTF-8, which the record contains as it is.
 
         Returns:
             The number of the record; 0 if nothing is recorded.
@@ -223,7 +230,7 @@ class MessageJournal:
 
     def record_oversized(self, direction: Direction, message: Oversized) -> None:
         """Record the beginning of a message that is too large to be forwarded."""
-        self.record_part(direction, message.prefix, envelope={"discarded": message.size})
+        self.record_bytes(direction, message.prefix, envelope={"discarded": message.size})
 
     def answer(self, request_id: int | str, code: int, text: str) -> bytes:
         """Record that the proxy answers a request with an error; return the response to send."""
@@ -271,7 +278,7 @@ class MessageJournal:
 class LineJournal:
     """The journal of two byte streams, line by line; created by `start_line_journal`.
 
-    The system has the record of a line before the caller forwards the line's last byte. The
+    `record` hands the record of a line to the operating system before it returns. The
     envelope of a record is `{"lf": false}` if no LF follows: at the end of a stream, or with
     `{"part": 1}` for a part of a line longer than `limits.messages.bytes_max`. So the records hold
     exactly the bytes that were forwarded.
@@ -310,7 +317,7 @@ class LineJournal:
 
     def _write(self, direction: Direction, lines: Iterable[Line]) -> None:
         for line, envelope in lines:
-            record = self.messages.record_part if "part" in envelope else self.messages.record
+            record = self.messages.record_bytes if "part" in envelope else self.messages.record
             record(direction, line, envelope=envelope or None)
         self.messages.flush()
 

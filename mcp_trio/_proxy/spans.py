@@ -1,7 +1,7 @@
 """The spans of a proxy, by OpenTelemetry's API: two for each request of a client.
 
-The first span, of kind SERVER, is below the span whose context the client sent in `_meta`; the
-second, of kind CLIENT, is below the first, and its context takes the place of the client's in the
+The first span, of kind SERVER, is a child of the span whose context the client sent in `_meta`; the
+second, of kind CLIENT, is a child of the first, and its context replaces that of the client in the
 request that is forwarded (SEP-414). Requests of the server are forwarded as they are: our servers
 send no context with them, since a replay would have to send the same ids.
 """
