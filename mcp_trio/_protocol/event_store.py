@@ -16,14 +16,14 @@ from mcp_trio.types import RequestId
 class EventStore(Protocol):
     """The events of one session's streams, by their ids.
 
-    A store promises: an id is given once in a session; an id determines its stream and the events
+    A store promises: it issues an id once in a session; an id determines its stream and the events
     before it; the events that `after` returns have no gap. It does not promise to keep an event for
     any time.
 
     An event gets its id and is stored in the same step, without waiting. A store for several
-    machines keeps the events in memory as well, and writes them later: `settle` waits for that
-    before an open stream is sent. So another machine that takes the session knows all events that
-    the client knows.
+    machines keeps the events in memory as well, and writes them later: the server awaits `settle`
+    before it sends events of an open stream. So another machine that takes the session over knows
+    all events that the client knows.
     """
 
     def open_stream(self, request_ids: Sequence[RequestId] = ()) -> int:
@@ -31,7 +31,9 @@ class EventStore(Protocol):
         ...
 
     def keep(self, stream: int, data: bytes) -> str:
-        """Store the next event of a stream; return its id. Empty data only marks a position.
+        """Store the next event of a stream; return its id.
+
+        An event with empty data has no message; it only lets a client resume from its id.
 
         Raises:
             KeyError: The stream is not open.
@@ -39,7 +41,7 @@ class EventStore(Protocol):
         ...
 
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
-        """Store a new stream that has ended; return the id of its mark and those of its events.
+        """Store a new stream that has ended; return the ids of an empty event and of the others.
 
         The effect is that of `open_stream`, `keep` with empty data, `keep` for each event, and
         `close_stream`. Most streams are stored in this way.
@@ -50,7 +52,7 @@ class EventStore(Protocol):
         """Return the number of an event's stream, and the ids and data of all events after it.
 
         Raises:
-            LookupError: The id was not given, or not all events after it are still stored.
+            LookupError: The id was never issued, or not all events after it are still stored.
         """
         ...
 
@@ -75,7 +77,7 @@ class EventStore(Protocol):
         ...
 
 
-# The stream and the number of an event; longer numbers are never given.
+# The stream and the number of an event; longer numbers are never issued.
 _EVENT_ID: Final = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
 _UNKNOWN: Final = "the event id is unknown, or its stream is no longer stored"
 
@@ -122,7 +124,7 @@ class MemoryEventStore:
     _events_max: int = attrs.field(alias="events_max")
     _bytes_max: int = attrs.field(alias="bytes_max")
     _streams_opened: int = attrs.field(default=0, init=False)
-    _events_given: int = attrs.field(default=0, init=False)
+    _events_numbered: int = attrs.field(default=0, init=False)
     _kept_events: int = attrs.field(default=0, init=False)
     _kept_bytes: int = attrs.field(default=0, init=False)
     _open: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
@@ -136,14 +138,14 @@ class MemoryEventStore:
         return self._streams_opened
 
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
-        """Store a new stream that has ended; return the id of its mark and those of its events."""
+        """Store a new stream that has ended; return the ids of an empty event and of the others."""
         self._streams_opened = number = self._streams_opened + 1
         size, ids = 0, [_event_id(number, 1)]
         for data in events:
             size += len(data)
             ids.append(_event_id(number, len(ids) + 1))
         if size <= self._bytes_max:
-            is_empty = not events  # the mark itself is stored only if nothing follows it
+            is_empty = not events  # the empty first event is stored only if nothing follows it
             self._closed.append((number, 1, b"") if is_empty else (number, 2, *map(bytes, events)))
             self._kept_events += len(events) or 1
             self._kept_bytes += size
@@ -156,16 +158,16 @@ class MemoryEventStore:
         Raises:
             KeyError: The stream is not open.
         """
-        kept_by = self._open[stream]
-        event_id = _event_id(stream, kept_by.next_number)
-        kept_by.next_number += 1
-        self._events_given += 1
-        kept_by.events.append((self._events_given, bytes(data)))
+        receiver = self._open[stream]
+        event_id = _event_id(stream, receiver.next_number)
+        receiver.next_number += 1
+        self._events_numbered += 1
+        receiver.events.append((self._events_numbered, bytes(data)))
         self._kept_events += 1
         self._kept_bytes += len(data)
         if len(data) > self._bytes_max:
-            while kept_by.events:
-                self._forget_first(kept_by)
+            while receiver.events:
+                self._forget_first(receiver)
         self._forget_surplus()
         return event_id
 
@@ -173,7 +175,7 @@ class MemoryEventStore:
         """Return the number of an event's stream, and the ids and data of all events after it.
 
         Raises:
-            LookupError: The id was not given, or not all events after it are still stored.
+            LookupError: The id was never issued, or not all events after it are still stored.
         """
         match = _EVENT_ID.fullmatch(event_id)
         if match is None:

@@ -48,8 +48,8 @@ BOTH: Final = frozenset(Role)
 class SessionTrigger(FastEnum):
     """The kind of a message, by which it changes the state of a session.
 
-    `connection` has the table of states. Only the messages of the handshake have kinds of their
-    own, because only they change the state.
+    `_protocol/connection.py` has the table of states. Each message of the handshake has a kind of
+    its own, because it changes the state. The other kinds differ in the states that allow them.
     """
 
     INITIALIZE = enum.auto()
@@ -61,7 +61,7 @@ class SessionTrigger(FastEnum):
     REFERENCE = enum.auto()  # a notification about a request: a cancellation, or progress
     REQUEST = enum.auto()
     NOTIFICATION = enum.auto()
-    STATELESS = enum.auto()  # it carries its metadata, or belongs to a request that did
+    STATELESS = enum.auto()  # any but a reference, if its protocol version has no handshake
     RESPONSE = enum.auto()
     CLOSE = enum.auto()  # not a message: the session is closed
 
@@ -479,7 +479,7 @@ def has_capability(capabilities: msgspec.Struct | None, path: str) -> bool:
         path: The name on the wire, such as `resources.subscribe`.
     """
     value: Any = capabilities
-    if "." not in path:  # as for nearly every request: without the loop
+    if "." not in path:  # nearly every request; the loop would be slower
         attribute = _attribute_names(value.__class__).get(path)
         value = None if attribute is None else getattr(value, attribute)
         return value is not None and value is not False

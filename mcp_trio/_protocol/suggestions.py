@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# That of difflib, 0.6, would find "sweep" close to "serve".
+# With the default of difflib, 0.6, "sweep" would be close to "serve".
 _SIMILARITY_MIN: Final = 0.7
 
 

@@ -156,7 +156,7 @@ class Expression(msgspec.Struct, frozen=True):
             # Handlers may decode a value once more by mistake, so that is checked too.
             is_unsafe = any(_TRAVERSAL.search(text) for text in (value, unquote(value)))
             if is_unsafe or ("/" in value and not operator.may_hold_slash):
-                # Recordings contain this text.
+                # Do not change this text: responses in existing recordings contain it.
                 raise TraversalError(
                     f"{name}: a value that could leave its place in the path is refused"
                 )
@@ -208,15 +208,15 @@ class UriTemplate:
             )
             for left, right in itertools.pairwise(self.pieces)
         )
-        rules = {
+        ambiguities = {
             "a variable occurs twice": len(set(self.variables)) < len(self.variables),
             "{+…} occurs twice": operators.count(OPERATORS["+"]) > 1,
             "{#…} is not at the end": OPERATORS["#"] in operators[: None if self.tail else -1],
             "two expressions have no text or sign between them": is_touching,
         }
-        broken = [rule for rule, is_broken in rules.items() if is_broken]
-        if broken:
-            raise TemplateError(f"the template {self.text!r} is ambiguous: {'; '.join(broken)}")
+        found = [ambiguity for ambiguity, is_present in ambiguities.items() if is_present]
+        if found:
+            raise TemplateError(f"the template {self.text!r} is ambiguous: {'; '.join(found)}")
 
     @functools.cached_property
     def expressions(self) -> tuple[Expression, ...]:

@@ -85,7 +85,7 @@ class RedisEvents:
         return event_id
 
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
-        """Store a new stream that has ended; return the id of its mark and those of its events."""
+        """Store a new stream that has ended; return the ids of an empty event and of the others."""
         ids = self._buffer.append_ended_stream(events)
         self._post_events(list(zip(ids, [b"", *map(bytes, events)], strict=True)))
         return ids

@@ -396,8 +396,9 @@ def tool_result(
     value, is the text content as well, for clients that do not know structured content:
     https://modelcontextprotocol.io/specification/2025-06-18/server/tools#structured-content.
     Without one, None becomes no content, a string text, bytes an embedded blob, and media and
-    content objects become content; a list or tuple with any of the latter is flattened. Any other
-    value becomes JSON text. `result_class` is the class of a result that was made from data.
+    content objects become content; each item of a list or tuple that contains a media or content
+    object is converted for itself. Any other value becomes JSON text. `result_class` is the class
+    of a result with structured content that is made here.
 
     Raises:
         TypeError: The value has no JSON form, or does not match the output schema.
@@ -422,7 +423,8 @@ def tool_result(
         return CallToolResult(content=_contents(value, writer))
     encoded = writer.encode(value)
     structured = output.structured(value, encoded, protocol_version)
-    # The text of a string is its JSON, which need not be encoded once more.
+    # A string is the text itself, and `encoded` is its JSON already. The text of any other value is
+    # its JSON, which is encoded as a string once more.
     text: Any = msgspec.Raw(encoded) if type(value) is str else encoded.decode()
     return result_class(content=[TextContent(text=text)], structured_content=structured)
 
@@ -510,7 +512,7 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
 
     if schema is None:
         return OutputSchema(_with_keywords_at_root(json_schema(decodable)), validation_errors)
-    # A float may be NaN, which is sent as null.
+    # Not float, as not every float is valid: NaN would be sent as null.
     return OutputSchema(schema, validation_errors, hint if hint in (str, int, bool) else None)
 
 
@@ -567,9 +569,9 @@ def _with_keywords_at_root(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     own: dict[str, Any] = definitions[name]
     is_used = f'"{_DEFINITIONS}{name}"'.encode() in msgspec.json.encode(definitions)
-    left = {key: it for key, it in definitions.items() if key != name or is_used}
-    beside = {key: it for key, it in schema.items() if key not in ("$ref", "$defs")}
-    return own | beside | ({"$defs": left} if left else {})
+    remaining = {key: it for key, it in definitions.items() if key != name or is_used}
+    siblings = {key: it for key, it in schema.items() if key not in ("$ref", "$defs")}
+    return own | siblings | ({"$defs": remaining} if remaining else {})
 
 
 # Resources --------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 A sealed state is encrypted and authenticated. It is bound to the server's name, the principal, the
 method and the params that a retry repeats, so it is invalid for another user or another request. It
-expires with its round, and with its chain, which is all rounds of one request. It is compressed and
-then padded, so that its length reveals little. Every invalid state is rejected with the same error.
+expires some time after its own round began, and some time after the first round of the request; all
+rounds of one request are a *chain*. It is compressed and then padded, so that its length reveals
+little. Every invalid state is rejected with the same error.
 A `StateStore`, shared by all instances of a server, lets each state be used only once.
 
 https://modelcontextprotocol.io/specification/draft/server/utilities/multi-round-trip-requests
@@ -128,7 +129,7 @@ class KeyRing:
 _PADDED_TO_BYTES: Final = 256
 _LENGTH_BYTES: Final = 4
 _COMPRESSION_LEVEL: Final = 6
-_B64_CHARS: Final = 4
+_BASE64_GROUP_CHARS: Final = 4
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -141,7 +142,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         began: The time of the first round, in seconds since the Unix epoch.
         ends: The time at which the state expires, in seconds since the Unix epoch.
         version: The version of the handler.
-        text: The state that the handler itself returned, if it asks by its result.
+        text: The `request_state` of the `InputRequiredResult` that the handler returned, if it
+            returned one.
         seed: The seed of a resumable handler's random numbers.
         operations: The operations that a resumable handler has finished, in order.
         pending: The requests to the client without an answer so far, by their keys.
@@ -220,13 +222,13 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
         """Return the state of a `requestState`; None if it is invalid, bound otherwise or expired.
 
         `now` is in seconds since the Unix epoch. The clocks of two machines may differ, and a clock
-        may be set back, by as much as `limits.requests.state_seconds`. A state that seems to be
-        from later is invalid: it would be valid for longer than its use is remembered.
+        may be set back, by as much as `limits.requests.state_seconds`. A state that expires later
+        than that is invalid, because a `StateStore` may forget its use before it expires.
         """
         if len(text) > self.limits.requests.state_bytes_max:
             return None
         try:
-            sealed = urlsafe_b64decode(text + "=" * (-len(text) % _B64_CHARS))
+            sealed = urlsafe_b64decode(text + "=" * (-len(text) % _BASE64_GROUP_CHARS))
         except ValueError:  # This includes text that is not ASCII.
             return None
         if urlsafe_b64encode(sealed).rstrip(b"=").decode() != text:
