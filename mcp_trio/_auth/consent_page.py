@@ -1,7 +1,7 @@
-"""The pages of an authorization server: the consent page, and the page for errors; its cookies.
+"""The consent page and the error page of an authorization server, and the cookies that it sets.
 
-They are plain HTML without scripts. No other page can frame them, and every text from outside is
-escaped.
+The pages are plain HTML without scripts. No other page can frame them, and every text from outside
+is escaped.
 """
 
 import base64
@@ -24,7 +24,7 @@ _COOKIE_VALUE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 @attrs.frozen
 class HttpResponse:
-    """A response of the authorization server, or of a login page of its own.
+    """A response of the authorization server, or of the login page that its operator wrote.
 
     Attributes:
         status: The HTTP status.
@@ -106,9 +106,9 @@ def error_page(
         text: The error.
         status: The HTTP status.
         headers: Further headers.
-        back: The URL that reports the error to the client, and the name of the place. The user
-            has to follow the link, since a redirect to an address that anyone may have registered
-            would lead users of this server to other sites.
+        back: The URL that reports the error to the client, and the text of `place_of` for it. The
+            page has a link to it and is no redirect, since anyone may have registered that URL, and
+            a redirect would lead users of this server to any site.
     """
     body = f"<p>{escape(text)}</p>"
     if back is not None:
@@ -141,7 +141,7 @@ def set_cookie(name: str, value: str, issuer: str, seconds: float) -> tuple[str,
 
 
 def place_of(redirect_uri: str) -> str:
-    """Return the place to which a redirect URI leads, for the user."""
+    """Return the site or program to which a redirect URI leads, in words for the user."""
     if is_loopback_redirect(redirect_uri):
         return f"a program on your computer ({urlsplit(redirect_uri).netloc})"
     parts = urlsplit(redirect_uri)

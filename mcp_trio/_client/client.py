@@ -999,7 +999,8 @@ class Client:
         try:
             await self._connect_as(kind)
         except MCPError as error:
-            # For these kinds `server/discover` was sent, so that no memory can be outdated.
+            # A server of these kinds was sent `server/discover`, so the error does not come from an
+            # outdated memory of its kind.
             if kind in (None, "stateless") or not may_be_of_another_kind(error):
                 raise
             logger.info("%s is no longer a %s server: %s", self._target_name, kind, error)
@@ -1071,7 +1072,7 @@ class Client:
             session.shut("closed")
         try:
             self._spawn(session_task.run)
-        except RuntimeError:  # the nursery of the caller is closed; the session closes elsewhere
+        except RuntimeError:  # the caller's nursery is closed: a system task closes the session
             session.shut("closed")
             spawn_in_system_task(session_task.run)
             raise
@@ -1286,7 +1287,7 @@ class Client:
         if cached is not None:
             await trio.lowlevel.checkpoint()
             return cached
-        changes = self._cache.changes
+        changes = self._cache.changes  # `put` keeps no result if the server reports one meanwhile
         result = await self._send_uncached(method, params, options)
         if isinstance(result, types.CacheableResult):
             self._cache.put(key, result, now=trio.current_time(), changes=changes)

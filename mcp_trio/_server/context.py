@@ -695,7 +695,7 @@ class Context(BaseContext):
             )
         self._handling.current_lane()  # This raises an error inside of an effect.
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._served.decide(selection, shows=shows)
+        self._served.show_or_hide(selection, shows=shows)
 
     async def ping(self) -> None:
         """Wait until the client has answered a ping.

@@ -105,7 +105,7 @@ class ServedSession:
     Attributes:
         shared: The state that all sessions of the server share.
         registry: The registry of the server.
-        announcer: Sends the client's notifications of changes.
+        announcer: Sends notifications of changes to the client.
         lifespan: The value of the server's lifespan.
         http: The HTTP client of the handlers.
         rounds: Resumes handlers that ask a stateless client, with each further request.
@@ -232,7 +232,7 @@ class ServedSession:
         mounted = self.mounted_session(origin.mount.inner)
         return mounted.is_visible(cast("RegisteredEntry", origin.entry))
 
-    def decide(self, selection: Selection, *, shows: bool) -> None:
+    def show_or_hide(self, selection: Selection, *, shows: bool) -> None:
         """Show or hide entries in this session, and notify its client of the changed lists.
 
         Raises:
@@ -280,7 +280,11 @@ class ServedSession:
         return _tool_failure(self._shortened(text)) if request.method.name == "tools/call" else None
 
     def entry(self, request: IncomingRequest) -> RegisteredEntry | None:
-        """Return the entry whose handler a request calls, if it could be resumable."""
+        """Return the tool, prompt or resource of a request; None if it is not registered.
+
+        None as well if the user has registered a handler for the method itself. Access and
+        visibility are not checked.
+        """
         method, params, registry = request.method.name, request.params, self.registry
         if method in registry.methods:
             return None
@@ -316,12 +320,12 @@ class ServedSession:
         if not middleware:
             return run(params)
 
-        async def last(request: MiddlewareRequest) -> _Result:
+        async def innermost(request: MiddlewareRequest) -> _Result:
             return typed_result(method, await run(request.params))
 
         context = Context(handling, self, limiter)
         request = MiddlewareRequest(method=method, params=params, context=context)
-        return run_through(middleware, request, last)
+        return run_through(middleware, request, innermost)
 
     async def _run_handler(self, handling: Handling, method: str, params: Any) -> _Result:
         """Run the handler of a request.
@@ -386,8 +390,12 @@ class ServedSession:
     ) -> _Result:
         """Return the result of a handler of this mounted server, with the server's middleware.
 
-        `params` have the names and URIs of this server. `limiter` is that of `read_for_handler`, if
-        a handler reads a resource, and not the client.
+        Args:
+            handling: The request.
+            method: The method.
+            params: The params, with the names and URIs of this server.
+            limiter: Replaces the session's limiter of handlers in threads.
+            is_for_client: False if a handler reads a resource by `read_for_handler`.
         """
 
         async def run(params: Any) -> _Result:
@@ -567,7 +575,7 @@ class ServedSession:
             for remote in (self._remotes or {}).values():
                 remote.connections.roots_changed()
 
-        async def last(request: MiddlewareRequest) -> None:
+        async def innermost(request: MiddlewareRequest) -> None:
             registered = self.registry.methods.get(request.method)
             if registered is None:
                 return
@@ -584,7 +592,7 @@ class ServedSession:
                 await value
 
         request = MiddlewareRequest(method=method.name, params=params, context=None)
-        await run_through(self.shared.middleware, request, last)
+        await run_through(self.shared.middleware, request, innermost)
 
     # Methods.
 
@@ -935,7 +943,7 @@ class ServedSession:
     async def _hidden(self, handling: Handling, method: str) -> frozenset[str] | None:
         """Return the keys of the entries that a list does not show to the sender of the request.
 
-        None: those that the server hides from all clients.
+        None means that all clients get the same list.
         """
         if not (self._has_own_visibility or self.registry.restricted(method)):
             return None

@@ -788,7 +788,7 @@ class Registry:
         self.discard(kind, key)
         self.changed(kind)
 
-    def decide(self, selection: Selection, *, shows: bool) -> None:
+    def show_or_hide(self, selection: Selection, *, shows: bool) -> None:
         """Show or hide the entries of a selection in all sessions.
 
         Raises:

@@ -807,7 +807,7 @@ class Server:
             LookupError: Nothing is registered under one of the names.
             ValueError: There are no names, tags or kinds, or a kind is unknown.
         """
-        self._registry.decide(selection_of(names, tags, kinds), shows=False)
+        self._registry.show_or_hide(selection_of(names, tags, kinds), shows=False)
 
     def enable(self, *names: str, tags: Collection[str] = (), kinds: Collection[str] = ()) -> None:
         """Show entries that `disable` has hidden.
@@ -821,7 +821,7 @@ class Server:
             LookupError: Nothing is registered under one of the names.
             ValueError: There are no names, tags or kinds, or a kind is unknown.
         """
-        self._registry.decide(selection_of(names, tags, kinds), shows=True)
+        self._registry.show_or_hide(selection_of(names, tags, kinds), shows=True)
 
     def completion(
         self, target: str | Handler, argument: str, *, thread: bool = True

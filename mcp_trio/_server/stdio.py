@@ -77,7 +77,7 @@ def run_stdio(
     run = partial(
         serve_until_signal,
         partial(serve_stdio, server, record=record, descriptors=descriptors),
-        lambda _session: None,
+        lambda _session: None,  # nothing is to be done or printed when serving begins
         server.limits.shutdown.exit_seconds,
         stop=lambda session: session.shut("signal"),
         parent_pid=os.getppid(),
