@@ -15,9 +15,21 @@ MIB = 1024 * KIB
 
 
 class _Options:
-    """A base class whose `repr()` shows only the options that differ from the default."""
+    """A base class that checks its options, and whose `repr()` shows only those that were changed.
+
+    Raises:
+        ValueError: A number is negative or NaN.
+    """
 
     __slots__ = ()
+
+    def __attrs_post_init__(self) -> None:
+        kind: Any = type(self)
+        for field in attrs.fields(kind):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not value >= 0:
+                given = f"{kind.__name__}({field.name}={value!r})"
+                raise ValueError(f"{given}: a limit cannot be negative or NaN")
 
     def __repr__(self) -> str:
         kind: Any = type(self)

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import math
 import pkgutil
 import re
 import subprocess
@@ -13,7 +14,7 @@ import attrs
 import pytest
 
 import mcp_trio
-from mcp_trio import Client, ClientGroup, Subscription
+from mcp_trio import Client, ClientGroup, Limits, Subscription
 
 NAMES = sorted(re.findall(r" as (\w+)", Path(mcp_trio.__file__).with_suffix(".pyi").read_text()))
 
@@ -192,3 +193,13 @@ def test_a_client_has_no_other_public_members():
 def test_a_subscription_shows_no_internals():
     members = {"asked", "acknowledged", "left_out", "is_open", "interruption"}
     assert public_members(Subscription) == members
+
+
+@pytest.mark.parametrize("group", [each.type for each in attrs.fields(Limits)])
+def test_a_limit_that_is_negative_or_nan_is_rejected_where_it_is_given(group):
+    for field in attrs.fields(group):
+        for value in (-1, math.nan):
+            with pytest.raises(ValueError, match=field.name):
+                group(**{field.name: value})
+        if field.validator is None:
+            group(**{field.name: 0})
