@@ -83,10 +83,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         size_bytes: The size of the record's message or batch.
         took_ms: The time since the request, for a row that answers or ends it.
         outcome: Whether the row is an error or a cancellation.
-        first_request: The record of the first of several requests that are one call, of which all
-            but the last were answered with a request for input. The first one itself does not have
-            it, because the retries come later.
-        round: The number of the request among these.
+        first_request: The record of the first request of a call in several rounds, for the rows of
+            its retries, and of each response that requires input. The row of the first request does
+            not have it, because the retries come later.
+        round: The number of the request in such a call, from 1.
         protocol_version: The version of a stateless request, or that a handshake agreed on.
         client: The name and version of the client that sent a stateless request.
         trace: The trace id of a request that has one.
@@ -239,6 +239,7 @@ def _other_row(session: _Session, record: Record) -> Row:
                 what=_request_text(request),
                 took_ms=_ms_since(request, record),
                 outcome="cancelled",
+                # Only the record of a handler that never started has a body.
                 note="" if body_bytes(record) is None else "never started",
             )
         case "mark":
@@ -594,7 +595,7 @@ def exchanges(rows: Iterable[Row]) -> list[_Exchange]:
             exchange = by_id.get(row.id) or next(iter(by_id.values()))
             if row.outcome == "cancelled":
                 exchange.was_cancelled_by_peer |= row.kind != "cxl"
-                # A child task has a lane such as r12.1.
+                # Only in the request's own lane: that of a child task has a dot, such as r12.1.
                 exchange.had_cancelled_operation |= "." not in (row.lane or ".")
             elif row.took_ms is not None:
                 exchange.took_ms = row.took_ms

@@ -11,7 +11,8 @@ from mcp_trio._replay.stops import StoppedReplay
 from mcp_trio._session.call_sites import owner_of
 from mcp_trio._session.lanes import without_lane
 
-_OWN_HOOKS: Final = frozenset({"", "pdb.set_trace"})
+# The values of `PYTHONBREAKPOINT` that mean pdb.
+_PDB_HOOKS: Final = frozenset({"", "pdb.set_trace"})
 
 
 def open_debugger(stopped: StoppedReplay) -> None:
@@ -21,7 +22,7 @@ def open_debugger(stopped: StoppedReplay) -> None:
     one, which is called as it is. If the user quits pdb, the replay ends.
     """
     is_replaced = sys.breakpointhook is not sys.__breakpointhook__
-    if is_replaced or os.environ.get("PYTHONBREAKPOINT", "") not in _OWN_HOOKS:
+    if is_replaced or os.environ.get("PYTHONBREAKPOINT", "") not in _PDB_HOOKS:
         with without_lane():
             breakpoint()  # noqa: T100  this is its purpose
     else:
@@ -29,7 +30,7 @@ def open_debugger(stopped: StoppedReplay) -> None:
 
 
 class _Debugger(pdb.Pdb):
-    """A pdb that begins in the frames of a suspended task, or when a task starts."""
+    """A pdb that begins in the frames of a waiting task, or when a task enters its handler."""
 
     def __init__(self, stopped: StoppedReplay) -> None:
         super().__init__(nosigint=True)  # Trio handles SIGINT.
@@ -64,7 +65,7 @@ class _Debugger(pdb.Pdb):
     def get_stack(
         self, f: FrameType | None, t: TracebackType | None
     ) -> tuple[list[tuple[FrameType, int]], int]:
-        """Return the frames of the task, the first time; later ones are those that run."""
+        """Return the frames of the waiting task at the first stop, and the running ones later."""
         frames, self._frames = self._frames, ()
         return ([*frames], len(frames) - 1) if frames else super().get_stack(f, t)
 

@@ -134,6 +134,7 @@ class ListedChanges:
 
 
 def _digests(listed: Mapping[str, Sequence[str]]) -> dict[Entry, str]:
+    """Return the digest of each entry from lines of `OpenBody.listed`, such as `1f0c9a2e sell`."""
     lines = [(kind, line.partition(" ")) for kind in LISTED_KINDS for line in listed.get(kind, ())]
     return {(kind, name): digest for kind, (digest, _, name) in lines}
 

@@ -103,7 +103,7 @@ _DECISIONS_MAX: Final = 2_000
 _UNRECORDED_RANK: Final = 1e12
 """The rank of an option that the recording does not have, which is after all others."""
 
-# A rank and an option, below those of every event.
+# A rank and an option that compare below those of every event.
 _FIRST: Final = (-1.0, "")
 
 TIME_PASSES: Final = "time passes"
@@ -262,12 +262,12 @@ class Coverage(msgspec.Struct, frozen=True):
         deviations: The number of deviations up to which all schedules were run; -1: not even the
             recorded order.
         is_complete: Whether there are no other schedules.
-        rest: The number of schedules with one deviation more that were not run.
+        not_run: The number of schedules with one deviation more that were not run.
     """
 
     deviations: int
     is_complete: bool
-    rest: int
+    not_run: int
 
     def __str__(self) -> str:
         if self.is_complete:
@@ -275,7 +275,7 @@ class Coverage(msgspec.Struct, frozen=True):
         times = "deviation" if self.deviations == 1 else "deviations"
         return (
             f"all with at most {self.deviations} {times} from the recorded order;"
-            f" {self.rest} with {self.deviations + 1} were not run, and those with more"
+            f" {self.not_run} with {self.deviations + 1} were not run, and those with more"
         )
 
 
@@ -298,7 +298,8 @@ def search_depth_first(run_all: RunAll, schedules: int) -> Coverage:
         depth += 1
     if level and schedules:
         run_all([RecordedOrder(deviations) for deviations in level[:schedules]])
-    return Coverage(depth - 1, is_complete=not level, rest=len(level) - (schedules if level else 0))
+    not_run = len(level) - schedules if level else 0
+    return Coverage(depth - 1, is_complete=not level, not_run=not_run)
 
 
 def shorten(
@@ -340,6 +341,7 @@ class _PossibleEvent:
     """Something that may happen: a lane goes on, an effect ends, a response arrives.
 
     Attributes:
+        option: The text that names it in a decision, such as `r3 goes on`.
         happen: Lets it happen.
         first_batch: The number of the first batch of lanes in which it may happen.
         last_batch: The number of the last one, if it is a lane that is ready.
@@ -347,6 +349,7 @@ class _PossibleEvent:
         is_new_handler: Whether it is the first step of a request's handler.
         is_effect: Whether it is the end of an effect.
         latest: The time up to which it happens; infinite for a lane that is ready.
+        task: The task that waits for it; None for a message, and for the passing of time.
         has_operation: Whether the task waits in an operation, not before a step.
     """
 
@@ -410,7 +413,7 @@ class Scheduler:
     _wake_batch: int = attrs.field(default=0, init=False)
     # Whether a message that arrives now is read together with the one before.
     _is_reading: bool = attrs.field(default=False, init=False)
-    # The rank and the option of the last effect that has ended in this batch.
+    # The rank and the option of the last effect that has ended in this batch; `_FIRST` before.
     _last_end: tuple[float, str] = attrs.field(default=_FIRST, init=False)
     # Whether every recorded response has come, or never will.
     _is_complete: bool = attrs.field(default=False, init=False)
@@ -526,11 +529,13 @@ class Scheduler:
     def _begin_to_read(self, index: int) -> None:
         """Choose the batch of the lanes that a message wakes.
 
-        A task reads the message, and is part of a batch itself. Messages that arrive one after the
-        other are read at once. If none of the batch's lanes has gone on yet, the message may still
-        belong to the end of the batch before, unless the recording shows otherwise.
+        The task that reads the message is part of a batch itself, and the lanes belong to the next
+        one. The message is read in the current batch if a lane of this batch has gone on, or was
+        recorded in the same turn of the event loop as the message. Otherwise it counts as read at
+        the end of the batch before. Messages that arrive one after the other are read at once.
         """
         if not self._is_reading:
+            # By a `TickClock`, the records of one turn of the event loop have the same time.
             times_ns, has_turns = self.trace.times_ns, self.trace.opening.clock == TICK_CLOCK
             is_in_batch = self._has_begun or any(
                 event.last_batch == self._batch
@@ -551,7 +556,8 @@ class Scheduler:
             Abort: The schedule is over.
         """
         if lane in self._unused_turns:
-            # It waits again and has made no record since: the recording has one turn for both.
+            # In the recording, a turn within an operation leads to a record. The lane has made none
+            # since its last turn, so in the recording that turn and this one are the same.
             self._turns[lane] -= 1
         task = trio.lowlevel.current_task()
         self._make_ready(lane, task, has_operation=has_operation)
@@ -694,6 +700,7 @@ class Scheduler:
             end_run(self, [(each.task, each.has_operation) for each in events if each.task])
 
 
+# The outcome of `ctx.sleep` and `ctx.lock`, which return None.
 _DONE: Final = RecordedOutcome("res", b"null")
 
 
@@ -836,10 +843,12 @@ class SweepSequencer:
             await raise_abort()
         command, recorded = self._started.pop(lane.name)
         all_recorded = scheduler.trace.effects.get((lane.name, command.name), ())
-        is_context_call = command.name in {LOCK, SLEEP} and all(
+        # Unless `ctx.sleep` or `ctx.lock` was recorded with an error, it ends by the clock or the
+        # locks of this run, at another time than in the recording.
+        ends_by_this_run = command.name in {LOCK, SLEEP} and all(
             each.kind == "cxl" or each.body == _DONE.body for each in all_recorded
         )
-        if is_context_call:
+        if ends_by_this_run:
             recorded = _DONE
             if command.name == SLEEP:
                 seconds = command.arguments["seconds"]  # None for infinity, which JSON lacks
