@@ -59,13 +59,14 @@ class DPoP:
         uses_nonces: Demand that each proof has a recent nonce of this server, so that proofs cannot
             be made in advance.
         algorithms: The accepted algorithms of proofs.
-        seconds_max: The greatest age of a proof or a nonce, and difference between the clocks.
+        seconds_max: The greatest age of a proof or a nonce, and the greatest difference between the
+            clocks of a client and this server.
         proofs_max: The number of used proofs that are remembered; the oldest are forgotten first.
         nonce_key: The key of nonces, the same for all processes that serve together; by default a
             random one.
         now: Returns the Unix time.
-        store: The store of used proofs that the instances of a server share, while they serve with
-            one.
+        store: The store of used proofs that the instances of a server share; None without one, and
+            before the server has opened it.
 
     Raises:
         ValueError: An algorithm is not allowed.
@@ -79,7 +80,10 @@ class DPoP:
     nonce_key: bytes = attrs.field(factory=lambda: secrets.token_bytes(32))
     now: Callable[[], float] = time.time
     store: StateStore | None = attrs.field(default=None, init=False)
-    _used: OrderedDict[bytes, float] = attrs.field(factory=OrderedDict[bytes, float], init=False)
+    # The digests of used proofs, with the time until which each is remembered.
+    _used_until: OrderedDict[bytes, float] = attrs.field(
+        factory=OrderedDict[bytes, float], init=False
+    )
     _registry: "JWSRegistry | None" = attrs.field(default=None, init=False)
 
     async def check(
@@ -131,10 +135,10 @@ class DPoP:
             raise InvalidProofError("the proof has no jti")
         if self.uses_nonces and not self._is_nonce(claims.get("nonce")):
             raise NonceNeededError
-        used = hashlib.sha256(f"{thumbprint} {proof_id}".encode())
-        self._use(used.digest(), now)
+        proof_hash = hashlib.sha256(f"{thumbprint} {proof_id}".encode())
+        self._remember(proof_hash.digest(), now)
         if self.store is not None:
-            key, seconds = f"proof {used.hexdigest()}", 2 * self.seconds_max
+            key, seconds = f"proof {proof_hash.hexdigest()}", 2 * self.seconds_max
             try:
                 is_new = await self.store.take(key, seconds=seconds, client=thumbprint)
             except RequestError as error:
@@ -142,20 +146,22 @@ class DPoP:
             if not is_new:
                 raise InvalidProofError(_USED_BEFORE)
 
-    def _use(self, used: bytes, now: float) -> None:
-        """Remember a proof for as long as it could be accepted.
+    def _remember(self, proof_digest: bytes, now: float) -> None:
+        """Remember a proof as used, for as long as it could be accepted.
+
+        That is `2 * seconds_max`, since its time may be as much as `seconds_max` in the future.
 
         Raises:
             InvalidProofError: It was used before.
         """
-        while self._used:
-            oldest = next(iter(self._used))
-            if self._used[oldest] > now and len(self._used) < self.proofs_max:
+        while self._used_until:
+            oldest = next(iter(self._used_until))
+            if self._used_until[oldest] > now and len(self._used_until) < self.proofs_max:
                 break
-            del self._used[oldest]
-        if used in self._used:
+            del self._used_until[oldest]
+        if proof_digest in self._used_until:
             raise InvalidProofError(_USED_BEFORE)
-        self._used[used] = now + 2 * self.seconds_max
+        self._used_until[proof_digest] = now + 2 * self.seconds_max
 
     def nonce(self) -> str:
         """Return a nonce, which is valid for `seconds_max`."""
@@ -177,7 +183,7 @@ class DPoP:
 
 
 def _normal(url: str) -> tuple[str, str, int | None, str]:
-    """Return the parts of a URL that have to be equal, without its query.
+    """Return the parts of a URL in which that of a proof has to equal that of the request.
 
     https://www.rfc-editor.org/rfc/rfc9449#section-4.3
     """

@@ -4,9 +4,10 @@ Host and server should not be able to notice the proxy:
 
 - Bytes are forwarded unchanged and at once, one read of at most `limits.messages.chunk_bytes` at a
   time and each direction by itself; the next read follows when the last chunk is written. The proxy
-  does not wait for a complete line before it forwards. The system has the record of a line before
-  its last byte is forwarded, so if the proxy is killed, no line is missing that a peer received. An
-  incomplete line, which no peer takes for a message, is recorded when its direction ends.
+  does not wait for a complete line before it forwards. It hands the record of a line to the
+  operating system before it forwards the last byte, so if the proxy is killed, no line is missing
+  that a peer received. An incomplete line, which no peer takes for a message, is recorded when its
+  direction ends.
 - A closed pipe on one side is closed on the other. An end of file follows the last byte. When a
   reader is gone, the proxy stops reading, and the writer gets EPIPE.
 - The server inherits the environment, the folder, stderr and all open descriptors of the proxy.
@@ -45,9 +46,9 @@ from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if sys.platform == "win32":
-    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+    _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 else:
-    _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def not_ignored(signals: Iterable[int]) -> list[int]:
@@ -58,6 +59,7 @@ def not_ignored(signals: Iterable[int]) -> list[int]:
 async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[], None]) -> int:
     """Run `serve` until it returns or a signal cancels it; return the exit status.
 
+    This is for proxies that do not forward signals to the server: those over HTTP and WebSocket.
     That is what `serve` returns, or 128 plus the number of the signal. `shut` is called before
     `serve` is cancelled. A second signal exits the process at once.
 
@@ -75,7 +77,7 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
             shut()
             serving.cancel()
 
-    with trio.open_signal_receiver(*not_ignored(_SIGNALS)) as signals:
+    with trio.open_signal_receiver(*not_ignored(_ENDING_SIGNALS)) as signals:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch, signals)
@@ -87,14 +89,15 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
     return SIGNAL_STATUS_BASE + received[0] if received else status
 
 
-# A terminal sends its signals to a whole process group, `kill` sends to one process. Programs that
+# The method by which each signal is forwarded to the server, as its sender would have sent it. A
+# terminal sends its signals to a whole process group, `kill` sends to one process. Programs that
 # start others (npx, uv) rely on that: they forward SIGTERM, but expect their children to get SIGINT
 # from the terminal.
-SIGNALS: Final[Mapping[int, Callable[[ChildProcess, int], None]]] = {
+_FORWARDED_SIGNALS: Final[Mapping[int, Callable[[ChildProcess, int], None]]] = {
     number: ChildProcess.send_signal
     if number == signal.SIGTERM
     else ChildProcess.send_signal_to_group
-    for number in _SIGNALS
+    for number in _ENDING_SIGNALS
 }
 
 
@@ -141,7 +144,7 @@ class StdioProxy:
     async def _forward_signals(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
             self.journal.shut("signal")
-            SIGNALS[number](self.server, number)
+            _FORWARDED_SIGNALS[number](self.server, number)
             self._end_requested.set()
 
     async def _watch_parent(self, parent_pid: int) -> None:
@@ -197,11 +200,11 @@ async def _run(
     host_in, host_out = (
         open_descriptor(fd, chunk_bytes=limits.messages.chunk_bytes) for fd in divert_stdio()
     )
-    with trio.open_signal_receiver(*not_ignored(SIGNALS)) as signals:
+    with trio.open_signal_receiver(*not_ignored(_FORWARDED_SIGNALS)) as signals:
         try:
             server = await start_child(
                 command,
-                env=_given_environment(),
+                env=_inherited_environment(),
                 inherits_stderr=True,
                 inherits_descriptors=True,
                 limits=limits,
@@ -217,11 +220,11 @@ async def _run(
     return server.exit_status
 
 
-def _given_environment() -> dict[str, str]:
-    """Return the environment without the LC_CTYPE that Python adds if no locale is set."""
+def _inherited_environment() -> dict[str, str]:
+    """Return the environment of the proxy, without LC_CTYPE if Python has set that."""
     environment = dict(os.environ)
     with suppress(OSError):  # without /proc, the server may get the LC_CTYPE of Python
-        given = Path("/proc/self/environ").read_bytes()
-        if b"\0LC_CTYPE=" not in b"\0" + given:
+        at_start = Path("/proc/self/environ").read_bytes()
+        if b"\0LC_CTYPE=" not in b"\0" + at_start:
             environment.pop("LC_CTYPE", None)
     return environment

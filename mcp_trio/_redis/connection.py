@@ -64,42 +64,44 @@ class RedisConnection:
 
     Attributes:
         client: The client of coredis.
-        place: The address of Redis, for error messages.
+        address: The host, port and database of Redis, for logs and error messages.
         prefix: The beginning of all keys.
         is_away: Whether Redis does not answer.
         is_closed: Whether the connection is closed, because the application ends.
     """
 
     client: "Redis[bytes]"
-    place: str
+    address: str
     prefix: str
     is_away: bool = attrs.field(default=False, init=False)
     is_closed: bool = attrs.field(default=False, init=False)
-    _when_back: list[Callable[[], None]] = attrs.field(factory=list[Callable[[], None]], init=False)
-    # With the bytes of each command.
+    _back_callbacks: list[Callable[[], None]] = attrs.field(
+        factory=list[Callable[[], None]], init=False
+    )
+    # Each command with its size in bytes. A command is removed when it is written or dropped.
     _posted: deque[tuple[Command, int]] = attrs.field(
         factory=deque[tuple[Command, int]], init=False
     )
     _posted_bytes: int = attrs.field(default=0, init=False)
     _posted_count: int = attrs.field(default=0, init=False)
-    _written_count: int = attrs.field(default=0, init=False)
+    _removed_count: int = attrs.field(default=0, init=False)
     _has_posted: Wakeup = attrs.field(factory=Wakeup, init=False)
-    _has_written: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _has_removed: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def key(self, *parts: str) -> str:
         """Return a key of this server."""
         return ":".join([self.prefix, *parts])
 
-    def when_back(self, function: Callable[[], None]) -> None:
+    def call_when_back(self, function: Callable[[], None]) -> None:
         """Call a function each time that Redis answers again after it was away."""
-        self._when_back.append(function)
+        self._back_callbacks.append(function)
 
     # Commands without a result.
 
     def post(self, *commands: Command, size: int = 0) -> None:
-        """Write commands later, in order. While Redis is away, the oldest are dropped for room.
+        """Write commands later, in order; `size` is the number of bytes of each.
 
-        `size` is the number of bytes that each of them has.
+        While Redis is away and too many commands wait, the oldest are dropped.
         """
         self._posted.extend((command, size) for command in commands)
         self._posted_bytes += size * len(commands)
@@ -110,15 +112,15 @@ class RedisConnection:
 
     def _remove_oldest(self) -> None:
         self._posted_bytes -= self._posted.popleft()[1]
-        self._written_count += 1
+        self._removed_count += 1
 
     async def settle(self) -> None:
         """Wait until all posted commands are written, or Redis has not answered for a moment."""
         await trio.lowlevel.checkpoint()
         target = self._posted_count
         with trio.move_on_after(_SETTLE_SECONDS) as waiting:
-            while self._written_count < target and not self.is_away:
-                await self._has_written.wait()
+            while self._removed_count < target and not self.is_away:
+                await self._has_removed.wait()
         if waiting.cancelled_caught:
             self._note_away(f"no answer for {_SETTLE_SECONDS:g} s")
 
@@ -129,7 +131,7 @@ class RedisConnection:
             while not self._posted:
                 await self._has_posted.wait()
             batch = [command for command, _ in itertools.islice(self._posted, _BATCH_MAX)]
-            end = self._written_count + len(batch)
+            end = self._removed_count + len(batch)
             try:
                 await self._write(batch)
             # A rejected connection, for example because of the password, is a `ResponseError`.
@@ -139,9 +141,9 @@ class RedisConnection:
                 retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
                 continue
             retry_seconds = _RETRY_SECONDS
-            while self._written_count < end:  # Some may have been dropped meanwhile.
+            while self._removed_count < end:  # Some may have been dropped meanwhile.
                 self._remove_oldest()
-            self._has_written.wake()
+            self._has_removed.wake()
             self._note_back()
 
     async def _write(self, batch: Sequence[Command]) -> None:
@@ -152,19 +154,19 @@ class RedisConnection:
             if isinstance(result, AWAY):
                 raise result
             if isinstance(result, RedisError):
-                logger.error("Redis at %s has rejected a command: %s", self.place, result)
+                logger.error("Redis at %s has rejected a command: %s", self.address, result)
 
     def _note_away(self, reason: str) -> None:
         if not self.is_away:
             self.is_away = True
-            self._has_written.wake()
-            logger.error("Redis at %s is away: %s", self.place, reason)
+            self._has_removed.wake()
+            logger.error("Redis at %s is away: %s", self.address, reason)
 
     def _note_back(self) -> None:
         if self.is_away:
             self.is_away = False
-            logger.warning("Redis at %s is back", self.place)
-            for function in self._when_back:
+            logger.warning("Redis at %s is back", self.address)
+            for function in self._back_callbacks:
                 function()
 
     # Commands with a result.
@@ -175,18 +177,18 @@ class RedisConnection:
         Raises:
             StoreUnavailableError: Redis has not answered for some seconds, or has sent an error.
         """
-        retry_seconds, result = _RETRY_SECONDS, None
+        retry_seconds, last_error = _RETRY_SECONDS, None
         with trio.move_on_after(_CALL_SECONDS):
             while not self.is_closed:
                 try:
                     return await run(self.client)
                 except AWAY as error:
-                    result = error
+                    last_error = error
                 except RedisError as error:
-                    raise StoreUnavailableError(f"Redis at {self.place}: {error}") from error
+                    raise StoreUnavailableError(f"Redis at {self.address}: {error}") from error
                 await trio.sleep(retry_seconds)
                 retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
-        raise StoreUnavailableError(f"Redis at {self.place} does not answer") from result
+        raise StoreUnavailableError(f"Redis at {self.address} does not answer") from last_error
 
     async def evaluate(self, script: str, keys: Sequence[str], *args: str | bytes | int) -> Any:
         """Return the result of a Lua script, which may be executed twice if Redis was away.
@@ -247,7 +249,7 @@ def _decoded(entries: Iterable[Any]) -> list[tuple[str, bytes]]:
 async def open_connection(url: str, prefix: str) -> AsyncGenerator[RedisConnection]:
     """Open a connection to Redis, whether or not it answers now."""
     # Neither the user information nor the query is shown: both may have a password.
-    place = url.partition("?")[0].rpartition("@")[2].rpartition("://")[2]
+    address = url.partition("?")[0].rpartition("@")[2].rpartition("://")[2]
     async with (
         Redis[bytes].from_url(
             url,
@@ -257,7 +259,7 @@ async def open_connection(url: str, prefix: str) -> AsyncGenerator[RedisConnecti
         ) as client,
         trio.open_nursery() as nursery,
     ):
-        connection = RedisConnection(client, place, prefix)
+        connection = RedisConnection(client, address, prefix)
         nursery.start_soon(connection.write_posted)
         try:
             yield connection

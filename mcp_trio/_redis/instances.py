@@ -182,7 +182,7 @@ class RedisInstances:
             self.session_seconds,
         )
         async with trio.open_nursery() as nursery:
-            self.connection.when_back(instance.mark_stale)
+            self.connection.call_when_back(instance.mark_stale)
             nursery.start_soon(instance.renew_lease)
             reading, has_stopped = trio.CancelScope(), trio.Event()
 

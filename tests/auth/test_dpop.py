@@ -97,14 +97,14 @@ async def test_used_proofs_are_forgotten_when_they_are_too_old_to_be_accepted(cl
         await check(dpop, proof_of(KEY, jti=str(number)))
     clock.time += 120
     await check(dpop, proof_of(KEY, iat=clock.time))
-    assert len(dpop._used) == 1
+    assert len(dpop._used_until) == 1
 
 
 async def test_used_proofs_are_bounded(clock):
     dpop = DPoP(now=clock, proofs_max=3)
     for number in range(10):
         await check(dpop, proof_of(KEY, jti=str(number)))
-    assert len(dpop._used) == 3
+    assert len(dpop._used_until) == 3
 
 
 async def test_a_nonce_is_valid_for_some_time(clock):
