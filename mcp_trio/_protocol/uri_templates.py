@@ -144,8 +144,8 @@ class Expression(msgspec.Struct, frozen=True):
         else:
             texts = text.split(operator.separator, len(self.names) - 1)
             has_slash = not operator.may_hold_slash and any("/" in part for part in texts)
-            has_gap = not operator.keeps_reserved and not all(texts)
-            if has_slash or has_gap:
+            has_empty_value = not operator.keeps_reserved and not all(texts)
+            if has_slash or has_empty_value:
                 return None
             parts = dict(zip(self.names, texts, strict=False))
         try:
@@ -193,8 +193,8 @@ class UriTemplate:
                         "(operators beyond + # . / ; ? & and the modifiers * and :n are not "
                         "supported)"
                     )
-            pieces += [_literal(literal, text), Expression(OPERATORS[symbol], names)]
-        return cls(text, tuple(filter(None, pieces)), _literal(parts[-1], text))
+            pieces += [_encoded_literal(literal, text), Expression(OPERATORS[symbol], names)]
+        return cls(text, tuple(filter(None, pieces)), _encoded_literal(parts[-1], text))
 
     def __attrs_post_init__(self) -> None:
         operators = [expression.operator for expression in self.expressions]
@@ -298,7 +298,12 @@ class UriTemplate:
             raise TemplateError(f"the template {self.text!r}: {'; '.join(lacks)}")
 
 
-def _literal(text: str, template: str) -> str:
+def _encoded_literal(text: str, template: str) -> str:
+    """Return the text between expressions as it is in a URI, where only ASCII is allowed.
+
+    Raises:
+        TemplateError: The text contains a character that RFC 6570 does not allow.
+    """
     bad = _BAD_LITERAL.search(text)
     if bad:
         raise TemplateError(f"the template {template!r} has the invalid text {bad[0]!r}")

@@ -531,7 +531,7 @@ async def _accept_connections(
             tls=tls,
             serve_upgrade=app.serve_upgrade,
             leaders_in=lambda nursery: TaskPool(nursery).start_leader,
-            refusing=app.runtime.leaving,
+            draining=app.runtime.leaving,
             drained=drained,
             task_status=task_status,
         )

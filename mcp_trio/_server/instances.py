@@ -27,7 +27,7 @@ class StoreUnavailableError(Exception):
 
 
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts from which another instance makes a legacy session anew.
+    """The facts from which another instance can open a legacy session again.
 
     Attributes:
         principal: The user who opened the session; None if the server does not verify users.
@@ -110,7 +110,7 @@ class Instance(Protocol):
         ...
 
     def forget_call(self, session_id: str, call: str, entries: int) -> None:
-        """Remove the entries of a call, whose numbers are smaller than `entries`."""
+        """Remove the entries of a call, which have the numbers from 0 to `entries` - 1."""
         ...
 
     async def calls(self, session_id: str) -> Mapping[str, Mapping[int, bytes]]:
@@ -172,7 +172,7 @@ class Instance(Protocol):
         ...
 
     async def unread(self, name: str) -> Sequence[bytes]:
-        """Return the messages of this instance that a lost instance has never taken.
+        """Return the messages that this instance has sent to a lost one, and that it never took.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -322,7 +322,7 @@ class MemoryInstance:
         self.is_leaving = True
 
     def send(self, to: str, message: bytes) -> None:
-        """Send a message to another instance; that of an instance that has left stays unread."""
+        """Send a message to another instance; if that one has left, the message stays unread."""
         member = self.shared.members.get(to)
         if member is None:
             self._lost.setdefault(to, []).append(message)

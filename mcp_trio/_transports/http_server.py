@@ -161,7 +161,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         except trio.BrokenResourceError as error:  # a half-closed client can read the response
             raise Rejected(400, "the body ended too early") from error
         except TooManyBodiesError:
-            data.clear()  # the connection may linger
+            data.clear()  # the connection may stay open for a while
             raise
         finally:
             unfinished.release()
@@ -204,10 +204,12 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     def _begin(self, status: int, headers: Headers, framing: bytes) -> bytes:
         if self.response_state is not ResponseState.NOT_STARTED:
             raise RuntimeError("the response to this request was started already")
+        # If the application has not read the body, and not all of it has arrived, the connection
+        # closes: the next request could only follow after the rest of the body.
         length = self.parsed.body_bytes
-        is_received = length is not None and length <= len(self.socket.received)
-        is_last = self.is_last or self.socket.is_last
-        is_last = is_last or not (is_received or self._body is not None)
+        has_arrived = length is not None and length <= len(self.socket.received)
+        is_body_complete = has_arrived or self._body is not None
+        is_last = self.is_last or self.socket.is_last or not is_body_complete
         encoded = encoded_response_headers(status, headers, framing=framing, is_last=is_last)
         self.is_last = is_last
         self.response_state = ResponseState.STARTED
@@ -237,9 +239,9 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
     async def gone(self) -> None:
         """Wait until the client closes the connection, or its sending half.
 
-        Afterwards nothing can be sent. Input that arrives meanwhile belongs to the next request.
-        After `limits.http.headers_bytes_max` bytes of input, reading stops, and only `send` notices
-        that the client has disconnected.
+        Afterwards sending raises `trio.BrokenResourceError`. Input that arrives meanwhile belongs
+        to the next request. After `limits.http.headers_bytes_max` bytes of input, reading stops,
+        and only `send` notices that the client has disconnected.
         """
         if self._body is None:
             self._was_read = self._was_read or trio.Event()
@@ -251,6 +253,7 @@ class NativeExchange(msgspec.Struct, kw_only=True, eq=False):
         await trio.sleep_forever()
 
 
+# Later than the time of any check, so that no check takes the connection for idle.
 _BUSY: Final = math.inf
 
 
@@ -265,8 +268,8 @@ class NativeConnection:
         certificate: The thumbprint of the client's certificate, after the TLS handshake.
         may_lead: Whether the application may move this connection's coroutine to another task.
             Between requests the connection then waits by `wait_idle`.
-        idle_since: The time of the last check of `host` when the wait for the next request began;
-            infinite while a request is served.
+        idle_since: While the connection waits for a request, the `last_check` that `host` had when
+            the wait began; `_BUSY` while a request is served.
         is_expired: Whether the connection was idle too long, and takes no more requests.
     """
 
@@ -410,7 +413,7 @@ async def serve_native(
     tls: ssl.SSLContext | None = None,
     serve_upgrade: WebSocketApplication | None = None,
     leaders_in: Callable[[trio.Nursery], StartLeader] | None = None,
-    refusing: trio.Event | None = None,
+    draining: trio.Event | None = None,
     drained: trio.Event | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
@@ -425,9 +428,9 @@ async def serve_native(
         leaders_in: Returns the starter of a leader/followers engine, so that `respond` may lead
             (see `Exchange.may_lead`). Without it, each connection has one task of its own. It is
             not used over TLS: OpenSSL may hold bytes that the engine's poller does not see.
-        refusing: When this is set, the listeners are closed, and each open connection closes after
+        draining: When this is set, the listeners are closed, and each open connection closes after
             its next response.
-        drained: This is set, after `refusing`, when no connection is idle any more.
+        drained: This is set, after `draining`, when no connection is idle any more.
         task_status: Gets the listeners once they accept connections.
 
     Cancellation closes the listeners and the idle connections at once, cancels the calls of
@@ -451,8 +454,8 @@ async def serve_native(
                 else:
                     start_leader(partial(host.serve, socket, client=client, may_lead=True))
 
-            async def drain(refusing: trio.Event, accepting: trio.CancelScope) -> None:
-                await refusing.wait()
+            async def drain(draining: trio.Event, accepting: trio.CancelScope) -> None:
+                await draining.wait()
                 accepting.cancel()
                 for listener in listeners:
                     for stream in _close_listener(listener):
@@ -463,8 +466,8 @@ async def serve_native(
 
             nursery.start_soon(host.close_idle)
             with trio.CancelScope() as accepting:
-                if refusing is not None:
-                    nursery.start_soon(drain, refusing, accepting)
+                if draining is not None:
+                    nursery.start_soon(drain, draining, accepting)
                 await trio.serve_listeners(
                     take, list(listeners), handler_nursery=nursery, task_status=task_status
                 )
@@ -483,7 +486,7 @@ def _close_listener(listener: trio.SocketListener) -> Iterator[trio.SocketStream
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class NativeHost:
-    """The open connections of one application, in which each client address has a share.
+    """The open connections of one application, of which each client address may have a share.
 
     Attributes:
         respond: The HTTP application.

@@ -1158,7 +1158,7 @@ async def test_a_request_that_arrives_before_the_end_of_a_connection_is_answered
 
 @pytest.mark.requirement("LIFE-17")
 async def test_a_listener_takes_all_connections_before_it_closes(nursery):
-    refusing, drained = trio.Event(), trio.Event()
+    draining, drained = trio.Event(), trio.Event()
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     await nursery.start(
         functools.partial(
@@ -1166,12 +1166,12 @@ async def test_a_listener_takes_all_connections_before_it_closes(nursery):
             say_path,
             listeners,
             limits=Limits(),
-            refusing=refusing,
+            draining=draining,
             drained=drained,
         )
     )
     address = listeners[0].socket.getsockname()
-    refusing.set()  # Trio accepts no more: only the kernel has accepted what follows.
+    draining.set()  # Trio accepts no more: only the kernel has accepted what follows.
     peers = [socket.create_connection(address) for _ in range(3)]
     streams = [trio.SocketStream(trio.socket.from_stdlib_socket(each)) for each in peers]
     for stream in streams:
