@@ -380,8 +380,7 @@ def open_recorder(
 
     `make` gets the path of the file and a function that creates it, and returns what makes the
     recorder in place of `Recorder`. With `make`, no error of the file is raised here. `now` returns
-    the time of day, which the `open` record and the
-    name of the file have.
+    the time of day for the `open` record and the name of the file.
 
     Raises:
         RecordingError: The file cannot be created, or it or a later segment would overwrite a file
