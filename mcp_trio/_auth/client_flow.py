@@ -148,6 +148,7 @@ class FlowSettings:
         grant: The grant.
         scopes: The scopes to request; None leaves the choice to the server.
         client: A client that was registered before, with the issuer that knows it, if given.
+        issuer: The only authorization server that may be used; None leaves it to the server.
         metadata_url: The URL of the client's metadata document.
         client_name: The name with which the client is registered.
         is_interactive: Whether a user can log in.
@@ -163,6 +164,7 @@ class FlowSettings:
     grant: GrantKind = AUTHORIZATION_CODE
     scopes: Sequence[str] | None = None
     client: ClientInformation | None = None
+    issuer: str | None = None
     metadata_url: str | None = None
     client_name: str = "mcp_trio"
     is_interactive: bool = True
@@ -673,10 +675,13 @@ class ClientFlow:
         """Choose the issuer that the settings name, then one that knows the client, or the first.
 
         Raises:
-            AuthorizationError: A client was registered at another issuer.
+            AuthorizationError: The settings name another issuer, or a client was registered there.
         """
         given = self.settings.client
         tokens = self.tokens
+        if self.settings.issuer is not None:
+            self._check_named_issuer(issuers)
+            return self.settings.issuer
         expected = None if given is None else given.issuer
         if (
             given is not None
@@ -694,6 +699,19 @@ class ClientFlow:
             return expected
         known = (tokens.issuer,) if tokens is not None else ()
         return next((each for each in (*known, *self.clients) if each in issuers), issuers[0])
+
+    def _check_named_issuer(self, issuers: Sequence[str]) -> None:
+        """Check that the server uses the issuer that the settings name.
+
+        A final slash makes no difference here, since some servers add one to the issuers that they
+        name. The metadata of the issuer have to be exactly of the one in the settings.
+        """
+        named = self.settings.issuer
+        if named is not None and named.rstrip("/") not in (each.rstrip("/") for each in issuers):
+            raise self._error(
+                f"the settings name the authorization server {named}, but the server uses"
+                f" {', '.join(issuers)[:_TEXT_CHARS_MAX]}"
+            )
 
     def _take_server_metadata(self, response: ResponseReceived, _now: float) -> Outcome:
         url, is_last = self._urls[0], len(self._urls) == 1
@@ -715,6 +733,7 @@ class ClientFlow:
         if not self._urls:
             self._resource = canonical_url(self.server)
             self._issuer = origin_of(self.server)
+            self._check_named_issuer([self._issuer])
             self._urls = [f"{self._issuer}{AUTHORIZATION_SERVER}"]
         return self._get_document(now)
 

@@ -134,7 +134,9 @@ class OAuth:
         client_id: A client that was registered before. By default `metadata_url` is used if the
             authorization server supports that, or else the client is registered dynamically.
         client_secret: The secret of that client.
-        issuer: The authorization server that knows the client. The secret is sent to no other.
+        issuer: The authorization server to log in at, which the server has to name, too. By default
+            the server chooses. Servers of the official Python SDK add a slash to the issuer that
+            they name, which RFC 8414 forbids: name it here as its metadata do.
         metadata_url: The `https` URL of the client's metadata document, which then is its id.
         client_name: The name with which the client is registered, which a login page may show.
         scopes: The scopes to request, in addition to those that the server asks for. By default
@@ -209,6 +211,7 @@ class OAuth:
         return FlowSettings(
             scopes=self.scopes,
             client=client,
+            issuer=self.issuer,
             metadata_url=self.metadata_url,
             client_name=self.client_name,
             is_interactive=self.interactive,

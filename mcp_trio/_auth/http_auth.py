@@ -447,12 +447,12 @@ class ServerAuth(httpx2.Auth):
             return tokens
 
     async def _load(self) -> TokenSet | None:
-        """Return the stored token, if it is one for this client."""
+        """Return the stored token, if it is one for this client and of the given issuer."""
         tokens = await in_store(self._credentials.store, read_tokens, self._server)
-        client = self._settings.client
+        client, issuer = self._settings.client, self._settings.issuer
         if tokens is None or (client is not None and tokens.client.client_id != client.client_id):
             return None
-        return tokens
+        return tokens if issuer in (None, tokens.issuer) else None
 
     # One flow at a time
 

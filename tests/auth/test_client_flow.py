@@ -546,6 +546,22 @@ def test_a_known_client_is_not_used_at_another_authorization_server(options):
     assert conversation.urls == [RESOURCE_URL]
 
 
+@pytest.mark.requirement("AUTH-55", "TRAP-125")
+def test_only_the_authorization_server_in_the_settings_is_used():
+    settings = FlowSettings(issuer=OTHER_ISSUER)
+    for answers in ({}, {RESOURCE_URL: NOT_FOUND, ROOT_RESOURCE_URL: NOT_FOUND}):
+        conversation = Conversation(answers, settings)
+        assert f"the settings name the authorization server {OTHER_ISSUER}" in failure(conversation)
+        assert conversation.login is None
+
+
+def test_a_server_may_add_a_slash_to_the_issuer_in_the_settings():
+    document = answer({**RESOURCE, "authorization_servers": [f"{ISSUER}/"]})
+    assert "is of another issuer" in failure(Conversation({RESOURCE_URL: document}))
+    conversation = Conversation({RESOURCE_URL: document}, FlowSettings(issuer=ISSUER))
+    assert conversation.run().issuer == ISSUER
+
+
 def test_an_old_server_gets_no_credentials_of_another_issuer():
     settings = FlowSettings(client=client(issuer=ISSUER, client_secret="s"))
     conversation = Conversation({RESOURCE_URL: NOT_FOUND}, settings)

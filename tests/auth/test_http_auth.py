@@ -367,6 +367,18 @@ async def test_the_token_and_the_client_are_stored(servers, tmp_path):
     assert servers.logins == 1
 
 
+async def test_a_stored_token_is_used_only_if_it_is_of_the_issuer_in_the_options(servers):
+    store = MemoryTokenStore()
+    for options in ({}, {"issuer": ISSUER}):
+        async with servers.http(auth=servers.auth(servers.oauth(store=store, **options))) as http:
+            assert (await call(http)).status_code == 200
+    assert servers.logins == 1
+    other = servers.oauth(store=store, issuer="https://other.example")
+    async with servers.http(auth=servers.auth(other)) as http:
+        with pytest.raises(AuthorizationError, match="the settings name the authorization server"):
+            await call(http)
+
+
 @pytest.mark.requirement("AUTH-42")
 async def test_the_password_of_a_url_is_not_stored(servers, tmp_path):
     store = FileTokenStore(tmp_path)
