@@ -328,6 +328,7 @@ class _ChannelApplication:
     change_notifier: ChangeNotifier = attrs.field(factory=ChangeNotifier, init=False)
     auth: None = None
     routes: None = None
+    limit_store: Any = None
 
     def scopes(self) -> tuple[str, ...]:
         return ()
