@@ -11,7 +11,8 @@ from the store. Otherwise its outcome is unknown, and the client gets an error t
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Generator
+from contextlib import contextmanager
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -290,6 +291,8 @@ class Forwarder:
         factory=dict[str, tuple[str, str | None]], init=False
     )
     _taking: dict[str, trio.Event] = attrs.field(factory=dict[str, trio.Event], init=False)
+    # The requests that are being answered here or by another instance, without streams.
+    _unanswered: int = attrs.field(default=0, init=False)
 
     # Messages.
 
@@ -377,47 +380,50 @@ class Forwarder:
             Exception: The error of `take_session`; the session waits for another instance.
         """
         principal = request.principal
-        for attempt in range(_OWNERS_MAX):
-            if attempt:
-                await trio.sleep(_OWNER_CHANGES_SECONDS)  # The new owner may not be stored yet.
-            if isinstance(exchange, ForwardedExchange):
-                self._owners.pop(session_id, None)  # The other instance knows a newer owner.
-            try:
-                owner = await self._owner_of(session_id, principal)
-                if owner == _ENDED:
-                    return unknown
-                if owner == self.instance.name:
-                    await answer_here()
-                    return None
+        with self._keeping_busy(request):
+            for attempt in range(_OWNERS_MAX):
+                if attempt:
+                    await trio.sleep(_OWNER_CHANGES_SECONDS)  # The new owner may not be stored yet.
                 if isinstance(exchange, ForwardedExchange):
-                    if self.is_leaving or not (owner is None or await self.instance.is_lost(owner)):
-                        exchange.answer_unknown()
+                    self._owners.pop(session_id, None)  # The other instance knows a newer owner.
+                try:
+                    owner = await self._owner_of(session_id, principal)
+                    if owner == _ENDED:
+                        return unknown
+                    if owner == self.instance.name:
+                        await answer_here()
                         return None
-                elif self.is_leaving and request.method == "GET":
-                    return _unavailable("the server is closing: reconnect")
-                elif owner is not None or self.is_leaving:
-                    to = owner or next(iter(await self.instance.others()), None)
-                    if to is None:
-                        return _unavailable("the server is closing, and no other instance runs")
-                    outcome = await self.forward(exchange, request, body, to, headers)
-                    if outcome is Outcome.ANSWERED:
-                        return None
-                    self._owners.pop(session_id, None)
-                    if outcome is Outcome.LOST:
-                        if not self.is_leaving:
-                            await self._take_after_loss(session_id, owner, request)
-                            if await answer_continued():
-                                return None
-                        # Not JSON-RPC: clients take that for an answer to the request.
-                        lines = [("Content-Type", _TEXT), *headers]
-                        await exchange.answer(_BAD_GATEWAY, lines, UNKNOWN_OUTCOME.encode())
-                        return None
-                    if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
-                        continue
-                await self._take(session_id, owner, request)
-            except StoreUnavailableError as error:
-                return _unavailable(str(error))
-        return _unavailable("the session changes its instance too often")
+                    if isinstance(exchange, ForwardedExchange):
+                        if self.is_leaving or not (
+                            owner is None or await self.instance.is_lost(owner)
+                        ):
+                            exchange.answer_unknown()
+                            return None
+                    elif self.is_leaving and request.method == "GET":
+                        return _unavailable("the server is closing: reconnect")
+                    elif owner is not None or self.is_leaving:
+                        to = owner or next(iter(await self.instance.others()), None)
+                        if to is None:
+                            return _unavailable("the server is closing, and no other instance runs")
+                        outcome = await self.forward(exchange, request, body, to, headers)
+                        if outcome is Outcome.ANSWERED:
+                            return None
+                        self._owners.pop(session_id, None)
+                        if outcome is Outcome.LOST:
+                            if not self.is_leaving:
+                                await self._take_after_loss(session_id, owner, request)
+                                if await answer_continued():
+                                    return None
+                            # Not JSON-RPC: clients take that for an answer to the request.
+                            lines = [("Content-Type", _TEXT), *headers]
+                            await exchange.answer(_BAD_GATEWAY, lines, UNKNOWN_OUTCOME.encode())
+                            return None
+                        if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
+                            continue
+                    await self._take(session_id, owner, request)
+                except StoreUnavailableError as error:
+                    return _unavailable(str(error))
+            return _unavailable("the session changes its instance too often")
 
     async def open_elsewhere(
         self, exchange: Exchange, request: HttpRequest, body: bytes, headers: Headers
@@ -431,10 +437,11 @@ class Forwarder:
             trio.BrokenResourceError: The client is gone.
         """
         try:
-            for to in await self.instance.others():
-                outcome = await self.forward(exchange, request, body, to, headers)
-                if outcome is Outcome.ANSWERED:
-                    return True
+            with self._keeping_busy(request):
+                for to in await self.instance.others():
+                    outcome = await self.forward(exchange, request, body, to, headers)
+                    if outcome is Outcome.ANSWERED:
+                        return True
         except StoreUnavailableError as error:
             logger.warning("a session cannot be opened on another instance: %s", error)
         return False
@@ -583,8 +590,18 @@ class Forwarder:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether this instance takes a session, or relays an answer other than a stream."""
-        return bool(self._taking) or any(not each.is_stream for each in self._sent.values())
+        """Return whether this instance takes a session, or has unanswered requests but streams."""
+        return bool(self._taking) or self._unanswered > 0
+
+    @contextmanager
+    def _keeping_busy(self, request: HttpRequest) -> Generator[None]:
+        """Within this context, a request is unanswered, also while its owner is looked up."""
+        is_stream = request.method == "GET"
+        self._unanswered += not is_stream
+        try:
+            yield
+        finally:
+            self._unanswered -= not is_stream
 
     def end_streams(self) -> None:
         """End the streams of other instances, so that their clients reconnect elsewhere."""

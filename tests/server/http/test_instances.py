@@ -466,6 +466,24 @@ async def test_a_leaving_instance_forwards_to_others(open_sites, nursery, autoju
     assert {each.id for each in here.runtime.sessions} == {client.id, new.id}
 
 
+async def test_a_leaving_instance_waits_for_requests_whose_owner_is_looked_up(
+    open_sites, nursery, monkeypatch, autojump_clock
+):
+    _, there = await open_sites()
+    client = await there.open()
+    instance = type(there.runtime.forwarder.instance)
+    find = instance.find
+
+    async def find_slowly(self, session_id):
+        await trio.sleep(3 if self is there.runtime.forwarder.instance else 0)
+        return await find(self, session_id)
+
+    monkeypatch.setattr(instance, "find", find_slowly)
+    nursery.start_soon(stop, there)
+    await trio.sleep(0.1)
+    assert text((await client.ask(call("tide"))).json) == "high"
+
+
 async def test_the_last_instance_keeps_sessions_for_the_next_one(open_site, stores, autojump_clock):
     there = await open_site(harbour(), stores=stores)
     client = await there.open()
