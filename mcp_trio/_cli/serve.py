@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from mcp_trio._cli.caller_limits import limit_options, take_limits
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.observers import OBSERVER_OPTIONS, add_observers, observer_options
 from mcp_trio._cli.options import (
     TRANSPORTS,
+    combined,
     given_serving_options,
     listen_address,
     listening,
@@ -46,6 +46,53 @@ def _protocol_versions(_: click.Context, __: click.Parameter, text: str | None) 
         return () if text is None else checked_protocol_versions(text.split(","))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+# The limits per caller of `mcp-trio run`.
+
+_limit_options: Final = combined(
+    click.option(
+        "--rate-limit",
+        "rate_limits",
+        metavar="RATE",
+        multiple=True,
+        help="Reject requests of a user beyond this rate, such as 100/minute; a user without a "
+        "name is a network, or over stdio the session. The instances of --redis count together.",
+    ),
+    click.option(
+        "--concurrency-limit",
+        metavar="N",
+        type=click.IntRange(1),
+        help="Reject requests of a user while N others of it run.",
+    ),
+    click.option(
+        "--quota",
+        "quotas",
+        metavar="RATE",
+        multiple=True,
+        help="Reject requests of a user that has used up these bytes of requests and results, "
+        "such as '100 MB/day'.",
+    ),
+)
+
+
+def _take_limits(chosen: dict[str, Any]) -> "Sequence[Middleware]":
+    """Take the values of `_limit_options` out of those of all options, and return the limits.
+
+    Raises:
+        click.UsageError: A rate is invalid.
+    """
+    rates, places, quotas = (
+        chosen.pop(name) for name in ("rate_limits", "concurrency_limit", "quotas")
+    )
+    if not (rates or places or quotas):
+        return ()
+    from mcp_trio._server.command_limits import limits_of_command
+
+    try:
+        return limits_of_command(rates, places, quotas)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 @click.command(
@@ -148,7 +195,7 @@ Examples:
 )
 @recording_options
 @policy_options
-@limit_options
+@_limit_options
 @observer_options
 @click.option(
     "--metrics-port",
@@ -178,7 +225,7 @@ def run_command(
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
     choices, policy = recording_choices(chosen), policy_choices(chosen)
-    limits = take_limits(chosen)
+    limits = _take_limits(chosen)
     observing = {name: chosen.pop(name) for name in OBSERVER_OPTIONS}
     if record is None and (strict or policy or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")

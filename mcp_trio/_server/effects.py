@@ -450,8 +450,9 @@ _Reader = Callable[[bytes], Any]
 
 _ANYTHING: Final = (Any, object, list, dict, tuple)
 
-# Classes whose instances are equal after going through JSON, if their annotation says so: they need
-# not be decoded and compared. A float may be NaN, which is sent as null.
+# A value of one of these types does not change when it is encoded as JSON and decoded again. So it
+# is returned as it is, if its type is that of the annotation. `float` is left out, because JSON has
+# no NaN.
 _UNCHANGED: Final[tuple[Any, ...]] = (str, int, bool, types.NoneType)
 
 _decode_plain = msgspec.json.Decoder().decode

@@ -897,7 +897,7 @@ class Runtime:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether stateless or forwarded requests, other than streams, are unanswered."""
+        """Return whether stateless or forwarded requests, other than streams, are unanswered."""
         is_forwarding = self.forwarder is not None and self.forwarder.is_busy
         return is_forwarding or not self.stateless.is_answered
 

@@ -155,7 +155,7 @@ class SocketDescriptor(Descriptor):
 
     @property
     def has_arrived(self) -> bool:
-        """Whether a read returns at once, with bytes, end of file or an error."""
+        """Return whether a read returns at once, with bytes, end of file or an error."""
         try:
             self._socket.recv(1, socket.MSG_PEEK | _DONT_WAIT)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Activities that observers are told of, and their outcomes."""
+"""The activities that are reported to observers, and their outcomes."""
 
 import random
 import time

@@ -128,17 +128,24 @@ async def test_a_call_of_a_lost_owner_goes_on_and_no_effect_runs_twice(
     assert not stores.instances.calls[client.id]
 
 
+async def interrupted(open_ports, stores, world, tool, effect):
+    """Lose the owner of a call while an effect runs; return the response of the other instance."""
+    here, there = await open_ports()
+    client = await there.open()
+    world.waits.add(effect)
+    asked = forward(here, client, tool)
+    await trio.sleep(1)
+    world.waits.clear()
+    lose(stores, there)
+    await asked.begun()
+    return asked
+
+
 @pytest.mark.requirement("HTTP-51")
 async def test_an_effect_that_was_interrupted_has_an_unknown_outcome(
     open_ports, stores, world, autojump_clock
 ):
-    here, there = await open_ports()
-    client = await there.open()
-    world.waits.add("tea")
-    asked = forward(here, client, "careful")
-    await trio.sleep(1)
-    lose(stores, there)
-    await asked.begun()
+    asked = await interrupted(open_ports, stores, world, "careful", "tea")
     assert text(asked.json) == "CHECKED"
     assert world.ran == ["tea", "checked"]
 
@@ -146,26 +153,13 @@ async def test_an_effect_that_was_interrupted_has_an_unknown_outcome(
 async def test_a_call_whose_handler_does_not_expect_that_ends_with_an_error(
     open_ports, stores, world, autojump_clock
 ):
-    here, there = await open_ports()
-    client = await there.open()
-    world.waits.add("tea")
-    asked = forward(here, client, "ship")
-    await trio.sleep(1)
-    lose(stores, there)
-    await asked.begun()
+    asked = await interrupted(open_ports, stores, world, "ship", "tea")
     assert asked.json["error"]["code"] == INTERNAL_ERROR
     assert UNKNOWN in asked.json["error"]["message"]
 
 
 async def test_a_repeatable_effect_runs_again(open_ports, stores, world, autojump_clock):
-    here, there = await open_ports()
-    client = await there.open()
-    world.waits.add("sails")
-    asked = forward(here, client, "watch")
-    await trio.sleep(1)
-    world.waits.clear()
-    lose(stores, there)
-    await asked.begun()
+    asked = await interrupted(open_ports, stores, world, "watch", "sails")
     assert text(asked.json) == "sails"
     assert world.ran == ["sails", "sails"]
 
