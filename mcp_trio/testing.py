@@ -4,7 +4,6 @@ from mcp_trio._replay.live_replay import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server
 from mcp_trio._testing.channels import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio._testing.faults import Fault, Faults, FaultyChannel, channel_pair
-from mcp_trio._testing.limit_stores import LIMIT_STORE_CHECKS, check_limit_store
 from mcp_trio._testing.peers import WirePeer, allow_access
 from mcp_trio._testing.simulation import (
     SimulatedRequest,
@@ -13,9 +12,11 @@ from mcp_trio._testing.simulation import (
     simulate,
 )
 from mcp_trio._testing.store_contracts import (
+    LIMIT_STORE_CHECKS,
     check_changes,
     check_events,
     check_instances,
+    check_limit_store,
     check_states,
     check_stores,
 )

@@ -49,7 +49,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "find": "mcp_trio._cli.catalogue",
         "stats": "mcp_trio._cli.catalogue",
         "copy": "mcp_trio._cli.catalogue",
-        "test": "mcp_trio._cli.pytest_file",
+        "test": "mcp_trio._cli.recordings",
     },
     "Set up": {
         "install": "mcp_trio._cli.install",

@@ -14,15 +14,17 @@ import attrs
 import click
 
 from mcp_trio._cli.completion import complete_hosts, complete_targets
-from mcp_trio._cli.host_files import HostFile, read_host_file, replace_host_file
 from mcp_trio._cli.hosts import (
     HOSTS,
     Host,
+    HostFile,
     Location,
     Scope,
     local_entry,
     project_location,
+    read_host_file,
     remote_entry,
+    replace_host_file,
     user_location,
 )
 from mcp_trio._cli.options import UNUSABLE_STATUS, load_server

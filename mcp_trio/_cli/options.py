@@ -47,18 +47,27 @@ class TargetError(click.ClickException):
     exit_code = 2
 
 
+@contextmanager
+def target_errors() -> Generator[None]:
+    """Within this context, the error that a TARGET cannot be imported ends the command."""
+    from mcp_trio._replay import targets
+
+    try:
+        yield
+    except targets.TargetError as error:
+        raise TargetError(str(error)) from error
+
+
 def load_server(target: str) -> "Server":
     """Import the server that a TARGET names; see `import_server`.
 
     Raises:
         TargetError: There is no such file, module or server, or importing it raises.
     """
-    from mcp_trio._replay import targets
+    from mcp_trio._replay.targets import import_server
 
-    try:
-        return targets.import_server(target)
-    except targets.TargetError as error:
-        raise TargetError(str(error)) from error
+    with target_errors():
+        return import_server(target)
 
 
 # COMMAND: the server's own command, after `--`.

@@ -2,15 +2,18 @@
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal
 
 import click
+import msgspec
 
+from mcp_trio._cli.catalogue import opened_catalogue, update_catalogue
 from mcp_trio._cli.completion import (
     complete_recordings,
     complete_recordings_and_targets,
@@ -32,15 +35,25 @@ from mcp_trio._cli.options import (
     read_key,
     reject_headers,
     serving_options,
+    target_errors,
     with_header_hint,
 )
-from mcp_trio._cli.output import echo_error, echo_json, echo_text
+from mcp_trio._cli.output import (
+    Column,
+    Line,
+    busy_bar,
+    counting_bar,
+    echo_error,
+    echo_json,
+    echo_text,
+    print_table,
+)
 from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
     from mcp_trio._replay.live_replay import InputsReport
-    from mcp_trio._replay.many_replays import ReplayJob, ReplayOutcome
+    from mcp_trio._replay.many_replays import ReplayedFile, ReplayJob, ReplayOutcome
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
     from mcp_trio._replay.sweep import SweepReport
@@ -212,8 +225,6 @@ def replay_command(
 
     Each FILE may also be a folder, which stands for all recordings of servers in it.
     """
-    import msgspec
-
     has_command = command_after_dashes(context) is not None
     live_options = [name for name, value in options.items() if is_given(value)]
     if target is not None and (has_command or not files):  # click takes the last FILE for TARGET
@@ -228,9 +239,7 @@ def replay_command(
             raise click.UsageError(
                 "--where takes no other options than --mode, --jobs, --junit, --markdown and --json"
             )
-        from mcp_trio._cli.replay_where import replay_where
-
-        status = replay_where(
+        status = _replay_where(
             files[0],
             target,
             where,
@@ -311,7 +320,6 @@ def replay_command(
         )
         return
 
-    from mcp_trio._cli.output import busy_bar
     from mcp_trio._replay.replay import replay
 
     try:
@@ -387,23 +395,22 @@ def _recordings(file: str) -> Sequence[str]:
 
 
 def _replay_many(job: "ReplayJob") -> "list[ReplayOutcome]":
-    from mcp_trio._cli.output import counting_bar
     from mcp_trio._replay.many_replays import HASH_SEEDS, replay_here, replay_repeatedly
-    from mcp_trio._replay.targets import TargetError
 
     total = len(job.files) * (job.repeat * len(HASH_SEEDS) or 1)
+    outcomes: list[ReplayOutcome] = []
     # Handlers may print, but stdout is for the table.
-    with contextlib.redirect_stdout(sys.stderr), counting_bar("replaying", total) as advance:
-        outcomes: list[ReplayOutcome] = []
-        try:
-            if job.repeat:
-                return replay_repeatedly(job, on_outcome=lambda _: advance())
-            for outcome in replay_here(job):
-                outcomes.append(outcome)
-                advance()
-        except TargetError as error:
-            raise click.UsageError(str(error)) from error
-        return outcomes
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        target_errors(),
+        counting_bar("replaying", total) as advance,
+    ):
+        if job.repeat:
+            return replay_repeatedly(job, on_outcome=lambda _: advance())
+        for outcome in replay_here(job):
+            outcomes.append(outcome)
+            advance()
+    return outcomes
 
 
 _OUTCOME_TEXTS: Final = {
@@ -417,8 +424,6 @@ _OUTCOME_STATUSES: Final = {"same": 0, "diverged": 1, "nothing": 1, "unusable": 
 
 def _print_outcomes(files: Sequence[str], outcomes: "Sequence[ReplayOutcome]") -> None:
     """Print a row for each recording, and below the table the first error of each."""
-    from mcp_trio._cli.output import Column, Line, print_table
-
     columns = (
         Column("recording"),
         Column("records", "right"),
@@ -471,6 +476,132 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
     return "\n".join(lines)
 
 
+# Many recordings, which a query finds.
+
+_FILES_OF_CAUSE_MAX: Final = 5
+
+
+def _replay_where(
+    folder: str,
+    target: str,
+    query: str,
+    *,
+    mode: "Mode",
+    processes: int | None,
+    junit: str | None,
+    markdown: str | None,
+    as_json: bool,
+) -> int:
+    """Replay the recordings of servers in a folder that a query finds; return the exit status.
+
+    Raises:
+        click.UsageError: The query is invalid, or a report cannot be written.
+        TargetError: The target names no server, or cannot be imported.
+    """
+    from mcp_trio._replay.many_replays import replay_in_parallel
+
+    with opened_catalogue(folder) as catalogue:
+        update_catalogue(catalogue, only_new=True)
+        rows = catalogue.find(query, oldest_first=True)
+    files = [row.file for row in rows if row.role == "server"]
+    if not files:
+        click.echo("no recording of a server matches", err=True)
+        return 1
+    outcomes: list[ReplayedFile] = []
+    with target_errors(), counting_bar("replaying", len(files)) as advance:
+        for outcome in replay_in_parallel(files, target, mode=mode, processes=processes):
+            outcomes.append(outcome)
+            advance()
+    by_cause: dict[str, list[ReplayedFile]] = {}
+    for outcome in outcomes:
+        if outcome.status != "same":
+            by_cause.setdefault(outcome.cause, []).append(outcome)
+    causes = sorted(by_cause.items(), key=lambda item: (-len(item[1]), item[0]))
+    same = sum(each.status == "same" for each in outcomes)
+    requests = sum(each.requests for each in outcomes)
+    summary = f"{same} of {len(outcomes)} recordings replay the same, with {requests} requests"
+    if causes:
+        number = "one cause" if len(causes) == 1 else f"{len(causes)} causes"
+        summary += f"; the others have {number}"
+
+    if junit is not None:
+        _write_report(junit, _junit(outcomes))
+    if markdown is not None:
+        where = f" (`{query}`)" if query else ""
+        heading = f"### Replay of `{folder}`{where}\n\n{summary}.\n"
+        _write_report(markdown, "\n".join([heading, *_markdown_lines(causes)]) + "\n")
+    if as_json:
+        echo_json(msgspec.json.Encoder().encode_lines(outcomes), nl=False)
+        return 1 if causes else 0
+    echo_text(summary)
+    lines = [
+        Line(
+            (str(len(found)), found[0].status, cause),
+            colour="red",
+            below=f"mcp-trio replay {found[0].file}",
+        )
+        for cause, found in causes
+    ]
+    if lines:
+        print_table((Column("recordings", "right"), Column("status"), Column("cause")), lines)
+    return 1 if causes else 0
+
+
+def _write_report(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _junit(outcomes: "Sequence[ReplayedFile]") -> str:
+    """Return a report in the XML of JUnit, with a test case for each recording."""
+    from xml.etree.ElementTree import Element, SubElement, tostring
+
+    errors = sum(each.status == "unusable" for each in outcomes)
+    failures = sum(each.status in ("diverged", "nothing") for each in outcomes)
+    suite = Element(
+        "testsuite",
+        name="mcp-trio replay",
+        tests=str(len(outcomes)),
+        failures=str(failures),
+        errors=str(errors),
+        time=f"{sum(each.seconds for each in outcomes):.3f}",
+    )
+    for each in outcomes:
+        case = SubElement(
+            suite, "testcase", classname="replay", name=each.file, time=f"{each.seconds:.3f}"
+        )
+        if each.status != "same":
+            kind = "error" if each.status == "unusable" else "failure"
+            problem = SubElement(case, kind, message=_xml_text(each.cause), type=each.status)
+            problem.text = _xml_text(each.text)
+    return tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _xml_text(text: str) -> str:
+    """Return the text without the characters that XML 1.0 does not allow."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text)
+
+
+def _markdown_lines(causes: "Sequence[tuple[str, Sequence[ReplayedFile]]]") -> "Iterator[str]":
+    """Yield the lines of a report for a pull request: a table of the causes, and their files."""
+    # In a cell of a table, `|` and `<` must have no meaning.
+    cells = [
+        cause.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ") for cause, _ in causes
+    ]
+    if causes:
+        yield from ("| recordings | cause |", "|--:|---|")
+    for cell, (_, found) in zip(cells, causes, strict=True):
+        yield f"| {len(found)} | {cell} |"
+    for cell, (_, found) in zip(cells, causes, strict=True):
+        yield from ("", f"<details><summary>{cell}</summary>", "")
+        yield from (f"- `{each.file}`" for each in found[:_FILES_OF_CAUSE_MAX])
+        if len(found) > _FILES_OF_CAUSE_MAX:
+            yield f"- and {len(found) - _FILES_OF_CAUSE_MAX} more"
+        yield from ("", "```text", found[0].text, "```", "", "</details>")
+
+
 # A live server, for `replay` and for `mock --as client`.
 
 
@@ -496,7 +627,6 @@ def _replay_live(
     """
     import attrs
 
-    from mcp_trio._cli.output import busy_bar
     from mcp_trio._replay.live_replay import drive
     from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 
@@ -548,12 +678,9 @@ _DIFFERENCE_COLOURS: Final = {
 
 
 def _print_inputs_report(report: "InputsReport", *, as_json: bool) -> None:
-    from mcp_trio._cli.output import Column, Line, print_table
     from mcp_trio._replay.live_replay import value_texts
 
     if as_json:
-        import msgspec
-
         echo_json(msgspec.json.Encoder().encode_lines(report.differences), nl=False)
         return
     if report.differences:
@@ -796,8 +923,6 @@ def sweep_command(
     **options: Any,
 ) -> None:
     """Run the handlers of TARGET on the inputs of the recording FILE, under many schedules."""
-    import msgspec
-
     if as_json and output is not None:
         raise click.UsageError("--json writes no file: leave out --output")
     report = _sweep(file, target, **options)
@@ -816,7 +941,6 @@ def sweep_command(
 
 
 def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
-    from mcp_trio._cli.output import counting_bar
     from mcp_trio._replay.sweep import SweepOptions, sweep_forked
 
     try:

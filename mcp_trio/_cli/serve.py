@@ -1,5 +1,6 @@
 """`mcp-trio run` serves a server; `mcp-trio demo` records, replays and shows a session."""
 
+import math
 import os
 import shlex
 import sys
@@ -10,26 +11,31 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import click
 
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.observers import OBSERVER_OPTIONS, add_observers, observer_options
 from mcp_trio._cli.options import (
+    POSITIVE,
     TRANSPORTS,
+    RecordingChoices,
     combined,
     given_serving_options,
     listen_address,
     listening,
     load_server,
+    make_record_options,
     overwrite_option,
     recording_choices,
     recording_options,
     serving_options,
 )
-from mcp_trio._cli.record_policy import policy_choices, policy_options, recording_of
+from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
     from mcp_trio._client.client import Client
+    from mcp_trio._recorder.options import RecordOptions
     from mcp_trio._server.http_sessions import Stores
     from mcp_trio._server.middleware import Middleware
     from mcp_trio._server.server import Server
@@ -46,6 +52,140 @@ def _protocol_versions(_: click.Context, __: click.Parameter, text: str | None) 
         return () if text is None else checked_protocol_versions(text.split(","))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+# The recording policy of `mcp-trio run`.
+
+_MIB_PER_GIB: Final = 1024
+
+_policy_options: Final = combined(
+    click.option(
+        "--keep-rate",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        help="Keep this share of the sessions, 0 to 1, and all with an error, a time-out or a "
+        "rejected access; forget the others.",
+    ),
+    click.option(
+        "--keep-slow",
+        type=POSITIVE,
+        metavar="SECONDS",
+        help="Also keep sessions with a call that takes so long.",
+    ),
+    click.option(
+        "--keep-slowest",
+        type=POSITIVE,
+        metavar="PERCENT",
+        help="Also keep sessions with one of the slowest calls of a tool.",
+    ),
+    click.option(
+        "--keep-tool", metavar="NAME", multiple=True, help="Also keep sessions with this tool."
+    ),
+    click.option(
+        "--keep-user", metavar="NAME", multiple=True, help="Also keep sessions of this user."
+    ),
+    click.option(
+        "--keep-header",
+        metavar="NAME",
+        multiple=True,
+        help="Also keep sessions with this HTTP header.",
+    ),
+    click.option(
+        "--max-days", type=POSITIVE, metavar="N", help="Remove recordings after so many days."
+    ),
+    click.option(
+        "--max-gib", type=POSITIVE, metavar="N", help="Remove recordings above this size in all."
+    ),
+    click.option(
+        "--max-recordings",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Remove recordings above this number.",
+    ),
+    click.option(
+        "--min-free-gib",
+        type=POSITIVE,
+        metavar="N",
+        help="Remove recordings, and at last stop recording, while the disk has less room.",
+    ),
+    click.option(
+        "--upload",
+        metavar="URL",
+        help="Copy complete recordings to a store, such as s3://bucket/prefix.",
+    ),
+    click.option(
+        "--remove-uploaded",
+        is_flag=True,
+        default=None,
+        help="Remove recordings from the folder when they are in the store.",
+    ),
+)
+
+# The argument of `RecordPolicy` for each option.
+_ARGUMENTS: Final = {
+    "keep_rate": "rate",
+    "keep_slow": "slow_seconds",
+    "keep_slowest": "slow_percent",
+    "keep_tool": "tools",
+    "keep_user": "principals",
+    "keep_header": "headers",
+    "max_days": "keep_days",
+    "max_gib": "keep_bytes_max",
+    "max_recordings": "keep_count_max",
+    "min_free_gib": "free_bytes_min",
+    "upload": "upload",
+    "remove_uploaded": "remove_uploaded",
+}
+
+
+def _policy_choices(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the values of these options out of those of all options of a command.
+
+    Returns:
+        The arguments of `RecordPolicy` that are given.
+    """
+    values = {argument: options.pop(name) for name, argument in _ARGUMENTS.items()}
+    return {argument: value for argument, value in values.items() if value not in (None, ())}
+
+
+def _recording_of(
+    path: str, choices: RecordingChoices, given: dict[str, Any], *, strict: bool
+) -> "RecordOptions":
+    """Return the policy for the options of a command, or options without one if none asks for it.
+
+    `given` are the arguments of `RecordPolicy`. The folder of a policy is created if need be.
+
+    Raises:
+        click.UsageError: The options contradict each other, or nothing can be recorded to `path`.
+        RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
+    """
+    if not given:
+        return make_record_options(path, choices, strict=strict)
+    if Path(path).is_file():
+        raise click.UsageError(
+            f"--keep-…, --max-… and --upload are for folders, and {path} is a file"
+        )
+    try:
+        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"cannot create the folder {path}: {error.strerror}") from error
+    options = make_record_options(os.path.join(path, ""), choices, strict=strict)  # noqa: PTH118
+    from mcp_trio._journal.redaction import Redaction
+    from mcp_trio._recorder.policy import RecordPolicy
+
+    for argument in ("keep_bytes_max", "free_bytes_min"):
+        if argument in given:
+            given[argument] = math.ceil(given[argument] * _MIB_PER_GIB * MIB)
+    if {"slow_seconds", "slow_percent", "tools", "principals", "headers"} & given.keys():
+        given.setdefault("rate", 0.0)
+    values = {
+        each.name: getattr(options, each.name) for each in attrs.fields(type(options)) if each.init
+    }
+    values |= {"redaction": options.redaction or Redaction(), "compress": True}
+    try:
+        return RecordPolicy(**values | given)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 # The limits per caller of `mcp-trio run`.
@@ -194,7 +334,7 @@ Examples:
     "folder; compressed if the name ends in .zst.",
 )
 @recording_options
-@policy_options
+@_policy_options
 @_limit_options
 @observer_options
 @click.option(
@@ -224,7 +364,7 @@ def run_command(
     **chosen: Any,
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
-    choices, policy = recording_choices(chosen), policy_choices(chosen)
+    choices, policy = recording_choices(chosen), _policy_choices(chosen)
     limits = _take_limits(chosen)
     observing = {name: chosen.pop(name) for name in OBSERVER_OPTIONS}
     if record is None and (strict or policy or any(choices.values())):
@@ -233,7 +373,7 @@ def run_command(
         raise click.UsageError("--keyfile needs --certfile")
     if chosen["client_cafile"] is not None and chosen["certfile"] is None:
         raise click.UsageError("--client-cafile needs --certfile")
-    recording = None if record is None else recording_of(record, choices, policy, strict=strict)
+    recording = None if record is None else _recording_of(record, choices, policy, strict=strict)
     options = dict(given_serving_options(transport, chosen))
     redis_url = options.pop("redis", None)
     if transport == "stdio":

@@ -10,13 +10,14 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
-from mcp_trio._cli.host_files import read_host_file, replace_host_file
 from mcp_trio._cli.hosts import (
     HOSTS,
     PLATFORMS,
     local_entry,
     project_location,
+    read_host_file,
     remote_entry,
+    replace_host_file,
     user_location,
 )
 from mcp_trio.errors import ConfigError
