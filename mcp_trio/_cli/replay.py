@@ -53,7 +53,7 @@ from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
     from mcp_trio._replay.live_replay import InputsReport
-    from mcp_trio._replay.many_replays import ReplayedFile, ReplayJob, ReplayOutcome
+    from mcp_trio._replay.many_replays import ReplayJob, ReplayOutcome
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
     from mcp_trio._replay.sweep import SweepReport
@@ -480,6 +480,9 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
 
 _FILES_OF_CAUSE_MAX: Final = 5
 
+# The members of the JSON object of a recording.
+_JSON_MEMBERS: Final = ("file", "status", "seconds", "requests", "text", "cause")
+
 
 def _replay_where(
     folder: str,
@@ -507,12 +510,12 @@ def _replay_where(
     if not files:
         click.echo("no recording of a server matches", err=True)
         return 1
-    outcomes: list[ReplayedFile] = []
+    outcomes: list[ReplayOutcome] = []
     with target_errors(), counting_bar("replaying", len(files)) as advance:
         for outcome in replay_in_parallel(files, target, mode=mode, processes=processes):
             outcomes.append(outcome)
             advance()
-    by_cause: dict[str, list[ReplayedFile]] = {}
+    by_cause: dict[str, list[ReplayOutcome]] = {}
     for outcome in outcomes:
         if outcome.status != "same":
             by_cause.setdefault(outcome.cause, []).append(outcome)
@@ -531,7 +534,8 @@ def _replay_where(
         heading = f"### Replay of `{folder}`{where}\n\n{summary}.\n"
         _write_report(markdown, "\n".join([heading, *_markdown_lines(causes)]) + "\n")
     if as_json:
-        echo_json(msgspec.json.Encoder().encode_lines(outcomes), nl=False)
+        for each in outcomes:
+            echo_json(msgspec.json.encode({name: getattr(each, name) for name in _JSON_MEMBERS}))
         return 1 if causes else 0
     echo_text(summary)
     lines = [
@@ -554,7 +558,7 @@ def _write_report(file: str, text: str) -> None:
         raise click.UsageError(f"cannot write {file}: {error.strerror}") from error
 
 
-def _junit(outcomes: "Sequence[ReplayedFile]") -> str:
+def _junit(outcomes: "Sequence[ReplayOutcome]") -> str:
     """Return a report in the XML of JUnit, with a test case for each recording."""
     from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -584,7 +588,7 @@ def _xml_text(text: str) -> str:
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text)
 
 
-def _markdown_lines(causes: "Sequence[tuple[str, Sequence[ReplayedFile]]]") -> "Iterator[str]":
+def _markdown_lines(causes: "Sequence[tuple[str, Sequence[ReplayOutcome]]]") -> "Iterator[str]":
     """Yield the lines of a report for a pull request: a table of the causes, and their files."""
     # In a cell of a table, `|` and `<` must have no meaning.
     cells = [

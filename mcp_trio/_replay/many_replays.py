@@ -5,9 +5,9 @@ seeds. `replay_repeatedly` does that in a process for each hash seed, as a hash 
 the order of sets of strings, is fixed when Python starts. Such a process runs `work`: it reads the
 `ReplayJob` from stdin, and writes a `ReplayOutcome` per line to stdout.
 
-`replay_in_parallel` replays each recording once, in as many processes as there are processors, and
-yields a `ReplayedFile` for each. A change of the code makes many recordings differ in the same
-line. `cause_of` gives such divergences the same text, so that a summary has one line for one cause.
+`replay_in_parallel` replays each recording once, in as many processes as there are processors. A
+change of the code makes many recordings differ in the same line. `cause_of` gives such divergences
+the same text, so that a summary has one line for one cause.
 """
 
 import os
@@ -41,6 +41,7 @@ _STATUSES: Final[dict[type[MCPError], Status]] = {
     ReplayDivergence: "diverged",
     NothingCompared: "nothing",
     RecordingError: "unusable",
+    TargetError: "unusable",
 }
 
 
@@ -69,9 +70,11 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
         file: The recording.
         status: "same"; "diverged"; "nothing", if no request was compared; or "unusable".
         text: The text of the error; empty if the replay is the same.
+        cause: The same text for all errors with the same cause.
         records: The number of records that were replayed.
         requests: The number of requests that were handled.
         remarks: The lines of `remarks_of` about the report.
+        seconds: How long the replay took.
         seed: The seed of the scheduler, if it had one.
         hash_seed: The seed of Python's hashes, if it was set.
     """
@@ -79,9 +82,11 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     status: Status
     text: str = ""
+    cause: str = ""
     records: int = 0
     requests: int = 0
     remarks: Sequence[str] = ()
+    seconds: float = 0.0
     seed: int | None = None
     hash_seed: int | None = None
 
@@ -108,29 +113,49 @@ def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[Rep
     """
     seeds: Sequence[int | None] = range(job.repeat) if job.repeat else (None,)
     for file, seed in product(job.files, seeds):
-        schedule = nullcontext() if seed is None else seeded_schedule(seed)
-        outcome = ReplayOutcome(file=file, status="same", seed=seed, hash_seed=hash_seed)
-        with fresh_server(job.target) as server, schedule:
-            try:
-                report = replay(
-                    file,
-                    server,
-                    mode=job.mode,
-                    key=job.key,
-                    allow_damaged=job.allow_damaged,
-                    all_divergences=job.all_divergences,
-                )
-            except (ReplayDivergence, NothingCompared, RecordingError) as error:
-                status = _STATUSES[type(error)]
-                outcome = msgspec.structs.replace(outcome, status=status, text=str(error))
-            else:
-                outcome = msgspec.structs.replace(
-                    outcome,
-                    records=report.records,
-                    requests=report.requests,
-                    remarks=remarks_of(report),
-                )
-        yield outcome
+        yield _replay_file(job, file, seed, hash_seed)
+
+
+def _replay_file(
+    job: ReplayJob, file: str, seed: int | None = None, hash_seed: int | None = None
+) -> ReplayOutcome:
+    """Replay one of the recordings once, with the target imported anew.
+
+    Raises:
+        TargetError: As for `replay_here`.
+    """
+    schedule = nullcontext() if seed is None else seeded_schedule(seed)
+    begin = time.perf_counter()
+    outcome = ReplayOutcome(file=file, status="same", seed=seed, hash_seed=hash_seed)
+    with fresh_server(job.target) as server, schedule:
+        try:
+            report = replay(
+                file,
+                server,
+                mode=job.mode,
+                key=job.key,
+                allow_damaged=job.allow_damaged,
+                all_divergences=job.all_divergences,
+            )
+        except (ReplayDivergence, NothingCompared, RecordingError) as error:
+            return _failed(outcome, error, time.perf_counter() - begin)
+    return msgspec.structs.replace(
+        outcome,
+        records=report.records,
+        requests=report.requests,
+        remarks=remarks_of(report),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _failed(outcome: ReplayOutcome, error: MCPError, seconds: float = 0.0) -> ReplayOutcome:
+    return msgspec.structs.replace(
+        outcome,
+        status=_STATUSES[type(error)],
+        text=str(error),
+        cause=cause_of(error).replace(outcome.file, "FILE"),
+        seconds=seconds,
+    )
 
 
 # A process for each hash seed ---------------------------------------------------------------------
@@ -226,8 +251,7 @@ def work() -> None:
             output.write(msgspec.json.encode({_TARGET_ERROR: str(error)}) + b"\n")
 
 
-# Recordings in parallel
-# ----------------------------------------------------------------------------
+# Recordings in parallel ---------------------------------------------------------------------------
 
 # The number of recordings that a process gets at a time, at most.
 _RECORDINGS_PER_TASK_MAX: Final = 8
@@ -237,26 +261,6 @@ _FACT: Final = re.compile(r"^  (line|changed|cause|meaning): +(.*)$", re.MULTILI
 # The possible cause "2 other sessions ended before" is left out: it can be given for any recording
 # of a server with several sessions, and its count makes equal causes look different.
 _OTHER_SESSIONS: Final = re.compile(r"[0-9]+ other sessions? ")
-
-
-class ReplayedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of the replay of one recording.
-
-    Attributes:
-        file: The recording.
-        status: "same"; "diverged"; "nothing", if no request was compared; or "unusable".
-        seconds: How long the replay took.
-        requests: The number of requests that were handled.
-        text: The text of the error; empty if the replay is the same.
-        cause: The same text for all divergences with the same cause.
-    """
-
-    file: str
-    status: Status
-    seconds: float
-    requests: int = 0
-    text: str = ""
-    cause: str = ""
 
 
 def cause_of(error: Exception) -> str:
@@ -286,7 +290,7 @@ def cause_of(error: Exception) -> str:
 
 def replay_in_parallel(
     files: Sequence[str], target: str, *, mode: Mode = "strict", processes: int | None = None
-) -> Iterator[ReplayedFile]:
+) -> Iterator[ReplayOutcome]:
     """Replay recordings in processes, and yield each outcome, in the order of the files.
 
     Args:
@@ -303,7 +307,7 @@ def replay_in_parallel(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    replay_one = partial(_replay_file, target, mode)
+    replay_one = partial(_replay_in_worker, ReplayJob(files=(), target=target, mode=mode))
     number = max(min(processes or os.cpu_count() or 1, len(files)), 1)
     # A process that is forked from one with threads may hang.
     context: Any = multiprocessing.get_context("spawn")
@@ -313,20 +317,8 @@ def replay_in_parallel(
         )
 
 
-def _replay_file(target: str, mode: Mode, file: str) -> ReplayedFile:
-    begin = time.perf_counter()
-
-    def ended(status: Status, **facts: Any) -> ReplayedFile:
-        seconds = time.perf_counter() - begin
-        return ReplayedFile(file=file, status=status, seconds=seconds, **facts)
-
+def _replay_in_worker(job: ReplayJob, file: str) -> ReplayOutcome:
     try:
-        with fresh_server(target) as server:
-            report = replay(file, server, mode=mode)
-    except ReplayDivergence as error:
-        return ended("diverged", text=str(error), cause=cause_of(error))
-    except NothingCompared as error:
-        return ended("nothing", text=str(error), cause=str(error))
-    except (RecordingError, TargetError) as error:
-        return ended("unusable", text=str(error), cause=str(error).replace(file, "FILE"))
-    return ended("same", requests=report.requests)
+        return _replay_file(job, file)
+    except TargetError as error:  # for example because several processes import it at the same time
+        return _failed(ReplayOutcome(file=file, status="unusable"), error)
