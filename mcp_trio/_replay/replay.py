@@ -22,12 +22,7 @@ from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.controlled_run import Abort, SilentChannel, ThreadToken, run_controlled
 from mcp_trio._replay.listed_changes import ListedChanges
 from mcp_trio._replay.replayer import Replayer
-from mcp_trio._replay.session_replay import (
-    OutboundReplay,
-    OutboundReplayer,
-    SessionReplay,
-    find_uncompared,
-)
+from mcp_trio._replay.session_replay import OutboundReplay, OutboundReplayer, SessionReplay
 from mcp_trio._replay.stops import Stop, reject_stop
 from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields
 from mcp_trio._server.command_limits import recorded_limits, with_added_limits
@@ -161,21 +156,11 @@ def run_replay(
     tools = set(registry.tools)  # The lifespan may register more.
     clock = VirtualClock(trace.opening.clock_ns, trace.opening.clock)
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
-    make_sequencer: Callable[[int], SessionReplay]
-    if mode == "strict":
-        replayer = Replayer(trace, clock, thread_token, finds_all=all_divergences)
-        make_sequencer = functools.partial(SessionReplay, replayer)
-    else:
-        uncompared = find_uncompared(trace)
-        replayer = OutboundReplayer(
-            trace,
-            clock,
-            thread_token,
-            is_strict=False,
-            finds_all=all_divergences,
-            uncompared=uncompared,
-        )
-        make_sequencer = functools.partial(OutboundReplay, replayer, uncompared=uncompared)
+    is_strict = mode == "strict"
+    replayer = (Replayer if is_strict else OutboundReplayer)(
+        trace, clock, thread_token, is_strict=is_strict, finds_all=all_divergences
+    )
+    make_sequencer = functools.partial(SessionReplay if is_strict else OutboundReplay, replayer)
     replayer.stop = stop
     replayer.list_change = changes.of_request
     if trace.opening.redaction is not None:
@@ -219,7 +204,7 @@ def run_replay(
             " handshakes; record a session that makes requests"
         )
     errors = [] if error is None else [error]
-    if mode == "strict":
+    if is_strict:
         errors += changes.divergences()
     if errors:
         first, *others = errors

@@ -487,6 +487,10 @@ class Replayer:
         else:
             self._resumed_index = self.position.index
 
+    def is_uncompared(self) -> bool:
+        """Return False: all records are compared."""
+        return False
+
     def is_in_step(self, record: Record) -> bool:
         """Return whether the lane has begun the step that the record at the position begins.
 

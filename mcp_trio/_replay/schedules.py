@@ -53,6 +53,7 @@ from mcp_trio._journal.records import (
     TICK_CLOCK,
     CommandBody,
     ErrorBody,
+    body_bytes,
     encode_body,
     message_position,
 )
@@ -64,7 +65,6 @@ from mcp_trio._replay.controlled_run import Abort, BeginSession, ThreadToken, en
 from mcp_trio._replay.sweep_trace import (
     Input,
     Outcomes,
-    RecordedOutcome,
     RequestUpdate,
     SweepTrace,
     immediate_command,
@@ -72,11 +72,14 @@ from mcp_trio._replay.sweep_trace import (
 from mcp_trio._replay.trace import (
     MessageFields,
     message_fields,
+    patch_name,
+    recorded_outcome,
+    recorded_value,
     request_lane_name,
 )
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._server.lifespan import LifespanRun
-from mcp_trio._session.journal import Outcome
+from mcp_trio._session.journal import CANCELLED_MEANWHILE, Outcome
 from mcp_trio._session.lanes import Lane, operation
 from mcp_trio.errors import BlockedInReplay, RecordingError
 
@@ -428,10 +431,11 @@ class Scheduler:
     ) -> None:
         """Run the session until every recorded response has come, or never will; end all tasks."""
         trace = self.trace
-        delays = sum(map(len, trace.effects.values())) + sum(map(len, trace.updates.values()))
+        commands = (each for (_, kind, _), each in trace.named.indexes.items() if kind == "cmd")
+        delays = sum(map(len, commands)) + sum(map(len, trace.updates.values()))
         end = self.clock.time_of(0) + trace.seconds + _EXTRA_SECONDS_MAX
         end += self._duration_seconds * delays
-        decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.times_ns) + _DECISIONS_MAX
+        decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.journal) + _DECISIONS_MAX
         try:
             self._session = await begin(0, None)
             await self._settle()
@@ -446,7 +450,7 @@ class Scheduler:
                 event = next(event for event in options if event.option == chosen)
                 if event.option != TIME_PASSES and event.rank < _UNRECORDED_RANK:
                     # The clock advances to the time of the record, but past no deadline.
-                    seconds = self.clock.time_of(trace.times_ns[math.ceil(event.rank)])
+                    seconds = self.clock.time_of(trace.time_ns_at(event.rank))
                     if trio.current_time() < seconds < self.clock.next_deadline:
                         self.clock.advance_to(seconds)
                 event.happen()
@@ -536,12 +540,12 @@ class Scheduler:
         """
         if not self._is_reading:
             # By a `TickClock`, the records of one turn of the event loop have the same time.
-            times_ns, has_turns = self.trace.times_ns, self.trace.opening.clock == TICK_CLOCK
+            time_ns_at, has_turns = self.trace.time_ns_at, self.trace.opening.clock == TICK_CLOCK
             is_in_batch = self._has_begun or any(
                 event.last_batch == self._batch
                 and has_turns
                 and event.rank < _UNRECORDED_RANK
-                and times_ns[math.ceil(event.rank)] == times_ns[index]
+                and time_ns_at(event.rank) == time_ns_at(index)
                 for event in self._ready.values()
             )
             self._wake_batch = self._batch + is_in_batch
@@ -629,7 +633,7 @@ class Scheduler:
         rank = self._rank(lane)
         if rank < _UNRECORDED_RANK and (is_cancelled or self.trace.opening.clock == TICK_CLOCK):
             # The effect had ended when the turn of the event loop began.
-            rank = self.trace.index_at(self.trace.times_ns[int(rank)]) - 0.5
+            rank = self.trace.index_at(self.trace.time_ns_at(rank)) - 0.5
         event = _PossibleEvent(
             f"{lane}: {effect} ends",
             end,
@@ -700,10 +704,6 @@ class Scheduler:
             end_run(self, [(each.task, each.has_operation) for each in events if each.task])
 
 
-# The outcome of `ctx.sleep` and `ctx.lock`, which return None.
-_DONE: Final = RecordedOutcome("res", b"null")
-
-
 @attrs.define(eq=False, repr=False)
 class SweepSequencer:
     """The `Sequencer` of one schedule, which gives effects their recorded outcomes."""
@@ -712,8 +712,9 @@ class SweepSequencer:
     has_lanes: bool = attrs.field(default=True, init=False)
     has_steps: bool = attrs.field(default=True, init=False)
     replays: bool = attrs.field(default=True, init=False)
-    _started: dict[str, tuple[CommandBody, RecordedOutcome]] = attrs.field(
-        factory=dict[str, tuple[CommandBody, RecordedOutcome]], init=False
+    # For each lane with an effect: the effect, and the index of the recorded one, if there is one.
+    _started: dict[str, tuple[CommandBody, int | None]] = attrs.field(
+        factory=dict[str, tuple[CommandBody, int | None]], init=False
     )
     _counts: Counter[tuple[str, str, str]] = attrs.field(
         factory=Counter[tuple[str, str, str]], init=False
@@ -729,6 +730,12 @@ class SweepSequencer:
         key = (category, lane.name, name)
         self._counts[key] += 1
         return self._counts[key] - 1
+
+    def _next_named(self, lane: Lane, kind: str, name: str) -> int | None:
+        """Return the index of the recorded operation that this one stands for, if there is one."""
+        indexes = self.scheduler.trace.named.of((0, lane.name), kind, name)
+        nth = self._nth(kind, lane, name)
+        return indexes[nth] if nth < len(indexes) else None
 
     # Turns.
 
@@ -826,42 +833,45 @@ class SweepSequencer:
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Start an effect, whose outcome will be the recorded one."""
         self.scheduler.note_operation(lane)
-        command, trace = msgspec.json.decode(body, type=CommandBody), self.scheduler.trace
-        nth, key = self._nth("effect", lane, command.name), (lane.name, command.name)
-        bodies, outcomes = trace.commands.get(key, ()), trace.effects.get(key, ())
-        recorded = outcomes[nth] if nth < len(outcomes) else _unrecorded(command.name)
-        recorded_body = bodies[nth] if nth < len(bodies) else None
-        body = with_recorded_lifespan(body, recorded_body)
+        name = msgspec.json.decode(body, type=CommandBody).name
+        index = self._next_named(lane, "cmd", name)
+        journal = self.scheduler.trace.journal
+        body = with_recorded_lifespan(body, None if index is None else body_bytes(journal[index]))
         command = msgspec.json.decode(body, type=CommandBody)
         self.scheduler.outcomes.add_command(lane.name, command)
-        self._started[lane.name] = (command, recorded)
+        self._started[lane.name] = (command, index)
 
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
         """Wait for the end of the effect that was started; return its outcome."""
-        scheduler = self.scheduler
+        scheduler, trace = self.scheduler, self.scheduler.trace
         if scheduler.is_over:
             await raise_abort()
-        command, recorded = self._started.pop(lane.name)
-        all_recorded = scheduler.trace.effects.get((lane.name, command.name), ())
+        command, index = self._started.pop(lane.name)
+        outcomes = trace.named.outcomes
         # Unless `ctx.sleep` or `ctx.lock` was recorded with an error, it ends by the clock or the
         # locks of this run, at another time than in the recording.
-        ends_by_this_run = command.name in {LOCK, SLEEP} and all(
-            each.kind == "cxl" or each.body == _DONE.body for each in all_recorded
-        )
-        if ends_by_this_run:
-            recorded = _DONE
+        if command.name in {LOCK, SLEEP} and not any(
+            trace.journal[outcomes[each]].kind == "err"
+            for each in trace.named.of((0, lane.name), "cmd", command.name)
+            if each in outcomes
+        ):
             if command.name == SLEEP:
                 seconds = command.arguments["seconds"]  # None for infinity, which JSON lacks
                 await self._sleep(lane, math.inf if seconds is None else float(seconds))
-        elif recorded.kind == "cxl":
+            return Outcome("res", b"null")
+        if index is None:
+            await scheduler.wait_for_end(lane.name, command.name, is_cancelled=False)
+            return _unrecorded(command.name)
+        record = trace.journal[outcomes[index]] if index in outcomes else None
+        if record is None or record.kind == "cxl":
             await self._sleep(lane, math.inf)
-        elif recorded.has_waited:
-            await scheduler.wait_for_end(
-                lane.name, command.name, is_cancelled=recorded.is_cancelled
-            )
+        elif record.step_start:
+            is_cancelled = record.envelope == CANCELLED_MEANWHILE
+            await scheduler.wait_for_end(lane.name, command.name, is_cancelled=is_cancelled)
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        return Outcome("err" if recorded.kind == "err" else "res", recorded.body)
+        assert record is not None  # An endless sleep ends only by a cancellation.
+        return recorded_outcome(record)
 
     async def _sleep(self, lane: Lane, seconds: float) -> None:
         try:
@@ -875,24 +885,24 @@ class SweepSequencer:
     ) -> Outcome:
         """Return the recorded value; call `read` for a clock after its last recorded value."""
         self.scheduler.note_operation(lane)
-        nth = self._nth("value", lane, name)
-        recorded = self.scheduler.trace.values.get((lane.name, name), ())
+        index = self._next_named(lane, "val", name)
         if arguments is not None:
             command = immediate_command(name, arguments)
             self.scheduler.outcomes.add_command(lane.name, command)
-        elif nth >= len(recorded):
+        elif index is None:
             return read()
-        value = recorded[nth] if nth < len(recorded) else _unrecorded(name)
-        return Outcome("err" if value.kind == "err" else "res", value.body)
+        if index is None:
+            return _unrecorded(name)
+        return recorded_value(self.scheduler.trace.journal[index])
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Return whether the recorded lane took the new branch."""
         self.scheduler.note_operation(lane)
-        return (lane.name, name) in self.scheduler.trace.patches
+        return bool(self.scheduler.trace.named.of((0, lane.name), "mark", patch_name(name)))
 
 
-def _unrecorded(name: str) -> RecordedOutcome:
+def _unrecorded(name: str) -> Outcome:
     text = f"the effect {name!r} was not performed here when the session was recorded"
     kind = f"{BlockedInReplay.__module__}.{BlockedInReplay.__qualname__}"
     body = encode_body(ErrorBody(type=kind, text=text, args=[text]))
-    return RecordedOutcome("err", body, has_waited=True)
+    return Outcome("err", body)

@@ -13,14 +13,16 @@ on, other lanes go on, because it may wait for one of them.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from itertools import zip_longest
+from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import attrs
 import msgspec
 import trio
+from msgspec import UNSET
 
 from mcp_trio._journal.records import (
     EXPIRED_LIMIT,
@@ -44,10 +46,11 @@ from mcp_trio._replay.source_locations import current_location, handler_location
 from mcp_trio._replay.trace import (
     OUTCOMES,
     LaneKey,
-    Trace,
     body_name,
-    is_immediate,
     key_of,
+    patch_name,
+    recorded_outcome,
+    recorded_value,
     request_data,
 )
 from mcp_trio._server.effects import with_recorded_lifespan
@@ -167,7 +170,7 @@ class SessionReplay:
         if record is None or record.kind not in {"res", "err"}:
             replayer.diverge(self._operation("res", lane, lane.ordinal + 1, None))
             await replayer.wait_left_out()
-        return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
+        return recorded_outcome(record)
 
     async def _wait_cancelled(self, key: LaneKey, *, has_turn: bool) -> None:
         """Wait for a cancellation, and then for the lane's turn if the recording has one."""
@@ -287,7 +290,8 @@ class SessionReplay:
         recorded = None
         if record is not None and record.kind == "val":
             body = decode_body(record, ValueBody)
-            recorded = value_body(body.name, _raw(body.arguments), b"null", is_error=False)
+            recorded_arguments = None if body.arguments is UNSET else bytes(body.arguments)
+            recorded = value_body(body.name, recorded_arguments, b"null", is_error=False)
         reading = value_body(name, arguments, b"null", is_error=False)
         reading = with_recorded_lifespan(reading, recorded)
         if recorded is not None and recorded == self.replayer.redact("val", reading):
@@ -386,18 +390,6 @@ class SessionReplay:
         return Operation(kind=kind, lane=key, ordinal=ordinal, body=body, location=location)
 
 
-def recorded_value(record: Record) -> Outcome:
-    """Return the value, or the error, of a `val` record."""
-    body = decode_body(record, ValueBody)
-    if body.error is not msgspec.UNSET:
-        return Outcome("err", encode_body(body.error))
-    return Outcome("res", _raw(body.value) or b"null")
-
-
-def _raw(value: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
-    return None if value is msgspec.UNSET else bytes(value)
-
-
 # Outbound mode ------------------------------------------------------------------------------------
 
 # How many times lanes may go on before one of them sends the message that is next.
@@ -405,51 +397,18 @@ _FORCED_STEPS_MAX: Final = 10_000
 
 
 @attrs.define(eq=False, repr=False)
-class UncomparedRecords:
-    """The records of a trace that outbound mode does not compare, by lane and name.
-
-    Attributes:
-        named: The indexes of commands and immediate records by lane, kind and name.
-        outcomes: The index of a command's outcome, by the index of the command.
-        indexes: All of these indexes, and those of steps.
-    """
-
-    named: defaultdict[tuple[LaneKey, str, str], list[int]] = attrs.field(
-        factory=lambda: defaultdict(list)
-    )
-    outcomes: dict[int, int] = attrs.field(factory=dict[int, int])
-    indexes: set[int] = attrs.field(factory=set[int])
-
-
-def find_uncompared(trace: Trace) -> UncomparedRecords:
-    """Return the records of a trace that outbound mode does not compare."""
-    found = UncomparedRecords()
-    for lane, all_indexes in trace.indexes.items():
-        steps = {index for index in all_indexes if trace.journal[index].kind == "step"}
-        found.indexes |= steps
-        indexes = [index for index in all_indexes if index not in steps]
-        for index, following in zip_longest(indexes, indexes[1:]):
-            record = trace.journal[index]
-            if record.kind == "cmd":
-                found.named[lane, "cmd", body_name(record)].append(index)
-                found.indexes.add(index)
-                if following is not None and trace.journal[following].kind in OUTCOMES:
-                    found.outcomes[index] = following
-                    found.indexes.add(following)
-            elif is_immediate(record):
-                name = body_name(record)
-                if record.kind == "mark":
-                    name = f"{name} {decode_body(record, MarkBody).value}"
-                found.named[lane, record.kind, name].append(index)
-                found.indexes.add(index)
-    return found
-
-
-@attrs.define(eq=False, repr=False)
 class OutboundReplayer(Replayer):
     """A `Replayer` that compares only what is sent."""
 
-    uncompared: UncomparedRecords = attrs.field(kw_only=True)
+    def is_uncompared(self) -> bool:
+        """Return whether the record at the position is not compared."""
+        return self.position.index in self._uncompared
+
+    @cached_property
+    def _uncompared(self) -> set[int]:
+        named, journal = self.trace.named, self.trace.journal
+        steps = (index for index, record in enumerate(journal) if record.kind == "step")
+        return {*steps, *chain(*named.indexes.values()), *named.outcomes.values()}
 
     def is_turn(self, lane: LaneKey, *, has_operation: bool = False) -> bool:  # noqa: ARG002
         """Return False: the records decide which lane goes on."""
@@ -466,7 +425,7 @@ class OutboundReplayer(Replayer):
             self.position.record,
             self.position.index,
         )
-        is_uncompared = index in self.uncompared.indexes
+        is_uncompared = self.is_uncompared()
         if wait is not None and record is not None:
             if not is_uncompared:
                 may_go = not wait.is_for_cancellation
@@ -522,7 +481,6 @@ class OutboundReplay(SessionReplay):
     that the lane waits until it is cancelled.
     """
 
-    uncompared: UncomparedRecords = attrs.field(kw_only=True)
     _performed: Counter[tuple[LaneKey, str, str]] = attrs.field(
         factory=Counter[tuple[LaneKey, str, str]], init=False
     )
@@ -532,11 +490,8 @@ class OutboundReplay(SessionReplay):
         """Wait until the next compared record is the lane's."""
         key, record = self._key(lane), self.replayer.position.record
         await self._check_not_over(key)
-        waits = record is None or key_of(record) != key or self._is_uncompared()
+        waits = record is None or key_of(record) != key or self.replayer.is_uncompared()
         await self._take_turn(lane, waits=waits)
-
-    def _is_uncompared(self) -> bool:
-        return self.replayer.position.index in self.uncompared.indexes
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Find the outcome of an effect by its name."""
@@ -546,17 +501,19 @@ class OutboundReplay(SessionReplay):
         if key in self.replayer.left_out:
             return
         ordinal = lane.next_ordinal()
-        index = self._next_named((key, "cmd", name))
+        index = self._next_named(key, "cmd", name)
         # A cut recording, or a lane that was cancelled, may have ended before this effect.
         last = trace.last_index(key)
         is_cut_off = not trace.is_complete or (last >= 0 and trace.journal[last].kind == "cxl")
         if index is None and not is_cut_off:
             self.replayer.diverge(self._operation("cmd", lane, ordinal, body))
-        self._awaited[key] = None if index is None else self.uncompared.outcomes.get(index)
+        self._awaited[key] = None if index is None else trace.named.outcomes.get(index)
 
-    def _next_named(self, name: tuple[LaneKey, str, str]) -> int | None:
-        indexes, performed = self.uncompared.named[name], self._performed[name]
-        self._performed[name] += 1
+    def _next_named(self, lane: LaneKey, kind: str, name: str) -> int | None:
+        """Return the index of the recorded operation that this one stands for, if there is one."""
+        indexes = self.replayer.trace.named.of(lane, kind, name)
+        performed = self._performed[lane, kind, name]
+        self._performed[lane, kind, name] += 1
         return indexes[performed] if performed < len(indexes) else None
 
     async def outcome(self, lane: Lane, *, is_in_thread: bool = False) -> Outcome:  # noqa: ARG002
@@ -571,7 +528,7 @@ class OutboundReplay(SessionReplay):
         assert record is not None
         if index >= replayer.position.index:
             await self._wait_in_operation(key, outcome_index=index)
-        return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
+        return recorded_outcome(record)
 
     def resumed(
         self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
@@ -595,7 +552,7 @@ class OutboundReplay(SessionReplay):
             raise Abort
         if self._key(lane) in self.replayer.left_out:
             return self._value_after_divergence(lane, None)
-        index = self._next_named((self._key(lane), "val", name))
+        index = self._next_named(self._key(lane), "val", name)
         if index is None:
             body = value_body(name, arguments, b"null", is_error=False)
             self.replayer.diverge(self._operation("val", lane, lane.ordinal + 1, body))
@@ -605,13 +562,13 @@ class OutboundReplay(SessionReplay):
 
     def patched(self, lane: Lane, name: str) -> bool:
         """Return whether the recorded code took the new branch anywhere in this lane."""
-        return self._next_named((self._key(lane), "mark", f"{PATCHED_MARK} {name}")) is not None
+        return self._next_named(self._key(lane), "mark", patch_name(name)) is not None
 
     def _compare(
         self, kind: str, lane: Lane | None, body: bytes | None, *, is_redacted: bool = False
     ) -> None:
         """Skip records that outbound mode does not compare; compare with the next other record."""
-        while self._is_uncompared():
+        while self.replayer.is_uncompared():
             self.replayer.position.advance()
         super()._compare(kind, lane, body, is_redacted=is_redacted)
 

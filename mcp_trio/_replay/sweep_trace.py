@@ -5,12 +5,13 @@ outcome, and the outcome of each request is compared with the recorded one.
 """
 
 import hashlib
+import math
 import os
 import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -19,7 +20,6 @@ from msgspec import UNSET, UnsetType
 from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.records import (
     LOCK,
-    PATCHED_MARK,
     SLEEP,
     SUSPENDED_MARK,
     CommandBody,
@@ -41,6 +41,7 @@ from mcp_trio._protocol.methods import METHODS, PROGRESS
 from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.trace import (
     MessageFields,
+    NamedRecords,
     call_text,
     load_trace,
     message_fields,
@@ -49,7 +50,6 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.command_limits import recorded_limits
 from mcp_trio._server.middleware import Middleware
-from mcp_trio._session.journal import CANCELLED_MEANWHILE
 from mcp_trio.errors import RecordingError
 
 _LONGEST_SECONDS_MIN: Final = 1e-3
@@ -63,26 +63,8 @@ _CONTEXT_CALLS: Final = frozenset({SLEEP, LOCK})
 # The digit that replaces each character of a secret; valid in texts and in numbers.
 _MASK: Final = b"1"
 
-_Item = TypeVar("_Item")
-
 
 # Outcomes -----------------------------------------------------------------------------------------
-
-
-class RecordedOutcome(msgspec.Struct, frozen=True):
-    """The outcome of an effect or of a reading: kind and body of its record.
-
-    Attributes:
-        kind: The kind of the record.
-        body: Its body.
-        has_waited: Whether other tasks could run before it.
-        is_cancelled: Whether the lane was cancelled when the effect had already ended.
-    """
-
-    kind: str
-    body: bytes
-    has_waited: bool = False
-    is_cancelled: bool = False
 
 
 @attrs.define
@@ -183,64 +165,68 @@ class RequestUpdate(msgspec.Struct, frozen=True):
         return encode_body(message)
 
 
-_ByName: TypeAlias = defaultdict[tuple[str, str], list[_Item]]
-"""Lists by lane, and name of an effect or method of a request."""
-
-
 @attrs.define(eq=False, repr=False)
 class SweepTrace:
-    """The inputs, outcomes and order of a recorded session.
+    """A recorded session, with its inputs, outcomes and order.
 
     Attributes:
+        journal: The records; an index is a position here.
+        named: The effects and values in it.
+        digest: A digest of the records.
         limits: The limits per caller of the command that has recorded the session.
         inputs: The client's messages, except its responses.
         responses: The lanes of the responses to the client, in order; a lane may have several.
         turns: For each lane, the indexes of the records with which it went on, in order.
-        commands: The bodies of effects' records, by lane and name, in order.
-        effects: The outcomes of effects, likewise.
-        values: The values that were read without waiting, likewise.
         states: The request states of a lane that suspends a handler, in order.
-        updates: The client's updates on each request of a lane and method, in order.
-        patches: The code changes whose new branches were taken, each with its lane.
+        updates: The client's updates on each request of a lane, by lane and method, in order.
         calls: A description of each request, by lane.
         longest_seconds: The longest duration of an effect or of a request to the client.
+        seconds: The duration of the session.
     """
 
     opening: OpenBody
+    journal: Sequence[Record]
+    named: NamedRecords
     digest: str
-    times_ns: Sequence[int]
     redactor: Redactor | None
     limits: Sequence[Middleware]
     inputs: list[Input] = attrs.field(factory=list[Input], init=False)
     responses: list[str] = attrs.field(factory=list[str], init=False)
     turns: dict[str, list[int]] = attrs.field(factory=dict[str, list[int]], init=False)
-    commands: _ByName[bytes] = attrs.field(factory=lambda: defaultdict(list), init=False)
-    effects: _ByName[RecordedOutcome] = attrs.field(factory=lambda: defaultdict(list), init=False)
-    values: _ByName[RecordedOutcome] = attrs.field(factory=lambda: defaultdict(list), init=False)
     states: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]], init=False)
-    updates: _ByName[list[RequestUpdate]] = attrs.field(
+    updates: defaultdict[tuple[str, str], list[list[RequestUpdate]]] = attrs.field(
         factory=lambda: defaultdict(list), init=False
     )
-    patches: set[tuple[str, Any]] = attrs.field(factory=set[tuple[str, Any]], init=False)
     outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
     calls: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     longest_seconds: float = attrs.field(default=_LONGEST_SECONDS_MIN, init=False)
     seconds: float = attrs.field(default=0.0, init=False)
     # While the records are read: the subscriptions, the cause of the shutdown, whether the last
-    # record was an input, and the requests to the client and the effects that have not ended.
+    # record was an input, and the requests to the client that have not ended.
     _subscriptions: set[str] = attrs.field(factory=set[str], init=False)
     _cause: str | None = attrs.field(default=None, init=False)
     _is_after_input: bool = attrs.field(default=False, init=False)
     _open_requests: dict[int | str, tuple[list[RequestUpdate], float]] = attrs.field(
         factory=dict[int | str, tuple[list[RequestUpdate], float]], init=False
     )
-    _running: dict[str, tuple[CommandBody, float]] = attrs.field(
-        factory=dict[str, tuple[CommandBody, float]], init=False
-    )
+
+    def __attrs_post_init__(self) -> None:
+        for index, record in enumerate(self.journal):
+            self._read(index, record)
+        for (_, kind, name), indexes in self.named.indexes.items():
+            if kind == "cmd" and name not in _CONTEXT_CALLS:
+                for index in indexes:
+                    outcome = self.journal[self.named.outcomes.get(index, index)]
+                    begin = seconds_of(self.journal[index].time_ns)
+                    self._note_duration(begin, seconds_of(outcome.time_ns))
+
+    def time_ns_at(self, rank: float) -> int:
+        """Return the time of the record with this index, or of the one after a number between."""
+        return self.journal[math.ceil(rank)].time_ns
 
     def index_at(self, time_ns: float) -> int:
         """Return the index of the first record at a time or later."""
-        return bisect_left(self.times_ns, time_ns)
+        return bisect_left(self.journal, time_ns, key=lambda record: record.time_ns)
 
     def without_secrets(self, *outcomes: RequestOutcome) -> Sequence[RequestOutcome]:
         """Return the outcomes with every redacted value replaced by the same digits.
@@ -261,8 +247,8 @@ class SweepTrace:
             for outcome in redacted
         ]
 
-    def read(self, index: int, record: Record) -> None:
-        """Add the next record of the journal; `end` follows the last one."""
+    def _read(self, index: int, record: Record) -> None:
+        """Add the next record of the journal."""
         self.seconds = seconds_of(record.time_ns)
         lane = record.lane or ""
         if record.lane is not None and record.step_start:
@@ -287,50 +273,23 @@ class SweepTrace:
                     elif fields.is_response:
                         self.responses.append(lane)
             case "cmd":
-                command = decode_body(record, CommandBody)
-                self._running[lane] = (command, self.seconds)
-                self.commands[lane, command.name].append(body_bytes(record) or b"")
-                self.outcomes.add_command(lane, command)
-            case "res" | "err" | "cxl" if lane in self._running:
-                command, begin = self._running.pop(lane)
-                outcome = RecordedOutcome(
-                    kind=record.kind,
-                    body=body_bytes(record) or b"null",
-                    has_waited=bool(record.step_start),
-                    is_cancelled=record.envelope == CANCELLED_MEANWHILE,
-                )
-                self.effects[lane, command.name].append(outcome)
-                if command.name not in _CONTEXT_CALLS:
-                    self._note_duration(begin)
+                self.outcomes.add_command(lane, decode_body(record, CommandBody))
             case "val":
                 value = decode_body(record, ValueBody)
                 if isinstance(value.arguments, msgspec.Raw):
                     command = immediate_command(value.name, bytes(value.arguments))
                     self.outcomes.add_command(lane, command)
-                if value.error is UNSET:
-                    text = bytes(value.value) if isinstance(value.value, msgspec.Raw) else b""
-                    outcome = RecordedOutcome("res", text)
-                else:
-                    outcome = RecordedOutcome("err", encode_body(value.error))
-                self.values[lane, value.name].append(outcome)
             case "mark":
                 mark = decode_body(record, MarkBody)
                 if mark.name == SUSPENDED_MARK and mark.value is not None:
                     self.states.setdefault(lane, []).append(mark.value)
-                if mark.name == PATCHED_MARK:
-                    self.patches.add((lane, mark.value))
             case "shut":
                 self._cause = decode_body(record, ShutBody).cause
             case _:
                 pass
 
-    def end(self) -> None:
-        """Note the end of the journal: an effect that still runs never ends in a schedule."""
-        for lane, (command, _) in self._running.items():
-            self.effects[lane, command.name].append(RecordedOutcome("cxl", b"null"))
-
-    def _note_duration(self, begin: float) -> None:
-        self.longest_seconds = max(self.longest_seconds, self.seconds - begin)
+    def _note_duration(self, begin: float, end: float) -> None:
+        self.longest_seconds = max(self.longest_seconds, end - begin)
 
     def _read_in(self, index: int, record: Record) -> None:
         messages = messages_in(body_bytes(record) or b"")
@@ -365,7 +324,7 @@ class SweepTrace:
             return False
         updates, begin = self._open_requests[about]
         updates.append(RequestUpdate(index, message))
-        self._note_duration(begin)
+        self._note_duration(begin, self.seconds)
         return True
 
 
@@ -387,17 +346,14 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
             " folder, in which each session gets a file of its own"
         )
     redaction, journal = trace.opening.redaction, trace.journal
-    swept = SweepTrace(
-        opening=trace.opening,
+    return SweepTrace(
+        trace.opening,
+        journal,
+        trace.named,
         digest=hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16],
-        times_ns=[record.time_ns for record in journal],
         redactor=None if redaction is None else redactor_for_replay(redaction, journal),
         limits=recorded_limits(journal),
     )
-    for index, record in enumerate(journal):
-        swept.read(index, record)
-    swept.end()
-    return swept
 
 
 # Comparison ---------------------------------------------------------------------------------------

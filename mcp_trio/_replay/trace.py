@@ -10,6 +10,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -41,6 +42,7 @@ from mcp_trio._journal.records import (
     ValueBody,
     body_bytes,
     decode_body,
+    encode_body,
     message_at,
     message_position,
     sender_of,
@@ -51,6 +53,7 @@ from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.writer import ENDED_MARK, SESSION_MARK
 from mcp_trio._session.input_required import ROUNDS_TASK
+from mcp_trio._session.journal import Outcome
 from mcp_trio._session.untracked_calls import UNTRACKED_MARK
 from mcp_trio.errors import RecordingError
 
@@ -108,6 +111,30 @@ def call_text(data: bytes) -> str:
 # The trace ----------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class NamedRecords:
+    """The effects of a trace, and what handlers read without waiting, by name.
+
+    Outbound replays and sweeps do not follow the order of these records: the n-th effect of a name
+    in a lane gets the outcome of the n-th recorded one.
+
+    Attributes:
+        indexes: The indexes of the records by lane, kind and name. The name of a branch has that of
+            its patch.
+        outcomes: The index of an effect's outcome by that of the effect; a cut recording may lack
+            it.
+    """
+
+    indexes: dict[tuple[LaneKey, str, str], list[int]] = attrs.field(
+        factory=dict[tuple[LaneKey, str, str], list[int]]
+    )
+    outcomes: dict[int, int] = attrs.field(factory=dict[int, int])
+
+    def of(self, lane: LaneKey, kind: str, name: str) -> Sequence[int]:
+        """Return the indexes of the records of a lane, kind and name."""
+        return self.indexes.get((lane, kind, name), ())
+
+
 @attrs.frozen(kw_only=True)
 class Trace:
     """The events that a replay has to repeat, and the damage of their file.
@@ -151,6 +178,24 @@ class Trace:
     def is_complete(self) -> bool:
         """Return whether the recorded session came to its end; otherwise the recording was cut."""
         return bool(self.journal) and self.journal[-1].kind == "end"
+
+    @cached_property
+    def named(self) -> NamedRecords:
+        """The effects, and what handlers read without waiting."""
+        found = NamedRecords()
+        for lane, all_indexes in self.indexes.items():
+            indexes = [index for index in all_indexes if self.journal[index].kind != "step"]
+            for index, following in zip_longest(indexes, indexes[1:]):
+                record = self.journal[index]
+                if record.kind != "cmd" and not is_immediate(record):
+                    continue
+                name = body_name(record)
+                if record.kind == "mark":
+                    name = patch_name(decode_body(record, MarkBody).value)
+                found.indexes.setdefault((lane, record.kind, name), []).append(index)
+                if following is not None and self.journal[following].kind in OUTCOMES:
+                    found.outcomes[index] = following
+        return found
 
     @property
     def concurrent_sessions(self) -> int:
@@ -242,6 +287,24 @@ def begins_session(record: Record) -> bool:
 def mark_name(record: Record) -> str:
     """Return the name of a mark without a lane; empty for any other record."""
     return body_name(record) if record.kind == "mark" and record.lane is None else ""
+
+
+def patch_name(patch: object) -> str:
+    """Return the name in `NamedRecords` of the branch that a patch lets a handler take."""
+    return f"{PATCHED_MARK} {patch}"
+
+
+def recorded_outcome(record: Record) -> Outcome:
+    """Return the value, or the error, of an effect's outcome."""
+    return Outcome("err" if record.kind == "err" else "res", body_bytes(record) or b"null")
+
+
+def recorded_value(record: Record) -> Outcome:
+    """Return the value, or the error, of a `val` record."""
+    body = decode_body(record, ValueBody)
+    if body.error is not UNSET:
+        return Outcome("err", encode_body(body.error))
+    return Outcome("res", b"null" if body.value is UNSET else bytes(body.value))
 
 
 class _Named(msgspec.Struct):
