@@ -402,17 +402,11 @@ class ClientApplication:
             return None
         return self.elicitation_complete(params.elicitation_id)
 
-    def call_log(self, params: LoggingMessageParams) -> Awaitable[None] | None:
-        """Call `log`."""
-        return None if self.log is None else self.log(params)
 
-    def call_resource_updated(self, params: ResourceUpdatedParams) -> Awaitable[None] | None:
-        """Call `resource_updated`."""
-        return None if self.resource_updated is None else self.resource_updated(params)
-
-    def call_list_changed(self, _params: Any, *, kind: str) -> Awaitable[None] | None:
-        """Call `list_changed`."""
-        return None if self.list_changed is None else self.list_changed(kind)
+def _call_list_changed(
+    kind: str, application: ClientApplication, _params: Any
+) -> Awaitable[None] | None:
+    return None if application.list_changed is None else application.list_changed(kind)
 
 
 _REQUESTS: Final[
@@ -425,14 +419,13 @@ _REQUESTS: Final[
 
 _NOTIFICATIONS: Final[dict[str, Callable[[ClientApplication, Any], Awaitable[None] | None]]] = {
     "notifications/elicitation/complete": ClientApplication.call_elicitation_complete,
-    "notifications/message": ClientApplication.call_log,
-    RESOURCE_UPDATED: ClientApplication.call_resource_updated,
-    **{
-        f"notifications/{kind}/list_changed": partial(
-            ClientApplication.call_list_changed, kind=kind
-        )
-        for kind in _LISTS
-    },
+    "notifications/message": lambda application, params: (
+        None if application.log is None else application.log(params)
+    ),
+    RESOURCE_UPDATED: lambda application, params: (
+        None if application.resource_updated is None else application.resource_updated(params)
+    ),
+    **{f"notifications/{kind}/list_changed": partial(_call_list_changed, kind) for kind in _LISTS},
 }
 
 

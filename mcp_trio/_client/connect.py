@@ -19,7 +19,7 @@ import os
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import (
@@ -525,20 +525,8 @@ _FORBIDDEN: Final = 403
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-class ServerKey(NamedTuple):
-    """The key of a server in `VersionMemory`; it holds no secret of the URL.
-
-    The HTTP client belongs to it, because another one may use a proxy that leads to another server,
-    and so do the client's protocol versions, on which the response depends. The HTTP client is held
-    by a weak reference.
-    """
-
-    scheme: str
-    host: str
-    port: int | None
-    path: str
-    http: "weakref.ref[httpx2.AsyncClient | httpx.AsyncClient] | None"
-    protocol_versions: tuple[str, ...]
+ServerKey: TypeAlias = tuple[Hashable, ...]
+"""The key of a server in `VersionMemory`; it holds no secret of the URL."""
 
 
 def server_key(
@@ -547,16 +535,19 @@ def server_key(
     http: "httpx2.AsyncClient | httpx.AsyncClient | None",
     protocol_versions: tuple[str, ...],
 ) -> ServerKey | None:
-    """Return the key for the server at `url`; None if the URL is invalid, which opening reports."""
+    """Return the key for the server at `url`; None if the URL is invalid, which opening reports.
+
+    The HTTP client is part of it, because another one may use a proxy that leads to another server,
+    and so are the client's protocol versions, on which the response depends. The HTTP client is
+    held by a weak reference.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
     except ValueError:
         return None
     reference = None if http is None else weakref.ref(http)
-    return ServerKey(
-        parts.scheme, parts.hostname or "", port, parts.path, reference, protocol_versions
-    )
+    return parts.scheme, parts.hostname or "", port, parts.path, reference, protocol_versions
 
 
 @attrs.define(eq=False, repr=False)

@@ -213,6 +213,27 @@ def _notification(
     return Method(name=name, senders=senders, params=params, trigger=trigger, **options)
 
 
+def _list(name: str, result: type[types.PaginatedResult], capability: RequiredCapability) -> Method:
+    return _request(
+        name,
+        CLIENT,
+        types.PaginatedParams,
+        result,
+        required_capability=capability,
+        is_cacheable=True,
+    )
+
+
+def _list_changed(name: str, capability: RequiredCapability) -> Method:
+    return _notification(
+        name,
+        SERVER,
+        types.EmptyParams,
+        required_capability=capability,
+        needs_subscription=True,
+    )
+
+
 INITIALIZE: Final = "initialize"
 INITIALIZED: Final = "notifications/initialized"
 DISCOVER: Final = "server/discover"
@@ -261,14 +282,7 @@ _ROWS: Final = (
     _request(
         PING, BOTH, types.EmptyParams, types.EmptyResult, trigger=SessionTrigger.PING, until=_LEGACY
     ),
-    _request(
-        "tools/list",
-        CLIENT,
-        types.PaginatedParams,
-        types.ListToolsResult,
-        required_capability=_TOOLS,
-        is_cacheable=True,
-    ),
+    _list("tools/list", types.ListToolsResult, _TOOLS),
     _request(
         "tools/call",
         CLIENT,
@@ -277,22 +291,8 @@ _ROWS: Final = (
         required_capability=_TOOLS,
         has_rounds=True,
     ),
-    _request(
-        "resources/list",
-        CLIENT,
-        types.PaginatedParams,
-        types.ListResourcesResult,
-        required_capability=_RESOURCES,
-        is_cacheable=True,
-    ),
-    _request(
-        "resources/templates/list",
-        CLIENT,
-        types.PaginatedParams,
-        types.ListResourceTemplatesResult,
-        required_capability=_RESOURCES,
-        is_cacheable=True,
-    ),
+    _list("resources/list", types.ListResourcesResult, _RESOURCES),
+    _list("resources/templates/list", types.ListResourceTemplatesResult, _RESOURCES),
     _request(
         "resources/read",
         CLIENT,
@@ -318,14 +318,7 @@ _ROWS: Final = (
         required_capability=_SUBSCRIPTIONS,
         until=_LEGACY,
     ),
-    _request(
-        "prompts/list",
-        CLIENT,
-        types.PaginatedParams,
-        types.ListPromptsResult,
-        required_capability=_PROMPTS,
-        is_cacheable=True,
-    ),
+    _list("prompts/list", types.ListPromptsResult, _PROMPTS),
     _request(
         "prompts/get",
         CLIENT,
@@ -396,27 +389,9 @@ _ROWS: Final = (
         required_capability=_SUBSCRIPTIONS,
         needs_subscription=True,
     ),
-    _notification(
-        "notifications/resources/list_changed",
-        SERVER,
-        types.EmptyParams,
-        required_capability=_RESOURCE_CHANGES,
-        needs_subscription=True,
-    ),
-    _notification(
-        "notifications/tools/list_changed",
-        SERVER,
-        types.EmptyParams,
-        required_capability=_TOOL_CHANGES,
-        needs_subscription=True,
-    ),
-    _notification(
-        "notifications/prompts/list_changed",
-        SERVER,
-        types.EmptyParams,
-        required_capability=_PROMPT_CHANGES,
-        needs_subscription=True,
-    ),
+    _list_changed("notifications/resources/list_changed", _RESOURCE_CHANGES),
+    _list_changed("notifications/tools/list_changed", _TOOL_CHANGES),
+    _list_changed("notifications/prompts/list_changed", _PROMPT_CHANGES),
     _notification(
         "notifications/roots/list_changed",
         CLIENT,

@@ -47,6 +47,9 @@ from mcp_trio.errors import INTERNAL_ERROR, ReplayDivergence
 # Operations of these kinds are the same if they have the same name, whatever their arguments.
 _NAMED_KINDS: Final = frozenset({"cmd", "val", "mark"})
 
+# Operations of these kinds may take the outcome of another record of their kind.
+_ORDERED_KINDS: Final = frozenset({"cmd", "out", "val"})
+
 _RESPONSE: Final = "response"
 
 
@@ -136,10 +139,14 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
         return (acting or recorded) if is_additional else (recorded or acting)
 
     @property
+    def request_calls(self) -> Sequence[UntrackedCall]:
+        """The calls of the request that bypassed the context."""
+        return [call for call in self.untracked_calls if self.is_of_request(call.lane)]
+
+    @property
     def blocked_calls(self) -> Sequence[UntrackedCall]:
         """The calls of the request that a replay blocks, because they are external I/O."""
-        calls = (call for call in self.untracked_calls if call.changes_outside)
-        return [call for call in calls if self.is_of_request(call.lane)]
+        return [call for call in self.request_calls if call.changes_outside]
 
     @property
     def acting_lane(self) -> LaneKey | None:
@@ -621,9 +628,10 @@ def _operation_text(kind: str) -> str:
 # A member of `cmd`: the caller was already cancelled when the effect began.
 _CANCELLED: Final = "$.cancelled"
 
-
 # The kinds of divergences that a deadline leads to if it expires in another turn.
 _DEADLINE_KINDS: Final = frozenset({"uncancelled", "missing", "extra", "order"})
+
+_ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}")
 
 
 def likely_causes(divergence: Divergence) -> list[str]:
@@ -685,20 +693,14 @@ def _lost_exception_cause(divergence: Divergence) -> str:
 
 
 def _thread_cause(divergence: Divergence) -> str:
-    for call in divergence.untracked_calls:
-        if "thread" in call.call.lower() and divergence.is_of_request(call.lane):
-            return (
-                f"{call.text} starts a thread, whose order a replay cannot repeat: use"
-                f" {call.instead}"
-            )
-    return ""
+    threads = (call for call in divergence.request_calls if "thread" in call.call.lower())
+    if (call := next(threads, None)) is None:
+        return ""
+    return f"{call.text} starts a thread, whose order a replay cannot repeat: use {call.instead}"
 
 
 def _lifespan_cause(divergence: Divergence) -> str:
-    calls = [
-        each.call for each in divergence.untracked_calls if divergence.is_of_request(each.lane)
-    ]
-    if not any(call.startswith(LIFESPAN) for call in calls):
+    if not any(call.call.startswith(LIFESPAN) for call in divergence.request_calls):
         return ""
     if divergence.trace.opened:
         opened = ", ".join(dict.fromkeys(divergence.trace.opened.values()))
@@ -710,8 +712,7 @@ def _lifespan_cause(divergence: Divergence) -> str:
 
 
 def _untracked_call_cause(divergence: Divergence) -> str:
-    calls = [each for each in divergence.untracked_calls if divergence.is_of_request(each.lane)]
-    calls = [each for each in calls if "thread" not in each.call.lower()]
+    calls = [call for call in divergence.request_calls if "thread" not in call.call.lower()]
     if not calls:
         return ""
     return f"a call before it that is not recorded: {calls[-1].text}: use {calls[-1].instead}"
@@ -734,9 +735,6 @@ def _order_cause(divergence: Divergence) -> str:
     )
 
 
-_ORDERED_KINDS: Final = frozenset({"cmd", "out", "val"})
-
-
 def _name(kind: str, body: bytes | None) -> str:
     name = label_of(kind, body)
     return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
@@ -754,9 +752,6 @@ def _unseen_cause(divergence: Divergence) -> str:
                 " use sorted(), a list or a dict"
             )
     return ""
-
-
-_ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}")
 
 
 class _Arguments(msgspec.Struct):

@@ -126,13 +126,11 @@ class Position:
         return self.index in self.trace.missing
 
     def advance(self) -> None:
-        """Consume the record at the position; stop where records are missing."""
-        self.index += 1
-        while self.index in self._consumed and not self.is_at_missing:
-            self.index += 1
+        """Consume the record at the position."""
+        self.consume(self.index)
 
     def consume(self, *indexes: int) -> None:
-        """Consume records at the position or ahead of it."""
+        """Consume records at the position or ahead of it; stop where records are missing."""
         self._consumed.update(indexes)
         while self.index in self._consumed and not self.is_at_missing:
             self.index += 1
@@ -528,9 +526,7 @@ class Replayer:
         await trio.lowlevel.wait_task_rescheduled(lambda _: AbortResult.FAILED)
         if self._stopping is not None and self._stopping[0] == lane:
             (_, stopped), self._stopping = self._stopping, None
-            self._report_stop(stopped)
-            if self.is_over and has_operation:  # as in `end_run`
-                raise Abort
+            self._report_stop(stopped, raises_abort=has_operation)  # as in `end_run`
 
     async def wait_for_cancellation(self, lane: LaneKey) -> None:
         """Wait until the lane is cancelled.
@@ -584,10 +580,7 @@ class Replayer:
             if not frames and session is not None:
                 request = request_data(self.trace.journal, lane[1])
                 entry = handler_entry(session.application, request)
-            divergence = self._divergence_here(None)
-            stopped = StoppedReplay(
-                divergence=divergence, end=self._end_at_stop, frames=frames, entry=entry
-            )
+            stopped = StoppedReplay(self._divergence_here(None), self._end_at_stop, frames, entry)
             self._stopping = lane, stopped
         self.take_turn(lane)
         del self.waiting_lanes[lane]
@@ -625,13 +618,8 @@ class Replayer:
 
     def _stops_before_step(self) -> bool:
         """Return whether the replay stops before the step of the record at the position."""
-        record, stop = self.position.record, self.stop
-        return (
-            stop is not None
-            and record is not None
-            and stop.is_at(record)
-            and stop.is_before_step(record)
-        )
+        record = self.position.record
+        return self.stop is not None and record is not None and self.stop.is_before_step(record)
 
     def stop_here(self, operation: Operation | None) -> None:
         """Stop if the replay has to stop at the record at the position.
@@ -642,21 +630,19 @@ class Replayer:
         if self.stop is not None and self.stop.is_at(self.position.record):
             frames = current_user_frames() if operation is not None else ()
             divergence = self._divergence_here(operation)
-            self._report_stop(
-                StoppedReplay(divergence=divergence, end=self._end_at_stop, frames=frames)
-            )
-            if self.is_over:
-                raise Abort
+            self._report_stop(StoppedReplay(divergence, self._end_at_stop, frames))
 
     def _end_at_stop(self) -> None:
         assert self.stop is not None
         self.stop.has_ended = True
         self.finish()
 
-    def _report_stop(self, stopped: StoppedReplay) -> None:
+    def _report_stop(self, stopped: StoppedReplay, *, raises_abort: bool = True) -> None:
         assert self.stop is not None
         self.stop.has_stopped = True
         self.stop.on_stop(stopped)
+        if self.is_over and raises_abort:
+            raise Abort
 
     # The end.
 
@@ -690,11 +676,7 @@ class Replayer:
             lane = divergence.acting_lane
             task = None if lane is None else self._task_of(lane)
             frames = () if task is None else user_frames(task)
-            self._report_stop(
-                StoppedReplay(divergence=divergence, end=self._end_at_stop, frames=frames)
-            )
-            if self.is_over:
-                raise Abort
+            self._report_stop(StoppedReplay(divergence, self._end_at_stop, frames))
         self.divergences.append(divergence)
         if not (self.finds_all and self._leave_out(divergence)):
             self.finish()

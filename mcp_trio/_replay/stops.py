@@ -24,7 +24,7 @@ Frames = Sequence[tuple[FrameType, int]]
 """Frames and their lines, the outermost first."""
 
 
-class StoppedReplay(msgspec.Struct, frozen=True, kw_only=True):
+class StoppedReplay(msgspec.Struct, frozen=True):
     """The state of a replay that has stopped.
 
     Attributes:
@@ -74,6 +74,8 @@ class Stop:
         Otherwise it stops at the call that makes the record. For a debugger, the handler must not
         have returned.
         """
+        if not self.is_at(record):
+            return False
         is_call = record.kind in _KINDS_OF_CALLS
         return not is_call or (self.needs_task and is_response(record))
 

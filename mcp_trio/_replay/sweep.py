@@ -478,10 +478,7 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
     clock, untracked_calls = VirtualClock(trace.opening.clock_ns), dict[UntrackedCall, None]()
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
     scheduler = Scheduler(trace, order, clock, thread_token)
-    watch = UntrackedCallWatch(
-        on_untracked_call=lambda untracked_call: untracked_calls.update({untracked_call: None}),
-        blocks=True,
-    )
+    watch = UntrackedCallWatch(on_untracked_call=untracked_calls.setdefault, blocks=True)
 
     def note_lifespan_use(attribute: str, instead: str) -> None:
         untracked_calls[lifespan_use(attribute, instead)] = None
