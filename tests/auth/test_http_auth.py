@@ -13,6 +13,7 @@ from joserfc.jwk import ECKey
 
 from mcp_trio import Client, ClientGroup, ConnectionLost, Limits, Server
 from mcp_trio._auth.http_auth import ProofKey
+from mcp_trio._auth.redirect_listener import RedirectListener
 from mcp_trio._auth.token_store import read_clients, read_tokens
 from mcp_trio.auth import (
     Bearer,
@@ -908,3 +909,192 @@ async def test_a_server_of_http_sse_gets_the_token_at_both_urls(servers):
         assert connected.server_info.name == "old"
     assert servers.logins == 1
     assert set(posted) == {"Bearer access-token-3"}
+
+
+# The settings of authorization: what is refused at once, and what is never shown.
+
+
+async def on_authorize(_url):
+    return None
+
+
+@pytest.mark.requirement("AUTH-41", "AUTH-50", "AUTH-51")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"client_secret": "s"}, "client_secret= needs client_id="),
+        ({"metadata_url": "http://client.example/a"}, "metadata_url= begins with https://"),
+        ({"metadata_url": "https://client.example"}, "metadata_url= begins with https://"),
+        ({"metadata_url": "client.example"}, "metadata_url= is not an http"),
+        ({"redirect": "http://host.example/callback"}, "redirect= begins with https://"),
+        ({"redirect": "https://host.example/callback"}, "on_authorize= has to return"),
+        ({"redirect": "myapp:callback"}, "redirect= is not an http"),
+        ({"issuer": "login.example"}, "issuer= is not an http"),
+        ({"scopes": ["a b"]}, "not a valid scope"),
+    ],
+)
+def test_a_login_that_cannot_work_is_refused_at_once(options, text):
+    with pytest.raises(ValueError, match=text):
+        OAuth(**options)
+
+
+def test_scopes_are_no_string():
+    with pytest.raises(TypeError, match="scopes are a set of strings"):
+        OAuth(scopes="a b")
+
+
+@pytest.mark.parametrize("redirect", ["http://127.0.0.1:1/a", "http://localhost/a", None])
+def test_a_loopback_redirect_needs_no_host(redirect):
+    assert OAuth(redirect=redirect).is_redirected_here
+
+
+def test_a_web_host_receives_the_redirect_itself():
+    oauth = OAuth(redirect="https://host.example/callback", on_authorize=on_authorize)
+    assert not oauth.is_redirected_here
+
+
+@pytest.mark.parametrize("given", [{}, {"secret": "s", "private_key": "k"}])
+def test_a_program_has_either_a_secret_or_a_key(given):
+    with pytest.raises(ValueError, match="exactly one of secret= and private_key= is needed"):
+        ClientCredentials(client_id="bot", **given)
+
+
+def test_a_server_has_a_url():
+    with pytest.raises(ValueError, match="URL of a server"):
+        http_auth("server.py", Bearer("t"))
+
+
+@pytest.mark.requirement("AUTH-42")
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        OAuth(client_id="c", client_secret="SECRET"),
+        ClientCredentials(client_id="c", secret="SECRET"),
+        ClientCredentials(client_id="c", private_key="SECRET"),
+        EnterpriseManaged(
+            client_id="c",
+            client_secret="SECRET",
+            id_token="SECRET",
+            provider_token_endpoint="https://provider.example/token",
+            provider_client_id="p",
+            provider_client_secret="SECRET",
+        ),
+        WorkloadIdentity(client_id="c", token="SECRET"),
+        TokenExchange(client_id="c", client_secret="SECRET", token="SECRET"),
+        Bearer("SECRET"),
+        http_auth("https://mcp.example/", Bearer("SECRET")),
+        http_auth(
+            "https://mcp.example/",
+            OAuth(client_id="c", client_secret="SECRET", store=MemoryTokenStore()),
+        ),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_no_secret_is_in_a_repr(credentials):
+    assert "SECRET" not in repr(credentials)
+    assert "SECRET" not in str(credentials)
+
+
+# The listener for the redirect of a browser, and what else may connect to it.
+
+LIMITS = AuthorizationLimits(redirect_bytes_max=2048, redirect_connections_max=2)
+STATE = "the-state"
+
+
+@pytest.fixture
+async def listener():
+    opened = await RedirectListener.open(None, LIMITS)
+    yield opened
+    await opened.aclose()
+
+
+async def browse(url, method="GET"):
+    async with httpx2.AsyncClient(trust_env=False) as browser:
+        return await browser.request(method, url)
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("AUTH-41")
+async def test_a_redirect_with_the_state_ends_the_wait(listener):
+    assert listener.redirect_uri.startswith("http://127.0.0.1:")
+    pages = []
+    async with trio.open_nursery() as nursery:
+
+        async def visit():
+            pages.append(await browse(f"{listener.redirect_uri}?code=c&state={STATE}"))
+
+        nursery.start_soon(visit)
+        url = await listener.wait(STATE)
+    assert url == f"{listener.redirect_uri}?code=c&state={STATE}"
+    (page,) = pages
+    assert page.status_code == 200
+    assert "You can close this page" in page.text
+    assert page.headers["content-security-policy"] == "default-src 'none'"
+    assert page.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.real_time
+@pytest.mark.requirement("AUTH-40")
+async def test_other_requests_change_nothing(listener):
+    base = listener.redirect_uri
+    statuses = []
+    async with trio.open_nursery() as nursery:
+
+        async def visit():
+            for method, url in [
+                ("GET", f"{base}?code=c&state=forged"),
+                ("GET", f"{base}?code=c"),
+                ("GET", f"{base}?code=c&state={STATE}&state={STATE}"),
+                ("GET", base.replace("callback", "favicon.ico")),
+                ("GET", base.replace("callback", f"other?code=c&state={STATE}")),
+                ("POST", f"{base}?code=c&state={STATE}"),
+            ]:
+                statuses.append((await browse(url, method)).status_code)
+            await browse(f"{base}?error=access_denied&state={STATE}")
+
+        nursery.start_soon(visit)
+        url = await listener.wait(STATE)
+    assert statuses == [400] * 6
+    assert url.endswith(f"?error=access_denied&state={STATE}")
+
+
+@pytest.mark.real_time
+async def test_a_login_that_failed_says_so(listener):
+    pages = []
+    async with trio.open_nursery() as nursery:
+
+        async def visit():
+            pages.append(await browse(f"{listener.redirect_uri}?error=x&state={STATE}"))
+
+        nursery.start_soon(visit)
+        await listener.wait(STATE)
+    assert "login has failed" in pages[0].text
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    "data", [b"\x16\x03\x01", b"GET / HTTP/1.1\r\n" + b"a" * 5000, b"", b"GET\r\n\r\n"]
+)
+async def test_a_peer_that_does_not_speak_http_changes_nothing(listener, data):
+    port = int(listener.redirect_uri.split(":")[2].split("/")[0])
+    async with trio.open_nursery() as nursery:
+
+        async def visit():
+            for _ in range(5):
+                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                    await stream.send_all(data)
+            await browse(f"{listener.redirect_uri}?code=c&state={STATE}")
+
+        nursery.start_soon(visit)
+        assert await listener.wait(STATE)
+
+
+@pytest.mark.real_time
+async def test_a_given_port_is_used_and_one_that_is_in_use_is_an_error(listener):
+    with pytest.raises(AuthorizationError, match="no redirect can be received at"):
+        await RedirectListener.open(listener.redirect_uri, LIMITS)
+    uri = listener.redirect_uri.replace("127.0.0.1", "localhost").replace("/callback", "/x")
+    await listener.aclose()
+    other = await RedirectListener.open(uri, LIMITS)
+    assert other.redirect_uri == uri
+    await other.aclose()

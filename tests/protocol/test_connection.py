@@ -16,6 +16,7 @@ from mcp_trio import types as s
 from mcp_trio._jsonrpc.channel_messages import DecodedMessage
 from mcp_trio._jsonrpc.messages import Decoder, Malformed, Request, malformed
 from mcp_trio._protocol.connection import SessionState
+from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.events import (
     BatchReceived,
     Ignored,
@@ -1434,3 +1435,27 @@ def test_a_question_of_the_server_ends_just_so(ready):
     assert event.request is request
     assert str(event.error).startswith("the client's response to roots/list: ")
     assert str(event.error).endswith("limits.messages.bytes_max=100 of this server")
+
+
+# The empty dict that idle sessions share.
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda items: items.__setitem__("a", 1),
+        lambda items: items.update(a=1),
+        lambda items: items.setdefault("a", 1),
+        lambda items: items.__ior__({"a": 1}),
+    ],
+)
+def test_nothing_can_be_added_to_the_shared_dict(add):
+    with pytest.raises(TypeError, match="replace it by a dict"):
+        add(NO_ITEMS)
+    assert NO_ITEMS == {}
+
+
+def test_reading_and_removing_from_the_shared_dict_find_nothing():
+    assert NO_ITEMS.get("a") is NO_ITEMS.pop("a", None) is None
+    assert "a" not in NO_ITEMS
+    assert [*NO_ITEMS.items()] == []

@@ -30,7 +30,7 @@ from mcp_trio import Limits
 from mcp_trio._server.introspection import name_of
 from mcp_trio._server.signatures import ArgumentsError, parse_docstring
 from mcp_trio.limits import MessageLimits
-from tests.server.conftest import Context, lines, lines_of, signature_of
+from tests.server.conftest import Context, lines, lines_of, signature, signature_of
 
 
 class OwnContext(Context[int]):
@@ -1003,3 +1003,95 @@ def test_an_annotation_describes_its_argument_before_the_docstring_does(hint, de
     signature = signature_of(handler)
     assert signature.schema["properties"]["days"]["description"] == description
     assert signature.decode(b'{"days":2}').days == 2
+
+
+# The schema of every type is valid and accepts exactly the values that can be decoded.
+
+
+class Letter(enum.Enum):
+    RED = "a"
+    BLUE = "b"
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@attrs.define
+class Place:
+    x: int
+    y: Annotated[int, at.Ge(0)] = 0
+
+
+class Selection(TypedDict):
+    x: str
+    y: NotRequired[pathlib.Path]
+
+
+class Couple(NamedTuple):
+    left: int
+    right: Annotated[str, at.MaxLen(1)] = ""
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    x: int | None = None
+    a: "list[Strict]" = []
+
+
+LEAVES = st.sampled_from(
+    [
+        Any,
+        None,
+        bool,
+        int,
+        str,
+        pathlib.Path,
+        Letter,
+        Rights,
+        Place,
+        Selection,
+        Couple,
+        Strict,
+        Literal["a", 1],
+        Annotated[int, at.Interval(ge=-1, lt=3)],
+        Annotated[str, at.Len(1, 2)],
+    ]
+)
+
+
+HINTS = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.builds(lambda hint: list[hint], inner)
+        | st.builds(lambda hint: dict[str, hint], inner)
+        | st.builds(lambda one, other: tuple[one, other], inner, inner)
+        | st.builds(lambda hint: hint | None, inner.filter(lambda hint: hint is not None))
+        | st.builds(lambda hint: Annotated[list[hint], at.MaxLen(1)], inner)
+        | st.builds(lambda hint: hint | pathlib.Path, inner.filter(lambda hint: hint is not None))
+    ),
+    max_leaves=3,
+)
+# No floats without a fraction: JSON Schema takes them as integers, a strict decoder does not.
+VALUES = st.recursive(
+    st.sampled_from([None, True, False, -2, 0, 1, 3, 4, 0.5, "", "a", "b", "abc"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["x", "y", "a"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(HINTS, VALUES)
+def test_the_schema_of_every_type_accepts_exactly_what_is_decoded(hint, value):
+    found = signature(hint)
+    Draft202012Validator.check_schema(found.schema)
+    lines = []
+    try:
+        found.decode(json.dumps({"it": value}).encode())
+    except ArgumentsError as error:
+        lines = error.lines
+    assert Draft202012Validator(found.schema).is_valid({"it": value}) == (not lines)
+    assert all(line.startswith(("it", "key in it")) for line in lines)

@@ -63,7 +63,7 @@ ATTACKS: Final = (
         "a DPoP proof that is used again",
         "401",
         [
-            "tests/auth/test_dpop.py::test_a_proof_is_accepted_once",
+            "tests/auth/test_verification.py::test_a_proof_is_accepted_once",
             f"{_SERVER}::test_a_bound_token_needs_a_proof_with_each_request",
         ],
     ),
@@ -103,7 +103,7 @@ ATTACKS: Final = (
         [
             f"{_ISSUER}::test_a_forged_form_of_the_consent_page_is_rejected",
             "tests/auth/test_client_flow.py::test_a_response_with_another_state_is_refused",
-            "tests/auth/test_redirect_listener.py::test_other_requests_change_nothing",
+            "tests/auth/test_http_auth.py::test_other_requests_change_nothing",
         ],
     ),
     Attack(
@@ -128,7 +128,7 @@ ATTACKS: Final = (
         "metadata of 10 MiB",
         "reading stops at the limit",
         [
-            "tests/auth/test_fetching.py::test_a_document_of_ten_mebibytes_is_not_read_to_its_end",
+            "tests/auth/test_discovery.py::test_a_document_of_ten_mebibytes_is_not_read_to_its_end",
             f"{_CLIENT}::test_a_response_without_end_is_not_read",
         ],
     ),
@@ -136,7 +136,7 @@ ATTACKS: Final = (
         "slow metadata",
         "given up after the limit",
         [
-            "tests/auth/test_fetching.py::test_a_slow_document_is_given_up",
+            "tests/auth/test_discovery.py::test_a_slow_document_is_given_up",
             f"{_LOGIN}::test_an_authorization_server_that_hangs_is_not_waited_for_for_ever",
         ],
     ),
@@ -144,7 +144,7 @@ ATTACKS: Final = (
         "redirect loops",
         "not followed, or three times",
         [
-            "tests/auth/test_fetching.py::test_a_redirect_is_not_followed",
+            "tests/auth/test_discovery.py::test_a_redirect_is_not_followed",
             f"{_CLIENT}::test_redirects_in_a_circle_end",
             f"{_CLIENT}::test_redirects_of_an_endpoint_are_not_followed",
         ],
