@@ -150,17 +150,16 @@ def mutations(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def proof(session: nox.Session) -> None:
-    """Prove the guarantees of replay by many examples, and by 1,000 recordings in 20 processes."""
+    """Prove the guarantees of replay by many examples, and by 1,400 recordings in 20 processes."""
     install(session, "test")
     session.run("python", "tools/proof/properties.py", "--full")
     session.run("python", "tools/proof/mutated_servers.py")
     session.run("python", "tools/proof/outside.py")
     session.run("python", "tools/proof/transports.py")
-    session.run("python", "tools/proof/any_trio_code.py", "--programs", "200")
     session.run("python", "tools/proof/sweeps.py", "--schedules", "200")
-    session.run("python", "tools/proof/any_trio_code.py", "--programs", "200", "--lifespans")
-    posargs = session.posargs or ["--recordings", "200", "--processes", "20"]
-    session.run("python", "tools/proof/replays.py", *posargs)
+    for kind, programs in (("blocks", 200), ("lifespans", 200), ("calls", 1000)):
+        options = session.posargs or ["--programs", str(programs)]
+        session.run("python", "tools/proof/replays.py", kind, *options)
 
 
 @nox.session(default=False)

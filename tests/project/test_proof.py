@@ -1,5 +1,6 @@
 """The proofs of replay, as small as CI can bear."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,8 +13,6 @@ from proof import transports
 from proof.properties import PROPERTIES
 from proof.transports import ENVELOPE, TRANSPORTS, differences, record, records_of
 
-from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-
 PROOF = Path(__file__).parents[2] / "tools" / "proof"
 
 # Each starts dozens of processes, beside whatever else the machine does.
@@ -25,12 +24,11 @@ def run(script, *options):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=290)
 
 
-@pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
-def test_generated_programs_replay_to_the_same_bytes_in_every_process(tmp_path, protocol_version):
-    options = ("--protocol-version", protocol_version, "--keep", tmp_path)
-    done = run("replays.py", "--recordings", 10, "--processes", 3, *options)
+@pytest.mark.parametrize(("kind", "programs"), [("blocks", 10), ("calls", 25), ("lifespans", 10)])
+def test_generated_programs_replay_to_the_same_bytes_in_every_process(kind, programs):
+    done = run("replays.py", kind, "--programs", programs, "--processes", 3)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "30 replays, 30 identical, 0 differ" in done.stdout
+    assert f"{3 * programs} replays: {3 * programs} identical, 0 differ" in done.stdout
 
 
 def test_mutants_of_servers_are_found_where_their_own_recordings_differ():
@@ -57,34 +55,33 @@ def test_each_strategy_finds_each_bug_of_three_servers():
 def recorded(tmp_path_factory):
     """One recording of a generated program, seed 7."""
     folder = tmp_path_factory.mktemp("recorded")
-    done = run("recorded_programs.py", folder, "2026-07-28", 7, 1)
+    options = ("--first", 7, "--programs", 1, "--processes", 0, "--keep", folder)
+    done = run("replays.py", "calls", *options)
     assert done.returncode == 0, done.stderr
     return folder
 
 
-def again(folder, seed=7):
-    return run("replays.py", "--again", folder, "--seed", seed, "--process", 2)
+def failures_again(folder):
+    done = run("replays.py", "calls", "--again", folder)
+    failures = json.loads(done.stdout)["failures"]
+    assert done.returncode == bool(failures)
+    return failures
 
 
-def test_a_recording_is_replayed_alone_by_its_seed(recorded):
-    done = again(recorded)
-    assert (done.returncode, done.stdout) == (0, "identical\n")
+def test_a_recording_is_replayed_alone(recorded):
+    assert failures_again(recorded) == {}
 
 
 def test_another_program_is_not_the_same(recorded, tmp_path):
-    for name in (".mcprec.jsonl", ".state.json"):
+    for name in (".mcprec.jsonl", ".json"):
         shutil.copy(recorded / f"7{name}", tmp_path / f"8{name}")
-    done = again(tmp_path, seed=8)
-    assert done.returncode == 1
-    assert "replay diverged" in done.stdout
+    assert "replay diverged" in failures_again(tmp_path)["8"]
 
 
 def test_another_state_of_memory_in_the_end_is_not_the_same(recorded, tmp_path):
     shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "7.state.json").write_text("[-1,[],[]]", encoding="utf-8")
-    done = again(tmp_path)
-    assert done.returncode == 1
-    assert "the server's memory" in done.stdout
+    (tmp_path / "7.json").write_text('"[-1, [], []]"', encoding="utf-8")
+    assert "the program's memory" in failures_again(tmp_path)["7"]
 
 
 # The comparison of recordings over all transports, in this process.

@@ -1,7 +1,4 @@
-"""The steps of `async def` handlers in generated programs.
-
-Handlers touch shared memory only between two calls of the context, as faithful replay requires.
-"""
+"""The steps of `async def` handlers in generated programs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, TypeAlias
@@ -29,9 +26,9 @@ class SharedState:
     log: list[int] = attrs.field(factory=list[int])
     events: list[trio.Event] = attrs.field(factory=lambda: [trio.Event() for _ in range(EVENTS)])
 
-    def state(self) -> list[Any]:
+    def __str__(self) -> str:
         """Return the state with which a replay has to end, too."""
-        return [self.total, self.log, [event.is_set() for event in self.events]]
+        return str([self.total, self.log, [event.is_set() for event in self.events]])
 
 
 @attrs.define
@@ -297,18 +294,12 @@ async def move_on(handler: RunningHandler, step: Step) -> None:
     handler.seen.append(scope.cancelled_caught)
 
 
-async def _join(handler: RunningHandler, children: list[RunningHandler]) -> None:
-    """Enter a nursery, and call the context afterwards, as the nursery's end is a raw wait."""
-    await handler.ctx.info("joined")
-    handler.seen.append([child.seen for child in children])
-
-
 async def nest(handler: RunningHandler, step: Step) -> None:
     children = [handler.child() for _ in step.parts]
     async with trio.open_nursery() as nursery:
         for child, part in zip(children, step.parts, strict=True):
             nursery.start_soon(child.run, part)
-    await _join(handler, children)
+    handler.seen.append([child.seen for child in children])
 
 
 async def nest_and_stop(handler: RunningHandler, step: Step) -> None:
@@ -320,7 +311,7 @@ async def nest_and_stop(handler: RunningHandler, step: Step) -> None:
         await handler.run(own)
         await handler.ctx.sleep(step.amount / 2000)
         nursery.cancel_scope.cancel()
-    await _join(handler, children)
+    handler.seen.append([child.seen for child in children])
 
 
 async def shield(handler: RunningHandler, step: Step) -> None:

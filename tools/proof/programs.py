@@ -73,28 +73,19 @@ class Shape:
     bars: frozenset[str]
 
 
-# Waits that the journal does not know. Whether one of them or a cancellation came first is a race
-# that it cannot decide: their replay reports that, and guarantees nothing.
-RAW: Final = ("sleep_raw", "wait")
-# If Trio's own deadline is inside another, and both pass while the machine is stopped, the
-# outer one catches what the inner one caught, or the other way round: a record tells which only of
-# `ctx.timeout`. And none says which came first, a deadline or the end of a nursery in it, which is
-# a raw wait.
-_RAW_DEADLINES: Final = frozenset({"move_on"})
-_NURSERIES: Final = frozenset({"nest", "nest_and_stop"})
 # No child of a nursery ends its handler: the exception group would be the response.
 _ENDS: Final = frozenset({"fail_out", "reject"})
 # A lock in a lock may wait for ever, and so may an event under a shield or a lock.
 _WAITS: Final = frozenset({"wait", "locked"})
 
 LEAVES: Final = (
-    "say", "race", "report", "ask", "sample", "elicit", "visit", "ask_all", "sleep", "look",
-    "guess", "measure", "weigh", "crunch", "roll", "tag", "fail", "fail_out", "reject", "fetch",
-    "fetch_own", "post", "query", "signal", "choose", "change",
+    "say", "race", "report", "ask", "sample", "elicit", "visit", "ask_all", "sleep", "sleep_raw",
+    "wait", "look", "guess", "measure", "weigh", "crunch", "roll", "tag", "fail", "fail_out",
+    "reject", "fetch", "fetch_own", "post", "query", "signal", "choose", "change",
 )  # fmt: skip
 COMPOSED: Final[Mapping[str, Shape]] = {
-    "timeout": Shape(parts=1, bars=_ENDS | _RAW_DEADLINES | _NURSERIES),
-    "move_on": Shape(parts=1, bars=_ENDS | _RAW_DEADLINES | _NURSERIES),
+    "timeout": Shape(parts=1, bars=_ENDS),
+    "move_on": Shape(parts=1, bars=_ENDS),
     "nest": Shape(parts=3, bars=_ENDS),
     "nest_and_stop": Shape(parts=3, bars=_ENDS),
     "locked": Shape(parts=1, bars=_WAITS),
@@ -119,7 +110,6 @@ TOOLS: Final = {
     "run_resumably": _Grammar(leaves=LEAVES, composed=COMPOSED),
     "run_in_thread": _Grammar(leaves=THREAD_LEAVES, composed=THREAD_COMPOSED),
 }
-_RAW: Final = _Grammar(leaves=(*LEAVES, *RAW), composed=COMPOSED)
 SCRIPTS_PER_TOOL: Final = 3
 _CALLED: Final = ("run", "run", "run", "run_resumably", "run_in_thread")
 _WAYS: Final[tuple[Way, ...]] = (
@@ -128,15 +118,14 @@ _WAYS: Final[tuple[Way, ...]] = (
 )
 
 
-def program_of(seed: int, *, raw: bool = False) -> Program:
-    """Return the program of a seed; `raw` ones also wait in ways that are not recorded."""
+def program_of(seed: int) -> Program:
+    """Return the program of a seed."""
     random_source = random.Random(seed)
-    grammars = {**TOOLS, "run": _RAW} if raw else TOOLS
     return Program(
         seed=seed,
         scripts={
             tool: tuple(_script(random_source, grammar) for _ in range(SCRIPTS_PER_TOOL))
-            for tool, grammar in grammars.items()
+            for tool, grammar in TOOLS.items()
         },
         calls=tuple(_call(random_source) for _ in range(random_source.randint(5, 12))),
         answer_delays_ms=tuple(random_source.randint(0, 6) for _ in range(3)),

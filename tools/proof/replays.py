@@ -1,129 +1,72 @@
-"""Record generated programs at each protocol version, and replay them to the same bytes.
+"""Record generated programs, and replay each of them to the same bytes in many processes.
 
-    python tools/proof/replays.py --recordings 200 --processes 20
-    python tools/proof/replays.py --recordings 10 --processes 3
-    python tools/proof/replays.py --recordings 200 --protocol-version 2026-07-28
-    python tools/proof/replays.py --recordings 200 --raw
-    python tools/proof/replays.py --again FOLDER --seed 17 --process 3
+    python tools/proof/replays.py blocks --programs 1000 --processes 20
+    python tools/proof/replays.py calls --programs 1000 --processes 20
+    python tools/proof/replays.py lifespans
+    PYTHONHASHSEED=3 python tools/proof/replays.py calls --again FOLDER
 
-The recordings are replayed in many processes with different hash seeds, heap layouts and scheduler
-seeds. Every replay is compared with the file, by the replayer and by a noting sequencer: messages,
-order, and the final state of the server's memory. The control replays without the sequencer, and
-has to differ. With `--raw`, handlers also wait in ways that are not recorded: such a replay may
-diverge, but never differ silently. `--keep FOLDER` keeps failed recordings, and the last form
-replays one of them. Exits with 1 if a replay differs that may not, or if the sequencer makes no
-difference.
+There are three kinds of programs: `blocks` of everything that Trio code does, `calls` of everything
+that a context has, at each protocol version, and `lifespans` whose workers meet the handlers.
+
+Each program runs live twice, to see whether two runs differ at all. The second run is recorded, and
+replayed once in each process. The processes have different hash seeds, heap layouts and scheduler
+seeds. A replay has to send the recorded bytes in the recorded order, and to leave the same state in
+the memory of the program. `--keep` keeps the recordings; `--again` replays them as the process with
+the hash seed PYTHONHASHSEED, and prints JSON. Exits with 1 if a replay differs.
 """
 
 import argparse
+import json
 import logging
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Any, Final
 
-import attrs
-import msgspec
-from generated_server import server_of
-from observed_replay import Actions, NotingServer, outcomes_of, recorded_actions, records_of
-from programs import program_of
-from recorded_programs import recording_of, state_of
+HOME: Final = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(HOME))
 
-from mcp_trio import Server
-from mcp_trio._journal.records import decode_body
-from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
-from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio.errors import RecordingError, ReplayDivergence
-from mcp_trio.recording import replay
+from mcp_trio._session.tasks import seeded_schedule  # noqa: E402
+from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence  # noqa: E402
+from mcp_trio.recording import replay  # noqa: E402
 
-HERE: Final = Path(__file__).resolve().parent
+KINDS: Final = {
+    "blocks": "tests.replay.generated_programs",
+    "calls": "generated_calls",
+    "lifespans": "tests.replay.generated_lifespans",
+}
+"""The kinds of programs, each with the module that has its `record` and `make_server`."""
 PROCESSES_AT_ONCE: Final = 2
-RECORDINGS_PER_PROCESS: Final = 250
 HEAP_PIECES: Final = 20_000
-GATELESS_SHARE_MIN: Final = 0.5
-TEXTS_SHOWN_MAX: Final = 5
+SUFFIX: Final = ".mcprec.jsonl"
 
 
-Item = TypeVar("Item")
-
-
-class Failure(msgspec.Struct):
-    """A replay that differs; `is_loud`: it raised the divergence itself."""
-
-    seed: int
-    process: int
-    is_loud: bool
-    text: str
-
-
-class Replays(msgspec.Struct):
-    """The results of one process."""
-
-    process: int
-    replayed: int
-    failures: list[Failure]
-    seconds: float
-
-
-class NamedBody(msgspec.Struct):
-    """The name in the body of an effect, a value or a mark."""
-
-    name: str
-
-
-# One process.
-
-
-@attrs.frozen(kw_only=True)
-class Replayer:
-    """Replays the recordings of a folder, as the process of that number."""
-
-    folder: Path
-    process: int
-    raw: bool = False
-    has_gate: bool = True
-
-    def replay_all(self, seeds: Sequence[int]) -> Replays:
-        begun = time.perf_counter()
-        kept = fragment_heap(random.Random(self.process))
-        failures = [failure for seed in seeds if (failure := self.failure(seed)) is not None]
-        del kept
-        seconds = time.perf_counter() - begun
-        return Replays(
-            process=self.process, replayed=len(seeds), failures=failures, seconds=seconds
-        )
-
-    def failure(self, seed: int) -> Failure | None:
-        """Return how the replay of a seed's recording differs, or None."""
-        path = recording_of(self.folder, seed)
-        served = server_of(program_of(seed, raw=self.raw))
-        noting_server = NotingServer(
-            served.server, outcomes=None if self.has_gate else outcomes_of(path)
-        )
+def replay_all(programs: Any, folder: Path) -> dict[str, Any]:
+    """Replay the recordings in a folder; return the failures by seed, and the replays' costs."""
+    hash_seed = os.environ.get("PYTHONHASHSEED", "random")
+    kept = fragment_heap(random.Random(hash_seed))
+    failures: dict[int, str] = {}
+    records, begin = 0, time.perf_counter()
+    for path in sorted(folder.glob("*.json")):
+        seed = int(path.stem)
+        server, state = programs.make_server(seed)
         try:
-            with seeded_schedule(f"{self.process} {seed}"):
-                replay(path, cast("Server", noting_server))
+            # A server that was cancelled early has answered no request.
+            with seeded_schedule(f"{hash_seed} {seed}"), suppress(NothingCompared):
+                records += replay(folder / f"{seed}{SUFFIX}", server).records
         except (ReplayDivergence, RecordingError) as error:
-            text = f"{type(error).__name__}: {error}"
-            return Failure(seed=seed, process=self.process, is_loud=True, text=text)
-        silent = self._difference(seed, noting_server.actions, served.shared.state())
-        if silent is None:
-            return None
-        return Failure(seed=seed, process=self.process, is_loud=False, text=silent)
-
-    def _difference(self, seed: int, actions: Actions, state: object) -> str | None:
-        """Return a difference that the replayer did not notice: order, bytes, or memory."""
-        recorded_state = msgspec.json.decode(state_of(self.folder, seed).read_bytes())
-        if state != recorded_state:
-            return f"the server's memory: {recorded_state!r} became {state!r}"
-        return recorded_actions(recording_of(self.folder, seed)).difference(actions)
+            failures[seed] = f"{type(error).__name__}: {error}"
+        else:
+            if str(state) != (recorded := json.loads(path.read_text("utf-8"))):
+                failures[seed] = f"the program's memory: {recorded} became {state}"
+    del kept
+    return {"failures": failures, "records": records, "seconds": time.perf_counter() - begin}
 
 
 def fragment_heap(random_source: random.Random) -> list[bytearray]:
@@ -133,266 +76,70 @@ def fragment_heap(random_source: random.Random) -> list[bytearray]:
     return pieces[: HEAP_PIECES // 3]
 
 
-# Many processes.
+def record_all(programs: Any, seeds: range, folder: Path) -> int:
+    """Record each program in a folder; return for how many of them two live runs differ."""
+    differing = 0
+    for seed in seeds:
+        first = programs.record(seed, str(folder / f"first{SUFFIX}"))
+        (folder / f"first{SUFFIX}").unlink()
+        second = programs.record(seed, str(folder / f"{seed}{SUFFIX}"))
+        (folder / f"{seed}.json").write_text(json.dumps(second), encoding="utf-8")
+        differing += first != second
+    return differing
 
 
-@attrs.frozen(kw_only=True)
-class Proof:
-    """The recordings of one protocol version, and the processes that replay them."""
-
-    folder: Path
-    protocol_version: str
-    first: int
-    recordings: int
-    processes: int
-    raw: bool
-
-    @property
-    def seeds(self) -> range:
-        return range(self.first, self.first + self.recordings)
-
-    def record(self) -> None:
-        """Record every seed, in one process after the other, to keep the timing."""
-        for seeds in self._pieces():
-            subprocess.run(self._recorder(seeds), check=True)
-
-    def replay(self, *, has_gate: bool) -> Iterator[Replays]:
-        """Yield the results of each process as it ends."""
-        for numbers in _at_once(range(self.processes if has_gate else 1)):
-            for process in [self._start(number, has_gate=has_gate) for number in numbers]:
-                output, _ = process.communicate()
-                if process.returncode:
-                    raise SystemExit(f"a process that replays ended with {process.returncode}")
-                yield msgspec.json.decode(output, type=Replays)
-
-    def _pieces(self) -> Iterator[range]:
-        for start in range(0, self.recordings, RECORDINGS_PER_PROCESS):
-            yield self.seeds[start : start + RECORDINGS_PER_PROCESS]
-
-    def _recorder(self, seeds: range) -> list[str]:
-        script = str(HERE / "recorded_programs.py")
-        options = [
-            str(self.folder),
-            self.protocol_version,
-            str(seeds[0]),
-            str(len(seeds)),
-            *self._raw,
-        ]
-        return [sys.executable, script, *options]
-
-    @property
-    def _raw(self) -> list[str]:
-        return ["--raw"] if self.raw else []
-
-    def _start(self, number: int, *, has_gate: bool) -> "subprocess.Popen[bytes]":
-        options = ["--worker", str(self.folder), "--process", str(number)]
-        options += ["--first", str(self.first), "--recordings", str(self.recordings)]
-        options += [*self._raw, *([] if has_gate else ["--ungated"])]
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "replays.py"), *options],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONHASHSEED": str(number)},
-        )
-
-
-def _at_once(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    for start in range(0, len(items), PROCESSES_AT_ONCE):
-        yield items[start : start + PROCESSES_AT_ONCE]
-
-
-# Results.
-
-
-@attrs.define
-class Contents:
-    """Counts of the recordings' contents: record kinds, names, child tasks."""
-
-    kinds: Counter[str] = attrs.field(factory=Counter[str])
-    names: Counter[str] = attrs.field(factory=Counter[str])
-    children: int = 0
-    recordings: int = 0
-
-    def add(self, path: Path) -> None:
-        self.recordings += 1
-        lanes: set[str] = set()
-        for record in records_of(path):
-            self.kinds[record.kind] += 1
-            lanes.add(record.lane or "")
-            if record.kind in {"cmd", "val", "mark"}:
-                self.names[f"{record.kind} {decode_body(record, NamedBody).name}"] += 1
-        self.children += sum("." in lane for lane in lanes)
-
-    def show(self) -> None:
-        print(f"{self.recordings} recordings, {self.kinds.total()} records,", end=" ")
-        print(f"{self.children} child tasks with records")
-        for counter in (self.kinds, self.names):
-            print("   " + "  ".join(f"{name} {count}" for name, count in counter.most_common()))
-
-
-COLUMNS: Final = (
-    *("recordings", "records", "replays", "identical", "diverged", "silent"),
-    *("without gate", "seconds"),
-)
-HEADING: Final = f"{'version':14}{''.join(f'{column:>13}' for column in COLUMNS)}"
-
-
-@attrs.define(kw_only=True)
-class Row:
-    """The results of one protocol version."""
-
-    proof: Proof
-    records: int
-    replays: int
-    failures: list[Failure]
-    differing_without_gate: int
-    seconds: float
-
-    @property
-    def is_right(self) -> bool:
-        """Return whether all replays are right, and enough differ without the sequencer."""
-        is_allowed = all(self.proof.raw and failure.is_loud for failure in self.failures)
-        return (
-            is_allowed and self.differing_without_gate > self.proof.recordings * GATELESS_SHARE_MIN
-        )
-
-    def show(self) -> None:
-        loud = sum(failure.is_loud for failure in self.failures)
-        differ = len(self.failures)
-        cells = (
-            *(self.proof.recordings, self.records, self.replays, self.replays - differ, loud),
-            *(differ - loud, self.differing_without_gate, f"{self.seconds:.1f}"),
-        )
-        print(
-            f"{self.proof.protocol_version:14}{''.join(f'{cell:>13}' for cell in cells)}",
-            flush=True,
-        )
-
-
-def run_proof(proof: Proof, contents: Contents) -> Row:
-    """Record, replay, and replay without the sequencer."""
-    begun, before = time.perf_counter(), contents.kinds.total()
-    proof.record()
-    for seed in proof.seeds:
-        contents.add(recording_of(proof.folder, seed))
-    found = [*proof.replay(has_gate=True)]
-    (ungated,) = proof.replay(has_gate=False)
-    return Row(
-        proof=proof,
-        records=contents.kinds.total() - before,
-        replays=sum(replays.replayed for replays in found),
-        failures=[failure for replays in found for failure in replays.failures],
-        differing_without_gate=len(ungated.failures),
-        seconds=time.perf_counter() - begun,
-    )
-
-
-def run_all(proofs: Sequence[Proof], keep: Path | None) -> bool:
-    """Run all proofs and print the results; return whether all are right."""
-    contents, rows = Contents(), list[Row]()
-    print(HEADING, flush=True)
-    for proof in proofs:
-        rows.append(run_proof(proof, contents))
-        rows[-1].show()
-    total, differ = sum(row.replays for row in rows), sum(len(row.failures) for row in rows)
-    print(f"\n{total} replays, {total - differ} identical, {differ} differ")
-    contents.show()
-    for row in rows:
-        print_failures(row, None if keep is None else keep / row.proof.protocol_version)
-    return all(row.is_right for row in rows)
-
-
-def print_failures(row: Row, keep: Path | None) -> None:
-    """Print some failed seeds, the silent ones first, and keep all failed recordings."""
-    failures = sorted(row.failures, key=_failure_order, reverse=True)
-    by_seed = {failure.seed: failure for failure in failures}
-    for failure in sorted(by_seed.values(), key=_failure_order)[:TEXTS_SHOWN_MAX]:
-        where = f"{row.proof.protocol_version}, seed {failure.seed}, process {failure.process}"
-        print(f"\n{where}: {failure.text}")
-    if keep is not None and by_seed:
-        keep.mkdir(parents=True, exist_ok=True)
-        for seed in sorted(by_seed):
-            shutil.copy(recording_of(row.proof.folder, seed), keep)
-            shutil.copy(state_of(row.proof.folder, seed), keep)
-
-
-def _failure_order(failure: Failure) -> tuple[bool, int]:
-    return failure.is_loud, failure.seed
-
-
-# The command.
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
-    parser.add_argument("--recordings", type=int, default=10, help="at each protocol version")
-    parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument(
-        "--protocol-version",
-        action="append",
-        choices=PROTOCOL_VERSIONS,
-        help="this one; may be repeated",
-    )
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the recordings")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for recordings that differ")
-    parser.add_argument("--again", type=Path, metavar="FOLDER", help="replay one that was kept")
-    parser.add_argument("--seed", type=int, help="which one")
-    parser.add_argument("--process", type=int, default=0, help="as which process")
-    parser.add_argument("--raw", action="store_true", help="handlers that wait unseen, as well")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--ungated", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of the docstring in the help."""
-
-
-def replay_again(replayer: Replayer, seed: int) -> bool:
-    """Replay one recording with a process's seeds; return whether it is identical."""
-    hash_seed = str(replayer.process)
-    if os.environ.get("PYTHONHASHSEED") != hash_seed:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
-    failure = replayer.failure(seed)
-    print("identical" if failure is None else failure.text)
-    return failure is None
-
-
-def run_in_temporary_folder(options: argparse.Namespace) -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        proofs = [
-            Proof(
-                folder=Path(folder, protocol_version),
-                protocol_version=protocol_version,
-                first=options.first,
-                recordings=options.recordings,
-                processes=options.processes,
-                raw=options.raw,
+def replay_in_processes(kind: str, folder: Path, processes: int) -> list[dict[str, Any]]:
+    """Return the results of `replay_all` in processes with the hash seeds from 0 on."""
+    command = [sys.executable, __file__, kind, "--again", str(folder)]
+    results: list[dict[str, Any]] = []
+    for first in range(0, processes, PROCESSES_AT_ONCE):
+        started = [
+            subprocess.Popen(
+                command, env={**os.environ, "PYTHONHASHSEED": str(number)}, stdout=subprocess.PIPE
             )
-            for protocol_version in options.protocol_version or PROTOCOL_VERSIONS
+            for number in range(first, min(first + PROCESSES_AT_ONCE, processes))
         ]
-        for proof in proofs:
-            proof.folder.mkdir()
-        return run_all(proofs, options.keep)
+        results += [json.loads(process.communicate()[0]) for process in started]
+    return results
 
 
-def main() -> None:
-    options = arguments()
-    logging.getLogger("mcp_trio").setLevel(logging.CRITICAL)  # handlers that fail on purpose
-    replayer = Replayer(
-        folder=options.worker or options.again or Path(),
-        process=options.process,
-        raw=options.raw,
-        has_gate=not options.ungated,
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    if options.worker is not None:
-        seeds = range(options.first, options.first + options.recordings)
-        sys.stdout.buffer.write(msgspec.json.encode(replayer.replay_all(seeds)))
-    elif options.again is not None:
-        sys.exit(not replay_again(replayer, options.seed))
-    else:
-        sys.exit(not run_in_temporary_folder(options))
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--programs", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first program")
+    parser.add_argument("--processes", type=int, default=20)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the recordings there")
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="replay those in it")
+    options = parser.parse_args()
+    logging.disable()  # handlers fail on purpose
+    programs = import_module(KINDS[options.kind])
+    if options.again is not None:
+        result = replay_all(programs, options.again)
+        print(json.dumps(result))
+        return bool(result["failures"])
+    with ExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        seeds = range(options.first, options.first + options.programs)
+        differing = record_all(programs, seeds, folder)
+        print(f"{options.programs} programs; two live runs differ for {differing}", flush=True)
+        results = replay_in_processes(options.kind, folder, options.processes)
+    failures = [
+        f"program {seed}, hash seed {number}: {text}"
+        for number, result in enumerate(results)
+        for seed, text in result["failures"].items()
+    ]
+    replays = options.programs * options.processes
+    records = sum(result["records"] for result in results)
+    seconds = sum(result["seconds"] for result in results)
+    print(f"{replays} replays: {replays - len(failures)} identical, {len(failures)} differ")
+    print(f"{records} records, {seconds / max(records, 1) * 1e6:.0f} us each")
+    print(*failures, sep="\n")
+    return bool(failures)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
