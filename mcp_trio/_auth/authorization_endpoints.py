@@ -19,7 +19,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote_plus, urlencode, urlsplit
 
 import attrs
@@ -66,9 +66,13 @@ from mcp_trio._auth.provider_tokens import ProviderError
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
 from mcp_trio._protocol.security import digest_text
 
+if TYPE_CHECKING:
+    from mcp_trio._auth.authorization_server import AuthorizationServer
+
 logger = logging.getLogger("mcp_trio")
 
 T = TypeVar("T")
+OneTime = TypeVar("OneTime", "Code", "RefreshToken")
 
 AUTHORIZE: Final = "/authorize"
 TOKEN: Final = "/token"  # noqa: S105  no secret
@@ -205,10 +209,7 @@ KINDS: Final[Mapping[type[Any], str]] = {
 class EndpointRequest:
     """A request to an endpoint.
 
-    Attributes:
-        request: The request line and headers.
-        body: The body.
-        now: The Unix time.
+    `now` is the Unix time.
     """
 
     request: HttpRequest
@@ -263,63 +264,40 @@ returns to the URL of the authorization request.
 class Endpoints:
     """The endpoints of an authorization server.
 
+    Each of them raises `OAuthError` for a request that is not valid; `respond` answers with it.
+
     Attributes:
-        issuer: The issuer: the URL of the server, without a slash at its end.
-        resources: The URLs of the servers for which tokens are issued; the first is the default.
-        storage: The storage.
+        settings: The authorization server, with all other settings.
         login: Returns the user who sent a request; or an identity provider.
         random: Returns a new secret, of 256 random bits in Base64URL.
+        issuer: The issuer: the URL of the server, without a slash at its end.
+        resources: The URLs of the servers for which tokens are issued; the first is the default.
         sign: Returns a signed token with these claims.
         claims_in: Returns the claims of a token that this server has signed; None for others.
-        jwks: Returns the public keys, as a JSON Web Key Set.
         fetch_document: Returns the client whose id is the URL of a metadata document; None if
             there may be no such clients.
-        clients: The clients that the operator has registered.
+        clients: The clients that the operator has registered, by id.
         enterprises: The enterprises whose assertions are accepted, by issuer.
         scopes: Returns all known scopes.
-        scope_texts: Descriptions of scopes, for the consent page.
-        name: The name of the server on the consent page.
         is_development: Whether there is no login; then each request is confirmed by the user.
-        has_registration: Whether clients may register themselves.
-        registrations_max: The maximum number of clients that have registered themselves.
-        unused_seconds: The time after which a registration that was never used ends.
-        access_token_seconds: The lifetime of an access token.
-        refresh_token_seconds: The lifetime of a refresh token, and of its grant after each use.
-        grant_seconds: The time after which a user has to log in again.
-        consent_seconds: The time for which a consent is remembered.
     """
 
-    issuer: str
-    resources: Sequence[str]
+    settings: "AuthorizationServer"
     storage: AuthorizationStorage
     login: Login | IdentityProvider
     random: Callable[[], str]
+    issuer: str
+    resources: Sequence[str]
     sign: Callable[[Mapping[str, Any]], Awaitable[str]]
     claims_in: Callable[[str], Awaitable[Mapping[str, Any] | None]]
-    jwks: Callable[[], Awaitable[Mapping[str, Any]]]
     fetch_document: Callable[[str], Awaitable[OAuthClient]] | None
     clients: Mapping[str, OAuthClient]
     enterprises: Mapping[str, Enterprise]
     scopes: Callable[[], Collection[str]]
-    scope_texts: Mapping[str, str]
-    name: str
     is_development: bool
-    has_registration: bool
-    registrations_max: int
-    unused_seconds: float
-    access_token_seconds: float
-    refresh_token_seconds: float
-    grant_seconds: float
-    consent_seconds: float
 
     async def respond(self, request: HttpRequest, body: bytes, *, now: float) -> HttpResponse:
-        """Return the response to a request for one of the paths in `ENDPOINTS`.
-
-        Args:
-            request: The request, with a path of `ENDPOINTS`.
-            body: The body.
-            now: The Unix time.
-        """
+        """Return the response to a request for one of the paths in `ENDPOINTS`."""
         methods = ENDPOINTS[request.path]
         endpoint = methods.get(request.method)
         if endpoint is None:
@@ -368,11 +346,7 @@ class Endpoints:
         return found[0]
 
     async def _client(self, client_id: str, now: float) -> OAuthClient | None:
-        """Return a client, however it is known; None if it is not.
-
-        Raises:
-            OAuthError: The client's metadata document cannot be fetched, or is not valid.
-        """
+        """Return a client, however it is known; None if it is not."""
         trusted = self.clients.get(client_id)
         if trusted is not None:
             return trusted
@@ -388,7 +362,7 @@ class Endpoints:
         """Let the registration of a client outlive the code or tokens that it has just got."""
         found = await self._get(OAuthClient, client.client_id, now)
         if found is not None:
-            seconds = self.refresh_token_seconds + self.unused_seconds
+            seconds = self.settings.refresh_token_seconds + self.settings.unused_seconds
             await self._replace(client.client_id, found[1], client, now=now, seconds=seconds)
 
     # The authorization endpoint.
@@ -439,11 +413,7 @@ class Endpoints:
     def _valid_request(
         self, client: OAuthClient, redirect_uri: str, parameters: Mapping[str, str]
     ) -> AuthorizationRequest:
-        """Return the authorization request in parameters.
-
-        Raises:
-            OAuthError: A parameter is missing or invalid.
-        """
+        """Return the authorization request in parameters."""
         if parameters.get("response_type") != "code":
             raise OAuthError("unsupported_response_type", "response_type has to be code")
         challenge = parameters.get("code_challenge")
@@ -461,11 +431,7 @@ class Endpoints:
         )
 
     def _scopes_in(self, parameters: Mapping[str, str], known: Collection[str]) -> Sequence[str]:
-        """Return the known scopes that are asked for; all, if none are named.
-
-        Raises:
-            OAuthError: Scopes are named, and none of them is known.
-        """
+        """Return the known scopes that are asked for; all, if none are named."""
         asked = parameters.get("scope")
         if asked is None:
             return sorted(known)
@@ -475,11 +441,7 @@ class Endpoints:
         return scopes
 
     def _resource_in(self, parameters: Mapping[str, str]) -> str:
-        """Return the resource that is named (RFC 8707), or the default.
-
-        Raises:
-            OAuthError: It is none of this authorization server.
-        """
+        """Return the resource that is named (RFC 8707), or the default."""
         asked = parameters.get("resource")
         if asked is None:
             return self.resources[0]
@@ -509,13 +471,13 @@ class Endpoints:
         await self._add(key, asked, now=incoming.now, seconds=PENDING_SECONDS)
         return consent_page(
             client,
-            server_name=self.name,
+            server_name=self.settings.name,
             subject=asked.subject,
             login_at=self.login.issuer if isinstance(self.login, IdentityProvider) else "",
             redirect_uri=asked.redirect_uri,
             resource=asked.resource,
             scopes=asked.scopes,
-            scope_texts=self.scope_texts,
+            scope_texts=self.settings.scopes or {},
             action=f"{self.issuer}{AUTHORIZE}",
             request_id=request_id,
             is_development=self.is_development,
@@ -561,11 +523,7 @@ class Endpoints:
         return await self._with_code(client, asked, incoming.now)
 
     async def _asking_client(self, asked: AuthorizationRequest, now: float) -> OAuthClient:
-        """Return the client of an authorization request.
-
-        Raises:
-            OAuthError: It is not known any more, or has another redirect URI now.
-        """
+        """Return the client of an authorization request."""
         client = await self._client(asked.client_id, now)
         if client is None or not client.accepts_redirect(asked.redirect_uri):
             text = "The application is not known here any more."
@@ -598,9 +556,11 @@ class Endpoints:
         before = () if found is None else found[0].scopes
         consent = Consent(scopes=sorted({*before, *asked.scopes}))
         if found is None:
-            await self._add(key, consent, now=now, seconds=self.consent_seconds)
+            await self._add(key, consent, now=now, seconds=self.settings.consent_seconds)
         else:
-            await self._replace(key, found[1], consent, now=now, seconds=self.consent_seconds)
+            await self._replace(
+                key, found[1], consent, now=now, seconds=self.settings.consent_seconds
+            )
 
     async def _with_code(
         self, client: OAuthClient, asked: AuthorizationRequest, now: float
@@ -614,7 +574,7 @@ class Endpoints:
             scopes=asked.scopes,
             resource=asked.resource,
             has_refresh="refresh_token" in client.grant_types,
-            ends_at=now + self.grant_seconds,
+            ends_at=now + self.settings.grant_seconds,
             login_id=asked.login_id,
         )
         await self._add(grant_id, grant, now=now, seconds=CODE_SECONDS)
@@ -637,11 +597,7 @@ class Endpoints:
     # The token endpoint.
 
     async def token(self, incoming: EndpointRequest) -> HttpResponse:
-        """Answer a token request.
-
-        Raises:
-            OAuthError: The client is not authenticated, or the request is not valid.
-        """
+        """Answer a token request."""
         form = incoming.form()
         client = await self._authenticated(incoming, form)
         grant_type = form.get("grant_type")
@@ -664,11 +620,7 @@ class Endpoints:
     async def _authenticated(
         self, incoming: EndpointRequest, form: Mapping[str, str]
     ) -> OAuthClient:
-        """Return the client that has sent a request.
-
-        Raises:
-            OAuthError: The client is unknown, or its secret is missing or wrong.
-        """
+        """Return the client that has sent a request."""
         client_id, secret = form.get("client_id"), form.get("client_secret")
         basic = _basic_credentials(incoming.request)
         if basic is not None:
@@ -691,75 +643,70 @@ class Endpoints:
     async def redeem_code(
         self, client: OAuthClient, form: Mapping[str, str], now: float
     ) -> HttpResponse:
-        """Redeem a code (OAuth 2.1, section 4.1.3).
-
-        Raises:
-            OAuthError: The code is unknown, used, or of another client, or the verifier is wrong.
-        """
+        """Redeem a code (OAuth 2.1, section 4.1.3)."""
         code, verifier = form.get("code"), form.get("code_verifier")
         if code is None or verifier is None:
             raise OAuthError("invalid_request", "code or code_verifier is missing")
-        key = digest_of(code)
-        found = await self._get(Code, key, now)
-        if found is None or found[0].client_id != client.client_id:
-            raise OAuthError(
-                "invalid_grant", "the code is unknown, has expired or is another client's"
-            )
-        record, stored = found
-        if record.is_used:
-            await self.end_grant(record.grant_id, now=now)
-            raise OAuthError("invalid_grant", "the code was used before: its tokens are revoked")
+        record, stored = await self._unused(Code, code, client, now)
         if form.get("redirect_uri", record.redirect_uri) != record.redirect_uri:
             raise OAuthError("invalid_grant", "redirect_uri differs from the authorization request")
         if not _proves(verifier, record.challenge):
             raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
-        granted = await self._granted(record.grant_id, form, now)
-        used = msgspec.structs.replace(record, is_used=True)
-        seconds = self.access_token_seconds
-        if not await self._replace(key, stored, used, now=now, seconds=seconds):
-            await self.end_grant(record.grant_id, now=now)
-            raise OAuthError("invalid_grant", "the code was used before: its tokens are revoked")
+        # The used code is kept as long as the token that it gave could be used.
+        seconds = self.settings.access_token_seconds
+        granted = await self._use_up(code, record, stored, form, now=now, seconds=seconds)
         return await self._with_tokens(client, record.grant_id, granted, now)
 
     async def refresh(
         self, client: OAuthClient, form: Mapping[str, str], now: float
     ) -> HttpResponse:
-        """Redeem a refresh token, which is replaced by another one (RFC 9700, section 4.14).
-
-        Raises:
-            OAuthError: The token is unknown, used, or of another client.
-        """
+        """Redeem a refresh token, which is replaced by another one (RFC 9700, section 4.14)."""
         token = form.get("refresh_token")
         if token is None:
             raise OAuthError("invalid_request", "refresh_token is missing")
-        key = digest_of(token)
-        found = await self._get(RefreshToken, key, now)
+        record, stored = await self._unused(RefreshToken, token, client, now)
+        seconds = self.settings.refresh_token_seconds
+        granted = await self._use_up(token, record, stored, form, now=now, seconds=seconds)
+        return await self._with_tokens(client, record.grant_id, granted, now)
+
+    async def _unused(
+        self, kind: type[OneTime], secret: str, client: OAuthClient, now: float
+    ) -> tuple[OneTime, bytes]:
+        """Return a code or refresh token, decoded and as it is stored."""
+        found = await self._get(kind, digest_of(secret), now)
         if found is None or found[0].client_id != client.client_id:
-            raise OAuthError("invalid_grant", "the refresh token is unknown or has expired")
-        record, stored = found
-        reused = OAuthError(
-            "invalid_grant", "the refresh token was used before: all its tokens are revoked"
-        )
-        if record.is_used:
-            await self.end_grant(record.grant_id, now=now)
-            raise reused
+            text = f"the {KINDS[kind]} is unknown, has expired or is another client's"
+            raise OAuthError("invalid_grant", text)
+        if found[0].is_used:
+            raise await self._reused(found[0], now)
+        return found
+
+    async def _use_up(
+        self,
+        secret: str,
+        record: Code | RefreshToken,
+        stored: bytes,
+        form: Mapping[str, str],
+        *,
+        now: float,
+        seconds: float,
+    ) -> tuple[Grant, Sequence[str]]:
+        """Mark a code or refresh token as used; return what it grants."""
         granted = await self._granted(record.grant_id, form, now)
         used = msgspec.structs.replace(record, is_used=True)
-        seconds = self.refresh_token_seconds
-        if not await self._replace(key, stored, used, now=now, seconds=seconds):
-            await self.end_grant(record.grant_id, now=now)
-            raise reused
-        return await self._with_tokens(client, record.grant_id, granted, now)
+        if not await self._replace(digest_of(secret), stored, used, now=now, seconds=seconds):
+            raise await self._reused(record, now)
+        return granted
+
+    async def _reused(self, record: Code | RefreshToken, now: float) -> OAuthError:
+        await self.end_grant(record.grant_id, now=now)
+        text = f"the {KINDS[type(record)]} was used before: its tokens are revoked"
+        return OAuthError("invalid_grant", text)
 
     async def exchange_assertion(
         self, client: OAuthClient, form: Mapping[str, str], now: float
     ) -> HttpResponse:
-        """Exchange the assertion of an enterprise (ID-JAG) for a token, without a refresh token.
-
-        Raises:
-            OAuthError: The assertion is not valid, was used before, or is for another client,
-                resource or scope; or the keys of the enterprise cannot be fetched.
-        """
+        """Exchange the assertion of an enterprise (ID-JAG) for a token, without a refresh token."""
         assertion = form.get("assertion")
         if assertion is None:
             raise OAuthError("invalid_request", "assertion is missing")
@@ -794,20 +741,16 @@ class Endpoints:
             scopes=scopes,
             resource=resource,
             has_refresh=False,
-            ends_at=now + self.access_token_seconds,
+            ends_at=now + self.settings.access_token_seconds,
         )
         grant_id = self.random()
-        await self._add(grant_id, grant, now=now, seconds=self.access_token_seconds)
+        await self._add(grant_id, grant, now=now, seconds=self.settings.access_token_seconds)
         return await self._with_tokens(client, grant_id, (grant, scopes), now)
 
     async def _granted(
         self, grant_id: str, form: Mapping[str, str], now: float
     ) -> tuple[Grant, Sequence[str]]:
-        """Return a grant, and those of its scopes that a token request asks for.
-
-        Raises:
-            OAuthError: The grant has ended, or does not include a scope or the resource.
-        """
+        """Return a grant, and those of its scopes that a token request asks for."""
         grant = await self.grant(grant_id, now=now)
         if grant is None:
             raise OAuthError("invalid_grant", "the grant has ended")
@@ -822,17 +765,13 @@ class Endpoints:
     async def _with_tokens(
         self, client: OAuthClient, grant_id: str, granted: tuple[Grant, Sequence[str]], now: float
     ) -> HttpResponse:
-        """Return the response with new tokens of a grant, whose life is prolonged.
-
-        Raises:
-            OAuthError: The grant has ended meanwhile.
-        """
+        """Return the response with new tokens of a grant, whose life is prolonged."""
         grant, scopes = granted
         remaining = grant.ends_at - now
-        token_seconds = min(self.access_token_seconds, remaining)
+        token_seconds = min(self.settings.access_token_seconds, remaining)
         lifetime = token_seconds
         if grant.has_refresh:
-            lifetime = min(max(lifetime, self.refresh_token_seconds), remaining)
+            lifetime = min(max(lifetime, self.settings.refresh_token_seconds), remaining)
         stored = msgspec.json.encode(grant)
         if not await self._replace(grant_id, stored, grant, now=now, seconds=lifetime):
             raise OAuthError("invalid_grant", "the grant has ended")
@@ -856,7 +795,7 @@ class Endpoints:
         if grant.has_refresh:
             refresh_token = response["refresh_token"] = self.random()
             record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
-            key, seconds = digest_of(refresh_token), self.refresh_token_seconds
+            key, seconds = digest_of(refresh_token), self.settings.refresh_token_seconds
             await self._add(key, record, now=now, seconds=seconds)
         await self._keep_registration(client, now)
         return json_response(response)
@@ -864,12 +803,8 @@ class Endpoints:
     # The other endpoints.
 
     async def register(self, incoming: EndpointRequest) -> HttpResponse:
-        """Register a client (RFC 7591).
-
-        Raises:
-            OAuthError: The metadata are not valid, or there are too many clients.
-        """
-        if not self.has_registration:
+        """Register a client (RFC 7591)."""
+        if not self.settings.has_registration:
             raise OAuthError("access_denied", "clients cannot register themselves here")
         try:
             metadata = msgspec.json.decode(incoming.body)
@@ -877,21 +812,25 @@ class Endpoints:
             raise OAuthError("invalid_client_metadata", "the body is not JSON") from None
         try:
             client, response = registered_client(
-                metadata, client_id=self.random(), secret=self.random(), now=incoming.now
+                metadata,
+                client_id=self.random(),
+                secret=self.random(),
+                now=incoming.now,
             )
         except InvalidClientError as error:
             raise OAuthError(error.code, str(error)) from None
-        if await self.storage.count(KINDS[OAuthClient], now=incoming.now) >= self.registrations_max:
+        if (
+            await self.storage.count(KINDS[OAuthClient], now=incoming.now)
+            >= self.settings.registrations_max
+        ):
             raise OAuthError("temporarily_unavailable", "there are too many registered clients")
-        await self._add(client.client_id, client, now=incoming.now, seconds=self.unused_seconds)
+        await self._add(
+            client.client_id, client, now=incoming.now, seconds=self.settings.unused_seconds
+        )
         return json_response(response, status=HTTPStatus.CREATED)
 
     async def revoke(self, incoming: EndpointRequest) -> HttpResponse:
-        """End the grant of a token (RFC 7009); a token that is not known is no error.
-
-        Raises:
-            OAuthError: The client is not authenticated, or no token is named.
-        """
+        """End the grant of a token (RFC 7009); a token that is not known is no error."""
         form = incoming.form()
         client = await self._authenticated(incoming, form)
         token = form.get("token")
@@ -946,7 +885,9 @@ class Endpoints:
             authorization_endpoint=f"{self.issuer}{AUTHORIZE}",
             token_endpoint=f"{self.issuer}{TOKEN}",
             jwks_uri=f"{self.issuer}{JWKS}",
-            registration_endpoint=f"{self.issuer}{REGISTER}" if self.has_registration else None,
+            registration_endpoint=f"{self.issuer}{REGISTER}"
+            if self.settings.has_registration
+            else None,
             scopes_supported=sorted(self.scopes()) or None,
             response_types_supported=["code"],
             response_modes_supported=["query"],
@@ -963,7 +904,7 @@ class Endpoints:
 
     async def public_keys(self, _incoming: EndpointRequest) -> HttpResponse:
         """Return the keys that verify access tokens (RFC 7517)."""
-        return json_response(await self.jwks())
+        return json_response(await self.settings.jwks())
 
 
 _Endpoint: TypeAlias = Callable[[Endpoints, EndpointRequest], Awaitable[HttpResponse]]

@@ -40,7 +40,7 @@ from mcp_trio._auth.enterprises import Enterprise
 from mcp_trio._auth.identity_provider import CALLBACK, GRANT_ID, IdentityProvider
 from mcp_trio._auth.metadata import AUTHORIZATION_SERVER, OPENID_CONFIGURATION
 from mcp_trio._auth.oauth_clients import ClientDocuments, OAuthClient
-from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims
+from mcp_trio._auth.verification import InvalidTokenError, auth_of_claims, check_claims
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.security import LOOPBACK
@@ -78,9 +78,7 @@ _KEYS_READ_SECONDS: Final = 60.0
 class SigningKey:
     """A key that signs tokens from a time on, until the next one does.
 
-    Attributes:
-        jwk: The private key.
-        signs_from: The Unix time from which on it signs.
+    `jwk` is the private key; `signs_from` is a Unix time.
     """
 
     jwk: dict[str, Any] = attrs.field(repr=False)
@@ -95,7 +93,6 @@ class SigningKeys:
 
     Attributes:
         storage: The storage, which processes may share.
-        now: Returns the Unix time.
         key_seconds: The time for which a key signs.
         token_seconds: The lifetime of tokens.
     """
@@ -169,12 +166,9 @@ class SigningKeys:
 
 @attrs.frozen
 class DevelopmentLogin:
-    """A login for development: everyone is the same user, and each access is confirmed by hand.
+    """A login for development: everyone is the user `subject`, and confirms each access by hand.
 
     The consent page has a warning about it. It is rejected unless the issuer is on this machine.
-
-    Attributes:
-        subject: The name of the user.
     """
 
     subject: str = "developer"
@@ -319,38 +313,22 @@ class AuthorizationServer:
                 " another login="
             )
         if isinstance(self.login, IdentityProvider):
-            self.login.bind(
-                issuer,
-                self.storage,
-                self.random,
-                self.now,
-                login_of=self._login_of,
-                grant_seconds=self.grant_seconds,
-            )
+            self.login.bind(self, self._login_of)
         own = self.scopes or {}
         self._endpoints = Endpoints(
-            issuer=issuer,
-            resources=resources,
+            settings=self,
             storage=self.storage,
             login=self.login,
             random=self.random,
+            issuer=issuer,
+            resources=resources,
             sign=self._sign,
             claims_in=self._claims_in,
-            jwks=self.jwks,
             fetch_document=self._documents.fetch if self.has_documents else None,
             clients={client.client_id: client for client in self.clients},
             enterprises={each.issuer: each for each in self.enterprises},
             scopes=lambda: {*own, *scopes()},
-            scope_texts=own,
-            name=self.name,
             is_development=is_development,
-            has_registration=self.has_registration,
-            registrations_max=self.registrations_max,
-            unused_seconds=self.unused_seconds,
-            access_token_seconds=self.access_token_seconds,
-            refresh_token_seconds=self.refresh_token_seconds,
-            grant_seconds=self.grant_seconds,
-            consent_seconds=self.consent_seconds,
         )
 
     @property
@@ -448,24 +426,10 @@ class AuthorizationServer:
         Raises:
             InvalidTokenError: The token is not one of this server, has expired, or is revoked.
         """
-        from joserfc import errors
-        from joserfc.jwt import JWTClaimsRegistry
-
         claims = await self._claims_in(token)
         if claims is None:
             raise InvalidTokenError("the token is signed by no key of this server")
-        rules = JWTClaimsRegistry(
-            now=int(self.now()),
-            iss={"essential": True, "value": self.endpoints.issuer},
-            aud={"essential": True},
-            exp={"essential": True},
-        )
-        try:
-            rules.validate(dict(claims))
-        except errors.ExpiredTokenError:
-            raise InvalidTokenError("the token has expired") from None
-        except errors.JoseError as error:
-            raise InvalidTokenError(str(error.description or error.error)) from None
+        check_claims(claims, issuer=self.endpoints.issuer, now=self.now())
         if await self.endpoints.grant(str(claims.get(GRANT_ID)), now=self.now()) is None:
             raise InvalidTokenError("the token is revoked")
         return auth_of_claims(claims)

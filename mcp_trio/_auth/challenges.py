@@ -37,6 +37,7 @@ _PARAMETER: Final = re.compile(
 _SEPARATORS: Final = re.compile(r"[ \t,]*")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _TO_ESCAPE: Final = re.compile(r'["\\]')
+_ESCAPE: Final = r"\\\g<0>"
 _QUOTABLE: Final = re.compile(r"[\t !-~\x80-\xff]*")
 
 # RFC 6749, section 3.3.
@@ -85,10 +86,10 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
     Args:
         values: The value of each header, or one value in which they are joined by commas.
     """
-    return [challenge for value in values for challenge in _parse(value)]
+    return [challenge for value in values for challenge in _challenges_in(value)]
 
 
-def _parse(value: str) -> Iterator[Challenge]:
+def _challenges_in(value: str) -> Iterator[Challenge]:
     position = _skip_separators(value, 0)
     while (scheme := _SCHEME.match(value, position)) is not None:
         position = scheme.end()
@@ -116,10 +117,6 @@ def _skip_separators(value: str, position: int) -> int:
 def format_challenge(scheme: str, parameters: Mapping[str, str]) -> str:
     """Return a challenge as the value of a `WWW-Authenticate` header.
 
-    Args:
-        scheme: The authentication scheme, such as "Bearer".
-        parameters: The parameters, in the order in which they are sent.
-
     Raises:
         ValueError: A value has a character that a header cannot have.
     """
@@ -127,12 +124,8 @@ def format_challenge(scheme: str, parameters: Mapping[str, str]) -> str:
     for name, value in parameters.items():
         if not _QUOTABLE.fullmatch(value):
             raise ValueError(f"the parameter {name} has a character that no header may have")
-        formatted.append(f'{name}="{_TO_ESCAPE.sub(_escape, value)}"')
+        formatted.append(f'{name}="{_TO_ESCAPE.sub(_ESCAPE, value)}"')
     return f"{scheme} {', '.join(formatted)}".rstrip()
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\{found[0]}"
 
 
 def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:

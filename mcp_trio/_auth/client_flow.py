@@ -1,10 +1,10 @@
 """The state machine with which a client gets a token for one server, without I/O.
 
 A flow starts when a server rejects a request, before a token expires, or when a token is dropped,
-which is then revoked. It returns actions: an
-HTTP request to send, a page to open, client information to store. Each result of an action goes to
-`ClientFlow.receive`, which returns the next actions. `TRANSITIONS` has all steps: the current step
-and the outcome of what was received give the next step.
+which is then revoked. It returns actions: an HTTP request to send, a page to open, client
+information to store. Each result of an action goes to `ClientFlow.receive`, which returns the next
+actions. `TRANSITIONS` has all steps: the current step and the outcome of what was received give the
+next step.
 
 A client does not know the protocol version of a server before it has a token. One flow serves the
 four designs of authorization:
@@ -25,7 +25,7 @@ import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 
 import attrs
@@ -88,8 +88,6 @@ class ClientInformation:
 
     Attributes:
         issuer: The authorization server that knows it; None if that is not known yet.
-        client_id: The client id.
-        client_secret: The secret of a confidential client.
         secret_expires_at: The time at which the secret expires, in seconds since 1970; 0 for never.
         auth_method: How the client authenticates; None if the metadata of the server decide.
         redirect_uri: The redirect URI with which the client was registered.
@@ -111,14 +109,8 @@ class TokenSet:
         server: The URL of the server.
         resource: The resource for which the token was issued.
         issuer: The authorization server that has issued it.
-        token_endpoint: The endpoint that renews it.
-        revocation_endpoint: The endpoint that revokes it; None if there is none.
-        client: The client for which it was issued.
-        access_token: The token.
-        token_type: "Bearer" or "DPoP".
         expires_at: The time at which it expires, in seconds since 1970; None if that is not known.
         renew_at: The time from which on it is to be renewed.
-        refresh_token: The token with which the next one is requested.
         scopes: The granted scopes; None if the authorization server named none.
         requested_scopes: All scopes that were requested for this server.
         dpop_key: The private key (a JWK) to which the tokens are bound.
@@ -145,15 +137,8 @@ class FlowSettings:
     """The settings of a flow, which `mcp_trio.auth` documents.
 
     Attributes:
-        grant: The grant.
-        scopes: The scopes to request; None leaves the choice to the server.
         client: A client that was registered before, with the issuer that knows it, if given.
         issuer: The only authorization server that may be used; None leaves it to the server.
-        metadata_url: The URL of the client's metadata document.
-        client_name: The name with which the client is registered.
-        is_interactive: Whether a user can log in.
-        assumes_pkce: Whether a server whose metadata do not mention PKCE is taken to support it.
-        trusted_hosts: Hosts that may have any address.
         provider: For "id_jag": the client at the identity provider; its issuer is not used.
         provider_token_endpoint: For "id_jag": the token endpoint of the identity provider.
         subject_token_type: For "id_jag" and "token_exchange": the type of the subject token.
@@ -182,13 +167,10 @@ class FlowSettings:
 
 @attrs.frozen(kw_only=True)
 class SendRequest:
-    """Send an HTTP request without following redirects; receive an `ResponseReceived`.
+    """Send an HTTP request without following redirects; receive a `ResponseReceived`.
 
     Attributes:
-        method: The method.
         url: The URL, which has been checked.
-        headers: The headers.
-        body: The body of a POST.
         is_proven: Whether the request needs a DPoP proof if tokens are bound to a key.
         is_shielded: Whether cancellation must not interrupt the request: it uses up a token or a
             code, and the new token in the response would be lost.
@@ -206,8 +188,7 @@ class SendRequest:
 class PrepareRedirect:
     """Listen for the redirect of the browser; receive a `RedirectReady`.
 
-    Attributes:
-        preferred: The redirect URI with which the client is registered already, if it is.
+    `preferred` is the redirect URI with which the client is registered already, if it is.
     """
 
     preferred: str | None
@@ -229,12 +210,7 @@ class StoreClient:
 
 @attrs.frozen
 class Authorize:
-    """Open a page in the user's browser; receive a `Redirected`.
-
-    Attributes:
-        url: The URL of the page.
-        redirect_uri: The URL to which the browser is redirected.
-    """
+    """Open a page in the user's browser; receive a `Redirected`."""
 
     url: str = attrs.field(repr=False)
     redirect_uri: str
@@ -246,11 +222,11 @@ class MakeAssertion:
 
     Attributes:
         purpose: "client" for a signed client assertion (RFC 7523, section 2.2), "grant" for the
-            JWT that is the grant, "subject" for the token to exchange (RFC 8693).
+            JWT that is the grant or is exchanged for it (RFC 8693).
         audience: The issuer of the authorization server.
     """
 
-    purpose: Literal["client", "grant", "subject"]
+    purpose: Literal["client", "grant"]
     audience: str
 
 
@@ -282,9 +258,7 @@ class ResponseReceived:
 class Challenged:
     """The server rejected a request with status 401 or 403.
 
-    Attributes:
-        status: The status.
-        challenge: The challenge for the scheme Bearer or DPoP; None if there was none.
+    The challenge is the one for the scheme Bearer or DPoP; None if there was none.
     """
 
     status: int
@@ -358,9 +332,8 @@ class Step(Enum):
     REGISTRATION = auto()
     CLIENT_QUESTION = auto()
     AUTHORIZATION = auto()
-    SUBJECT = auto()
-    PROVIDER = auto()
-    ASSERTION = auto()
+    ASSERTION = auto()  # a token that this side has
+    PROVIDER = auto()  # which exchanges it for another assertion
     TOKEN = auto()
     REVOCATION = auto()  # of a token that was dropped (RFC 7009)
     FINISHED = auto()
@@ -379,15 +352,14 @@ class Outcome(Enum):
     NO_DOCUMENT = auto()  # at none of the URLs
     REFRESHABLE = auto()
     NEEDS_USER = auto()
-    NEEDS_SUBJECT = auto()  # the token of the user, to be exchanged
     NEEDS_ASSERTION = auto()
     HAS_CREDENTIALS = auto()
     REGISTERED = auto()
     NEEDS_REGISTRATION = auto()
     NO_REGISTRATION = auto()  # the authorization server registers no clients: the user is asked
     AUTHORIZED = auto()  # with a code
-    SUBJECT_MADE = auto()  # for the identity provider, which exchanges it for an assertion
     ASSERTION_MADE = auto()
+    NEEDS_EXCHANGE = auto()  # of the assertion, at the identity provider
     CLIENT_ASSERTION_MADE = auto()  # which authenticates the client (`private_key_jwt`)
     NEEDS_NONCE = auto()
     GRANTED = auto()
@@ -412,7 +384,6 @@ TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
     (Step.ORIGIN_METADATA, Outcome.NO_DOCUMENT): Step.GRANT,
     (Step.GRANT, Outcome.REFRESHABLE): Step.REFRESH,
     (Step.GRANT, Outcome.NEEDS_USER): Step.REDIRECT,
-    (Step.GRANT, Outcome.NEEDS_SUBJECT): Step.SUBJECT,
     (Step.GRANT, Outcome.NEEDS_ASSERTION): Step.ASSERTION,
     (Step.GRANT, Outcome.HAS_CREDENTIALS): Step.TOKEN,
     (Step.RENEWAL, Outcome.CLIENT_ASSERTION_MADE): Step.RENEWAL,
@@ -428,10 +399,9 @@ TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
     (Step.REGISTRATION, Outcome.REGISTERED): Step.AUTHORIZATION,
     (Step.CLIENT_QUESTION, Outcome.REGISTERED): Step.AUTHORIZATION,
     (Step.AUTHORIZATION, Outcome.AUTHORIZED): Step.TOKEN,
-    (Step.SUBJECT, Outcome.SUBJECT_MADE): Step.PROVIDER,
-    (Step.SUBJECT, Outcome.ASSERTION_MADE): Step.TOKEN,
-    (Step.PROVIDER, Outcome.GRANTED): Step.TOKEN,
     (Step.ASSERTION, Outcome.ASSERTION_MADE): Step.TOKEN,
+    (Step.ASSERTION, Outcome.NEEDS_EXCHANGE): Step.PROVIDER,
+    (Step.PROVIDER, Outcome.GRANTED): Step.TOKEN,
     (Step.TOKEN, Outcome.CLIENT_ASSERTION_MADE): Step.TOKEN,
     (Step.TOKEN, Outcome.NEEDS_NONCE): Step.TOKEN,
     (Step.TOKEN, Outcome.GRANTED): Step.FINISHED,
@@ -476,12 +446,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _REDIRECTS_MAX: Final = 3
 _TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
 _TEXT_CHARS_MAX: Final = 300
-_AUTH_METHODS: Final[Mapping[str, AuthMethod]] = {
-    "client_secret_basic": "client_secret_basic",
-    "client_secret_post": "client_secret_post",
-    "none": "none",
-    "private_key_jwt": "private_key_jwt",
-}
+_AUTH_METHODS: Final[Mapping[str, AuthMethod]] = {name: name for name in get_args(AuthMethod)}
 # For a server that lists no methods, RFC 8414 says that it has this one.
 _DEFAULT_AUTH_METHODS: Final = ("client_secret_basic",)
 _USES_JWT_BEARER: Final = frozenset({"jwt_bearer", "id_jag"})
@@ -498,6 +463,9 @@ class ClientFlow:
         clients: The clients that earlier flows have registered, by issuer.
         state: A random text, which the authorization response repeats.
         verifier: A random text of 43 characters or more, the PKCE code verifier.
+
+    Attributes:
+        requires_dpop: Whether the server accepts only tokens that are bound to a key.
     """
 
     server: str
@@ -507,6 +475,7 @@ class ClientFlow:
     state: str
     verifier: str
     step: Step = attrs.field(default=Step.IDLE, init=False)
+    requires_dpop: bool = attrs.field(default=False, init=False)
 
     _challenge: Challenge | None = attrs.field(default=None, init=False)
     _is_step_up: bool = attrs.field(default=False, init=False)
@@ -515,13 +484,11 @@ class ClientFlow:
     _redirects: int = attrs.field(default=0, init=False)
     _resource: str = attrs.field(default="", init=False)
     _resource_scopes: Sequence[str] | None = attrs.field(default=None, init=False)
-    _requires_dpop: bool = attrs.field(default=False, init=False)
     _issuer: str = attrs.field(default="", init=False)
-    _authorization_server: AuthorizationServerMetadata | None = attrs.field(
-        default=None, init=False
-    )
+    # Set by each step before the first one that needs it.
+    _authorization_server: AuthorizationServerMetadata = attrs.field(init=False)
+    _client: ClientInformation = attrs.field(init=False)
     _scopes: Sequence[str] | None = attrs.field(default=None, init=False)
-    _client: ClientInformation | None = attrs.field(default=None, init=False)
     _is_client_unknown: bool = attrs.field(default=False, init=False)
     _redirect_uri: str = attrs.field(default="", init=False)
     _code: str = attrs.field(default="", init=False)
@@ -530,11 +497,6 @@ class ClientFlow:
     _had_nonce: bool = attrs.field(default=False, init=False)
     _result: TokenSet | None = attrs.field(default=None, init=False)
     _to_store: list[Action] = attrs.field(factory=list[Action], init=False)
-
-    @property
-    def requires_dpop(self) -> bool:
-        """Return whether the server accepts only tokens that are bound to a key."""
-        return self._requires_dpop
 
     def receive(self, event: Event, now: float) -> list[Action]:
         """Take an event; return the actions that follow from it.
@@ -581,7 +543,7 @@ class ClientFlow:
             and challenge.error == INSUFFICIENT_SCOPE
             and self.tokens is not None
         )
-        self._requires_dpop = challenge is not None and challenge.is_for(DPOP)
+        self.requires_dpop = challenge is not None and challenge.is_for(DPOP)
         named = None if challenge is None else challenge.resource_metadata
         self._urls = protected_resource_urls(self.server)
         if named is not None:
@@ -590,7 +552,7 @@ class ClientFlow:
 
     def _take_expiry(self, _event: Expiring, _now: float) -> Outcome:
         tokens = self._resume()
-        self._requires_dpop = tokens.token_type == DPOP
+        self.requires_dpop = tokens.token_type == DPOP
         self._scopes = tokens.requested_scopes or None
         is_user = self.settings.grant == AUTHORIZATION_CODE
         return Outcome.RENEWABLE if is_user else Outcome.EXPIRING
@@ -622,9 +584,8 @@ class ClientFlow:
     def _document(self, response: ResponseReceived, kind: Any) -> Any:
         """Return a metadata document of type `kind`, or the outcome of a response without one.
 
-        Raises:
-            AuthorizationError: The server has failed. To go on with another design of
-                authorization would let an attacker who makes it fail choose the design.
+        After an error of the server, the flow fails: to go on with another design of authorization
+        would let an attacker who makes the server fail choose the design.
         """
         url = self._urls.pop(0)
         location = response.headers.get("location")
@@ -662,7 +623,7 @@ class ClientFlow:
         self._resource = document.resource
         self._resource_scopes = document.scopes_supported
         if document.dpop_bound_access_tokens_required:
-            self._requires_dpop = True
+            self.requires_dpop = True
         issuers = document.authorization_servers
         if not issuers:
             raise self._error("its metadata name no authorization server")
@@ -672,31 +633,22 @@ class ClientFlow:
         return Outcome.FOUND
 
     def _chosen_issuer(self, issuers: Sequence[str]) -> str:
-        """Choose the issuer that the settings name, then one that knows the client, or the first.
-
-        Raises:
-            AuthorizationError: The settings name another issuer, or a client was registered there.
-        """
-        given = self.settings.client
-        tokens = self.tokens
+        """Return the issuer of the settings, or one that knows the client, or the first."""
         if self.settings.issuer is not None:
             self._check_named_issuer(issuers)
             return self.settings.issuer
-        expected = None if given is None else given.issuer
-        if (
-            given is not None
-            and expected is None
-            and tokens is not None
-            and tokens.client.client_id == given.client_id
-        ):
-            expected = tokens.issuer
-        if given is not None and expected is not None:
-            if expected not in issuers:
+        given, tokens = self.settings.client, self.tokens
+        if given is not None:
+            expected = given.issuer
+            if expected is None and tokens and tokens.client.client_id == given.client_id:
+                expected = tokens.issuer
+            if expected is not None and expected not in issuers:
                 raise self._error(
                     f"the client {given.client_id!r} is registered at {expected}, but the server"
                     f" names {', '.join(issuers)[:_TEXT_CHARS_MAX]}; register a client there"
                 )
-            return expected
+            if expected is not None:
+                return expected
         known = (tokens.issuer,) if tokens is not None else ()
         return next((each for each in (*known, *self.clients) if each in issuers), issuers[0])
 
@@ -779,9 +731,8 @@ class ClientFlow:
                 return Outcome.REFRESHABLE
             return Outcome.NEEDS_USER
         self._client = attrs.evolve(self._given_client(), issuer=self._issuer)
-        if grant in {"id_jag", "token_exchange"}:
-            return Outcome.NEEDS_SUBJECT
-        return Outcome.NEEDS_ASSERTION if grant == "jwt_bearer" else Outcome.HAS_CREDENTIALS
+        has_credentials = grant == "client_credentials"
+        return Outcome.HAS_CREDENTIALS if has_credentials else Outcome.NEEDS_ASSERTION
 
     def _client_of(self, tokens: TokenSet) -> ClientInformation:
         """Return the client of a token; the secret of a given client is not stored with it."""
@@ -808,7 +759,6 @@ class ClientFlow:
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization#scope-selection-strategy
         """
-        assert self._authorization_server is not None
         challenged = None if self._challenge is None else self._challenge.scopes
         given = self.settings.scopes
         chosen: list[str] = [*(given or ()), *(challenged or ())]
@@ -830,7 +780,6 @@ class ClientFlow:
         if not self.settings.is_interactive:
             raise self._error("a user has to log in", code="login_required")
         server = self._authorization_server
-        assert server is not None
         if server.authorization_endpoint is None or server.token_endpoint is None:
             raise self._error(f"{self._issuer} has no authorization_endpoint or token_endpoint")
         methods = server.code_challenge_methods_supported
@@ -857,11 +806,8 @@ class ClientFlow:
     @property
     def _uses_metadata_document(self) -> bool:
         server = self._authorization_server
-        return (
-            self.settings.metadata_url is not None
-            and server is not None
-            and bool(server.client_id_metadata_document_supported)
-        )
+        is_supported = bool(server.client_id_metadata_document_supported)
+        return is_supported and self.settings.metadata_url is not None
 
     def _take_redirect_uri(self, event: RedirectReady, now: float) -> Outcome:
         """Choose how the client gets its id.
@@ -869,7 +815,6 @@ class ClientFlow:
         https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization/client-registration
         """
         server = self._authorization_server
-        assert server is not None
         self._redirect_uri = event.redirect_uri
         if self.settings.client is not None:
             self._client = attrs.evolve(self._given_client(), issuer=self._issuer)
@@ -889,7 +834,6 @@ class ClientFlow:
 
     def _register(self, _now: float) -> SendRequest:
         server = self._authorization_server
-        assert server is not None
         assert server.registration_endpoint is not None
         host = urlsplit(self._redirect_uri).hostname or ""
         document: dict[str, Any] = {
@@ -901,7 +845,7 @@ class ClientFlow:
             "application_type": "native" if is_loopback_host(host) else "web",
         }
         # No `scope`: it would be the limit of what the client can ask for later.
-        if self._requires_dpop:
+        if self.requires_dpop:
             document["dpop_bound_access_tokens"] = True
         return SendRequest(
             method="POST",
@@ -912,7 +856,6 @@ class ClientFlow:
 
     def _method_to_register(self) -> str:
         server = self._authorization_server
-        assert server is not None
         methods = server.token_endpoint_auth_methods_supported
         if methods is None:
             return "none"
@@ -922,14 +865,12 @@ class ClientFlow:
 
     def _take_registration(self, response: ResponseReceived, _now: float) -> Outcome:
         if response.status // 100 != 2:  # noqa: PLR2004
-            error = _error_in(response)
-            text = f"{self._issuer} did not register the client: {self._text_of(response, error)}"
-            if error is not None and error.error == "invalid_redirect_uri":
-                text += (
-                    f"; it does not accept the redirect URI {self._redirect_uri}: register a client"
-                    " there and pass its id with client_id=, or choose another one with redirect="
-                )
-            raise self._error(text, code=None if error is None else error.error)
+            hint = (
+                f"; it does not accept the redirect URI {self._redirect_uri}: register a client"
+                " there and pass its id with client_id=, or choose another one with redirect="
+            )
+            failed = f"{self._issuer} did not register the client"
+            raise self._rejection(failed, response, hints={"invalid_redirect_uri": hint})
         try:
             registered = msgspec.json.decode(response.body, type=_RegistrationResponse)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -960,9 +901,7 @@ class ClientFlow:
 
     def _authorize(self, _now: float) -> Authorize:
         server = self._authorization_server
-        assert server is not None
         assert server.authorization_endpoint is not None
-        assert self._client is not None
         endpoint = self._check_url(server.authorization_endpoint, "the authorization_endpoint")
         check_authorization_url(endpoint)
         query = {
@@ -988,7 +927,6 @@ class ClientFlow:
         https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization#authorization-response-validation
         """
         server = self._authorization_server
-        assert server is not None
         pairs = parse_qsl(urlsplit(event.url).query, keep_blank_values=True)
         parameters = dict(pairs)
         if len(parameters) != len(pairs):
@@ -1016,19 +954,13 @@ class ClientFlow:
 
     # Tokens that this side has
 
-    def _ask_for_subject(self, _now: float) -> MakeAssertion:
-        return MakeAssertion("subject", self._issuer)
-
-    def _take_subject(self, event: AssertionMade, _now: float) -> Outcome:
-        self._assertion = event.token
-        return Outcome.SUBJECT_MADE if self.settings.grant == "id_jag" else Outcome.ASSERTION_MADE
-
     def _ask_for_assertion(self, _now: float) -> MakeAssertion:
         return MakeAssertion("grant", self._issuer)
 
     def _take_assertion(self, event: AssertionMade, _now: float) -> Outcome:
         self._assertion = event.token
-        return Outcome.ASSERTION_MADE
+        is_exchanged = self.settings.grant == "id_jag"
+        return Outcome.NEEDS_EXCHANGE if is_exchanged else Outcome.ASSERTION_MADE
 
     def _exchange_at_provider(self, _now: float) -> Action:
         """Exchange the identity assertion for an ID-JAG, which the identity provider signs."""
@@ -1095,7 +1027,6 @@ class ClientFlow:
 
     def _request_at_token_endpoint(self, parameters: dict[str, str]) -> Action:
         server = self._authorization_server
-        assert server is not None
         parameters["resource"] = self._resource
         return self._authenticated_request("token_endpoint", server.token_endpoint, parameters)
 
@@ -1105,7 +1036,6 @@ class ClientFlow:
         https://www.rfc-editor.org/rfc/rfc7009#section-2.1
         """
         server, tokens = self._authorization_server, self.tokens
-        assert server is not None
         assert tokens is not None
         parameters = {"token": tokens.access_token, "token_type_hint": "access_token"}
         if tokens.refresh_token is not None:
@@ -1117,28 +1047,19 @@ class ClientFlow:
     def _authenticated_request(
         self, name: str, endpoint: str | None, parameters: dict[str, str]
     ) -> Action:
-        """Return a request of the client at an endpoint; or first one for the client's assertion.
-
-        Raises:
-            AuthorizationError: There is no such endpoint.
-        """
-        assert self._client is not None
+        """Return a request of the client at an endpoint, or for its assertion first."""
         if endpoint is None:
             raise self._error(f"{self._issuer} has no {name}")
         url = self._check_url(endpoint, f"the {name}")
-        method = self._auth_method(self._client)
+        method: AuthMethod | None = self._client.auth_method
+        if method is None:
+            method = "none" if self._client.client_secret is None else self._method_with_secret()
         if method == "private_key_jwt" and self._client_assertion is None:
             return MakeAssertion("client", self._issuer)
         return self._form_request(url, parameters, self._client, method)
 
-    def _auth_method(self, client: ClientInformation) -> AuthMethod:
-        if client.auth_method is not None:
-            return client.auth_method
-        return "none" if client.client_secret is None else self._method_with_secret()
-
     def _method_with_secret(self) -> AuthMethod:
         server = self._authorization_server
-        assert server is not None
         methods = server.token_endpoint_auth_methods_supported or _DEFAULT_AUTH_METHODS
         has_post_only = "client_secret_post" in methods and "client_secret_basic" not in methods
         return "client_secret_post" if has_post_only else "client_secret_basic"
@@ -1190,19 +1111,14 @@ class ClientFlow:
             return Outcome.NEEDS_NONCE
         if self.step is Step.REFRESH and response.status in (400, 401):
             error = _error_in(response)
-            if error is not None and error.error == "invalid_client":
-                self._is_client_unknown = True
+            self._is_client_unknown = error is not None and error.error == "invalid_client"
             return Outcome.REJECTED
         self._result = self._tokens_from(self._token_response(response, self._issuer), now)
         return Outcome.GRANTED
 
     def _take_revoked(self, response: ResponseReceived, _now: float) -> Outcome:
         if response.status != 200:  # noqa: PLR2004
-            error = _error_in(response)
-            raise self._error(
-                f"{self._issuer} did not revoke the token: {self._text_of(response, error)}",
-                code=None if error is None else error.error,
-            )
+            raise self._rejection(f"{self._issuer} did not revoke the token", response)
         return Outcome.REVOKED
 
     def _needs_nonce(self, response: ResponseReceived) -> bool:
@@ -1218,17 +1134,8 @@ class ClientFlow:
         return needs_nonce
 
     def _token_response(self, response: ResponseReceived, name: str) -> _TokenResponse:
-        """Return the response of a token endpoint.
-
-        Raises:
-            AuthorizationError: The endpoint rejected the request, or the response is invalid.
-        """
         if response.status != 200:  # noqa: PLR2004
-            error = _error_in(response)
-            raise self._error(
-                f"{name} issued no token: {self._text_of(response, error)}",
-                code=None if error is None else error.error,
-            )
+            raise self._rejection(f"{name} issued no token", response)
         try:
             granted = msgspec.json.decode(response.body, type=_TokenResponse)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -1238,19 +1145,24 @@ class ClientFlow:
             raise self._error(f"{name} issued a token with characters that no token may have")
         return granted
 
-    def _text_of(self, response: ResponseReceived, error: _ErrorResponse | None) -> str:
-        return f"HTTP {response.status}" if error is None else _shown(error)
+    def _rejection(
+        self, failed: str, response: ResponseReceived, hints: Mapping[str, str] | None = None
+    ) -> AuthorizationError:
+        """Return the error about a response; `hints` has what to add for some error codes."""
+        error = _error_in(response)
+        if error is None:
+            return self._error(f"{failed}: HTTP {response.status}")
+        hint = (hints or {}).get(error.error, "")
+        return self._error(f"{failed}: {_shown(error)}{hint}", code=error.error)
 
     def _tokens_from(self, granted: _TokenResponse, now: float) -> TokenSet:
         server, before = self._authorization_server, self.tokens
-        assert server is not None
         assert server.token_endpoint is not None
-        assert self._client is not None
         kinds: Mapping[str, Literal["Bearer", "DPoP"]] = {"bearer": BEARER, "dpop": DPOP}
         kind = kinds.get(granted.token_type.lower())
         if kind is None:
             raise self._error(f"{self._issuer} issued a token of another type than Bearer or DPoP")
-        if self._requires_dpop and kind != DPOP:
+        if self.requires_dpop and kind != DPOP:
             raise self._error(f"{self._issuer} issued a token that is not bound to a key (DPoP)")
         is_refresh = self.step in (Step.RENEWAL, Step.REFRESH)
         refresh_token, scopes = granted.refresh_token, self._scopes
@@ -1306,9 +1218,8 @@ class ClientFlow:
         (Step.REGISTRATION, ResponseReceived): _take_registration,
         (Step.CLIENT_QUESTION, ClientGiven): _take_given_client,
         (Step.AUTHORIZATION, Redirected): _take_authorization,
-        (Step.SUBJECT, AssertionMade): _take_subject,
-        (Step.PROVIDER, ResponseReceived): _take_id_jag,
         (Step.ASSERTION, AssertionMade): _take_assertion,
+        (Step.PROVIDER, ResponseReceived): _take_id_jag,
         (Step.TOKEN, AssertionMade): _take_client_assertion,
         (Step.TOKEN, ResponseReceived): _take_token,
         (Step.REVOCATION, AssertionMade): _take_client_assertion,
@@ -1326,9 +1237,8 @@ class ClientFlow:
         Step.REGISTRATION: _register,
         Step.CLIENT_QUESTION: _ask_for_client,
         Step.AUTHORIZATION: _authorize,
-        Step.SUBJECT: _ask_for_subject,
-        Step.PROVIDER: _exchange_at_provider,
         Step.ASSERTION: _ask_for_assertion,
+        Step.PROVIDER: _exchange_at_provider,
         Step.TOKEN: _request_token,
         Step.REVOCATION: _request_revocation,
         Step.FINISHED: _finish,

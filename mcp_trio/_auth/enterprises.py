@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_trio._auth.fetching import Fetcher
 from mcp_trio._auth.issuers import Issuer
-from mcp_trio._auth.verification import ALGORITHMS, jws_registry
+from mcp_trio._auth.verification import ALGORITHMS, jws_registry, signed_by
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,10 +41,8 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         subject: The name of the user at this server.
-        client_id: The client for which it was issued.
-        resource: The resource for which it was issued.
         scopes: The scopes that the enterprise allows; None if it restricts none.
-        assertion_id: Its id, which is unique for the issuer.
+        assertion_id: The id, which is unique for the issuer.
         keep_until: The Unix time until which the id has to be kept, so that it is used once.
     """
 
@@ -97,12 +95,7 @@ class Enterprise:
         self._issuer = Issuer(url=self.issuer, jwks_uri=self.jwks_uri, fetcher=fetcher)
 
     async def verified(self, assertion: str, *, audience: str, now: float) -> Assertion:
-        """Return the claims of an assertion that the enterprise has signed for this server.
-
-        Args:
-            assertion: The assertion.
-            audience: The issuer of the authorization server.
-            now: The Unix time.
+        """Return the claims of an assertion that the enterprise has signed for the audience.
 
         Raises:
             InvalidAssertionError: It is not valid.
@@ -146,16 +139,12 @@ class Enterprise:
 
     async def _signed(self, assertion: str) -> "Token":
         """Return the header and claims of an assertion that a key of the enterprise has signed."""
-        from joserfc import errors, jwt
-
-        registry = jws_registry(ALGORITHMS)
         key_id = _unverified(assertion).headers().get("kid")
-        for key in await self._issuer.keys(key_id if isinstance(key_id, str) else None):
-            try:
-                return jwt.decode(assertion, key, registry=registry)
-            except (errors.JoseError, ValueError, TypeError):
-                continue  # another key, or a key for another algorithm
-        raise InvalidAssertionError("the assertion is signed by no key of the enterprise")
+        keys = await self._issuer.keys(key_id if isinstance(key_id, str) else None)
+        signed = signed_by(assertion, keys, jws_registry(ALGORITHMS))
+        if signed is None:
+            raise InvalidAssertionError("the assertion is signed by no key of the enterprise")
+        return signed
 
 
 def issuer_in(assertion: str) -> str | None:

@@ -7,7 +7,7 @@ and for a number of seconds, redirects are not followed, and bodies are not deco
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import attrs
 import msgspec
@@ -29,7 +29,6 @@ class FetchError(Exception):
     """An authorization server gave no usable response.
 
     Attributes:
-        url: The URL of the request.
         reason: The reason, without the URL.
         status: The HTTP status of the response; None if there was none.
         oauth_error: The error code in the response (RFC 6749, section 5.2), if it has one.
@@ -74,7 +73,6 @@ class Fetcher:
     """A sender of bounded HTTP requests.
 
     Attributes:
-        bytes_max: The maximum size of a body.
         seconds_max: The maximum time of a request, from the name lookup to the end of the body.
         client: The HTTP client, for proxies or certificates of one's own; by default, one that is
             made for each request, since such requests are rare. It is not closed.
@@ -101,7 +99,7 @@ class Fetcher:
         Args:
             method: The HTTP method.
             url: An https URL, or an http URL of this machine.
-            request: Further arguments of `httpx2.AsyncClient.request`: `data`, `headers`, `auth`.
+            request: Further arguments of `httpx2.AsyncClient.request`.
 
         Raises:
             FetchError: The URL is not allowed; or there was no complete response within the bounds.
@@ -166,6 +164,18 @@ def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
         return msgspec.json.decode(fetched.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FetchError(url, f"not a valid document: {error}", fetched.status) from error
+
+
+def with_secret(
+    form: Mapping[str, str], client_id: str, client_secret: str, *, is_basic: bool
+) -> dict[str, Any]:
+    """Return the arguments of `Fetcher.send` for a form of a client that has a secret.
+
+    https://www.rfc-editor.org/rfc/rfc6749#section-2.3.1
+    """
+    if is_basic:  # both are form-encoded first
+        return {"data": form, "auth": (quote(client_id, safe=""), quote(client_secret, safe=""))}
+    return {"data": {**form, "client_id": client_id, "client_secret": client_secret}}
 
 
 class _ErrorResponse(msgspec.Struct):

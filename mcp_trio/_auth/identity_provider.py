@@ -20,7 +20,7 @@ import msgspec
 
 from mcp_trio._auth.authorization_storage import AuthorizationStorage
 from mcp_trio._auth.consent_page import cookie_of, set_cookie
-from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded
+from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded, with_secret
 from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
 from mcp_trio._auth.metadata import AuthorizationServerMetadata
 from mcp_trio._auth.oauth_clients import digest_of
@@ -39,6 +39,8 @@ from mcp_trio.errors import AccessDenied
 if TYPE_CHECKING:
     import httpx2
     from joserfc.jwk import Key
+
+    from mcp_trio._auth.authorization_server import AuthorizationServer
 
 CALLBACK: Final = "/callback"
 
@@ -60,11 +62,8 @@ _LEEWAY_SECONDS: Final = 60
 class PendingLogin:
     """A login that the user has begun at the provider, by consent on a page of this server.
 
-    Attributes:
-        nonce: The nonce of the ID token.
-        verifier: The verifier of PKCE.
-        asked: The authorization request that the user has allowed.
-        cookie_digest: The digest of the cookie of the browser.
+    `asked` is the authorization request that the user has allowed; the nonce is that of the ID
+    token, the verifier that of PKCE, and the cookie that of the browser.
     """
 
     nonce: str
@@ -74,12 +73,7 @@ class PendingLogin:
 
 
 class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A logged-in user.
-
-    Attributes:
-        subject: The name of the user.
-        login_id: The id of the login whose tokens are kept; None if none are.
-    """
+    """A logged-in user; `login_id` is the login whose tokens are kept, None if none are."""
 
     subject: str
     login_id: str | None = None
@@ -141,37 +135,27 @@ class IdentityProvider:
         )
 
     def bind(
-        self,
-        issuer: str,
-        storage: AuthorizationStorage,
-        random: Callable[[], str],
-        now: Callable[[], float],
-        *,
-        login_of: Callable[[str], Awaitable[str | None]],
-        grant_seconds: float,
+        self, server: "AuthorizationServer", login_of: Callable[[str], Awaitable[str | None]]
     ) -> None:
-        """Take what belongs to the authorization server.
+        """Take the storage, the clock and the limits of the authorization server.
 
         Args:
-            issuer: Its issuer.
-            storage: Its storage.
-            random: Returns 256 random bits in Base64URL.
-            now: Returns the Unix time.
+            server: The authorization server, which has an issuer by now.
             login_of: Returns the id of the login for the id of a grant; None if it has ended.
-            grant_seconds: The maximum lifetime of a grant.
         """
-        self._own_issuer, self._storage, self._random, self._now = issuer, storage, random, now
-        self._login_of = login_of
+        assert server.issuer is not None
+        self._own_issuer, self._login_of = server.issuer, login_of
+        self._storage, self._random, self._now = server.storage, server.random, server.now
         if self.keeps_tokens:
             self._tokens = ProviderTokens(
                 issuer=self.issuer,
                 secret=self.client_secret,
-                storage=storage,
-                random=random,
-                now=now,
+                storage=server.storage,
+                random=server.random,
+                now=server.now,
                 renew=self._renew,
                 # A grant may begin at the end of a session.
-                seconds=self.session_seconds + grant_seconds,
+                seconds=self.session_seconds + server.grant_seconds,
             )
 
     # Logins.
@@ -208,15 +192,7 @@ class IdentityProvider:
         pending = PendingLogin(
             nonce=nonce, verifier=verifier, asked=asked, cookie_digest=cookie_digest
         )
-        now = self._now()
-        await self._storage.swap(
-            _LOGIN,
-            digest_of(state),
-            None,
-            msgspec.json.encode(pending),
-            now=now,
-            expires_at=now + LOGIN_SECONDS,
-        )
+        await self._add(_LOGIN, state, pending, LOGIN_SECONDS)
         parameters = {
             **self.parameters,
             "response_type": "code",
@@ -232,13 +208,14 @@ class IdentityProvider:
         separator = "&" if urlsplit(endpoint).query else "?"
         return f"{endpoint}{separator}{urlencode(parameters, quote_via=quote)}"
 
-    async def take(self, state: str, cookie: str) -> PendingLogin | None:
-        """Return the login that a browser has begun, and forget it, as a state is used once.
+    async def _add(self, kind: str, secret: str, record: Any, seconds: float) -> None:
+        """Store a record under the digest of a secret, for so many seconds."""
+        now, stored = self._now(), msgspec.json.encode(record)
+        key, expires_at = digest_of(secret), now + seconds
+        await self._storage.swap(kind, key, None, stored, now=now, expires_at=expires_at)
 
-        Args:
-            state: The state in the redirect from the provider.
-            cookie: The cookie of the browser.
-        """
+    async def take(self, state: str, cookie: str) -> PendingLogin | None:
+        """Return the login that a browser has begun, and forget it, as a state is used once."""
         key, now = digest_of(state), self._now()
         stored = await self._storage.get(_LOGIN, key, now=now)
         pending = None if stored is None else msgspec.json.decode(stored, type=PendingLogin)
@@ -250,10 +227,6 @@ class IdentityProvider:
         self, pending: PendingLogin, parameters: Mapping[str, str]
     ) -> tuple[LoginSession, tuple[str, str]] | None:
         """Open a session for the user of a redirect from the provider.
-
-        Args:
-            pending: The login.
-            parameters: The parameters in the query.
 
         Returns:
             The session, and the header that sets its cookie; None if `subject_of` rejects the user.
@@ -288,20 +261,9 @@ class IdentityProvider:
         if self._tokens is not None:
             login_id = self._random()
             await self._tokens.keep(login_id, response)
-        session, cookie, now = (
-            LoginSession(subject=subject, login_id=login_id),
-            self._random(),
-            self._now(),
-        )
-        await self._storage.swap(
-            _SESSION,
-            digest_of(cookie),
-            None,
-            msgspec.json.encode(session),
-            now=now,
-            expires_at=now + self.session_seconds,
-        )
+        session, cookie = LoginSession(subject=subject, login_id=login_id), self._random()
         seconds = self.session_seconds
+        await self._add(_SESSION, cookie, session, seconds)
         return session, set_cookie(_SESSION_COOKIE, cookie, self._own_issuer, seconds)
 
     # Tokens for handlers.
@@ -360,11 +322,7 @@ class IdentityProvider:
     # Requests to the provider.
 
     async def _metadata(self) -> AuthorizationServerMetadata:
-        """Return the metadata of the provider, which has all endpoints of a login.
-
-        Raises:
-            ProviderError: They cannot be fetched, are of another issuer, or lack an endpoint.
-        """
+        """Return the metadata of the provider, which has all endpoints of a login."""
         try:
             metadata = self.metadata or await self._provider.metadata()
             for url in (metadata.authorization_endpoint, metadata.token_endpoint):
@@ -376,23 +334,14 @@ class IdentityProvider:
     async def _redeem(
         self, metadata: AuthorizationServerMetadata, form: dict[str, str]
     ) -> TokenResponse:
-        """Send a token request, and return the tokens.
-
-        Raises:
-            ProviderError: The provider rejects the request, or the response is not valid.
-        """
-        request: dict[str, Any] = {}
+        """Send a token request, and return the tokens."""
         methods = metadata.token_endpoint_auth_methods_supported
-        if methods is None or "client_secret_basic" in methods:
-            # RFC 6749, section 2.3.1: both are form-encoded first.
-            credentials = quote(self.client_id, safe=""), quote(self.client_secret, safe="")
-            request["auth"] = credentials
-        else:
-            form |= {"client_id": self.client_id, "client_secret": self.client_secret}
-        assert metadata.token_endpoint is not None
+        is_basic = methods is None or "client_secret_basic" in methods
+        sent = with_secret(form, self.client_id, self.client_secret, is_basic=is_basic)
         url = metadata.token_endpoint
+        assert url is not None
         try:
-            fetched = await self._provider.fetcher.send("POST", url, data=form, **request)
+            fetched = await self._provider.fetcher.send("POST", url, **sent)
             return decoded(url, fetched, TokenResponse)
         except FetchError as error:
             # The error that caused it could quote the request.
@@ -405,11 +354,7 @@ class IdentityProvider:
     async def _claims(
         self, metadata: AuthorizationServerMetadata, response: TokenResponse, nonce: str
     ) -> Mapping[str, Any]:
-        """Return the claims about the user: of the ID token, or of the userinfo endpoint.
-
-        Raises:
-            ProviderError: There are none, or the ID token is not valid.
-        """
+        """Return the claims about the user: of the ID token, or of the userinfo endpoint."""
         try:
             if "openid" in self.scopes:
                 if response.id_token is None:
@@ -428,11 +373,7 @@ class IdentityProvider:
             raise ProviderError(str(error)) from None
 
     def _verified(self, id_token: str, keys: "list[Key]", nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token.
-
-        Raises:
-            ProviderError: It is not valid, or not for this login.
-        """
+        """Return the claims of an ID token."""
         from joserfc import errors, jwt
         from joserfc.jwk import KeySet
 

@@ -22,35 +22,27 @@ OPENID_CONFIGURATION: Final = "/.well-known/openid-configuration"
 class ProtectedResourceMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The protected resource metadata of a server (RFC 9728, section 2).
 
+    Members that neither our clients nor our servers use are left out.
+
     Attributes:
         resource: The identifier of the server: its URL, as clients use it.
         authorization_servers: The issuers whose tokens the server accepts.
-        jwks_uri: The URL of the server's own keys.
         scopes_supported: Scopes that clients may ask for; there may be others.
         bearer_methods_supported: How a token may be sent: "header", "body" or "query".
-        resource_signing_alg_values_supported: The algorithms of the server's own signatures.
         resource_name: The name to display.
         resource_documentation: The URL of a page for developers.
-        resource_policy_uri: The URL of a page about the use of data.
-        resource_tos_uri: The URL of the terms of service.
         tls_client_certificate_bound_access_tokens: Whether tokens may be bound to certificates.
-        authorization_details_types_supported: The types of `authorization_details`.
         dpop_signing_alg_values_supported: The algorithms of DPoP proofs.
         dpop_bound_access_tokens_required: Whether all tokens must be bound to a key by DPoP.
     """
 
     resource: str
     authorization_servers: list[str] | None = None
-    jwks_uri: str | None = None
     scopes_supported: list[str] | None = None
     bearer_methods_supported: list[str] | None = None
-    resource_signing_alg_values_supported: list[str] | None = None
     resource_name: str | None = None
     resource_documentation: str | None = None
-    resource_policy_uri: str | None = None
-    resource_tos_uri: str | None = None
     tls_client_certificate_bound_access_tokens: bool | None = None
-    authorization_details_types_supported: list[str] | None = None
     dpop_signing_alg_values_supported: list[str] | None = None
     dpop_bound_access_tokens_required: bool | None = None
 
@@ -59,7 +51,8 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True, kw_only=True, omi
     """The metadata of an authorization server (RFC 8414, section 2, and OpenID Connect Discovery).
 
     Only the issuer is required, because a server that verifies tokens needs `jwks_uri` or
-    `introspection_endpoint` alone. A client checks that it has the endpoints that it needs.
+    `introspection_endpoint` alone. A client checks that it has the endpoints that it needs. Members
+    that neither our clients nor our servers use are left out.
 
     Attributes:
         issuer: The identifier of the authorization server, to be compared as a plain string.
@@ -74,26 +67,13 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True, kw_only=True, omi
             "implicit".
         token_endpoint_auth_methods_supported: How a client may authenticate at the token endpoint;
             absent: "client_secret_basic".
-        token_endpoint_auth_signing_alg_values_supported: The algorithms of client assertions.
-        service_documentation: The URL of a page for developers.
-        ui_locales_supported: The languages of its pages.
-        op_policy_uri: The URL of a page about the use of data.
-        op_tos_uri: The URL of the terms of service.
         revocation_endpoint: The URL at which tokens are revoked (RFC 7009).
         revocation_endpoint_auth_methods_supported: How a client may authenticate there.
         introspection_endpoint: The URL at which tokens are looked up (RFC 7662).
-        introspection_endpoint_auth_methods_supported: How a server may authenticate there.
         code_challenge_methods_supported: The methods of PKCE (RFC 7636).
         authorization_response_iss_parameter_supported: Whether responses have `iss` (RFC 9207).
         client_id_metadata_document_supported: Whether a client id may be the URL of a document.
-        pushed_authorization_request_endpoint: The URL for pushed requests (RFC 9126).
-        require_pushed_authorization_requests: Whether requests have to be pushed.
-        dpop_signing_alg_values_supported: The algorithms of DPoP proofs (RFC 9449).
-        tls_client_certificate_bound_access_tokens: Whether tokens may be bound to certificates
-            (RFC 8705).
         authorization_grant_profiles_supported: The profiles of authorization grants.
-        subject_types_supported: The kinds of subjects (OpenID Connect).
-        id_token_signing_alg_values_supported: The algorithms of ID tokens (OpenID Connect).
         userinfo_endpoint: The URL of claims about the user (OpenID Connect).
     """
 
@@ -107,25 +87,13 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True, kw_only=True, omi
     response_modes_supported: list[str] | None = None
     grant_types_supported: list[str] | None = None
     token_endpoint_auth_methods_supported: list[str] | None = None
-    token_endpoint_auth_signing_alg_values_supported: list[str] | None = None
-    service_documentation: str | None = None
-    ui_locales_supported: list[str] | None = None
-    op_policy_uri: str | None = None
-    op_tos_uri: str | None = None
     revocation_endpoint: str | None = None
     revocation_endpoint_auth_methods_supported: list[str] | None = None
     introspection_endpoint: str | None = None
-    introspection_endpoint_auth_methods_supported: list[str] | None = None
     code_challenge_methods_supported: list[str] | None = None
     authorization_response_iss_parameter_supported: bool | None = None
     client_id_metadata_document_supported: bool | None = None
-    pushed_authorization_request_endpoint: str | None = None
-    require_pushed_authorization_requests: bool | None = None
-    dpop_signing_alg_values_supported: list[str] | None = None
-    tls_client_certificate_bound_access_tokens: bool | None = None
     authorization_grant_profiles_supported: list[str] | None = None
-    subject_types_supported: list[str] | None = None
-    id_token_signing_alg_values_supported: list[str] | None = None
     userinfo_endpoint: str | None = None
 
 

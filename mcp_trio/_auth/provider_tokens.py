@@ -67,12 +67,7 @@ class TokenResponse:
 class _KeptTokens:
     """The tokens of a login, with Unix times.
 
-    Attributes:
-        access_token: The access token.
-        refresh_token: The token that renews it.
-        renew_at: The time from which on it is to be renewed.
-        expires_at: The time at which it expires.
-        renewal_until: The time until which other processes leave the renewal to one of them.
+    Until `renewal_until`, other processes leave the renewal to one of them.
     """
 
     access_token: str
@@ -121,9 +116,7 @@ class ProviderTokens:
     Attributes:
         issuer: The issuer of the provider.
         secret: The secret from which the encryption key is derived.
-        storage: The storage.
         random: Returns 256 random bits in Base64URL.
-        now: Returns the Unix time.
         renew: Redeems a refresh token at the provider.
         seconds: The time for which tokens are kept after a login.
     """

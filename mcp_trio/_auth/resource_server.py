@@ -12,6 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeAlias, cast
@@ -205,7 +206,7 @@ class ResourceServer:
 _GRANTED_MAX: Final = 1024
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class ProtectedResource:
     """A resource server at the URLs at which a listener or an application is reached.
 
@@ -233,11 +234,9 @@ class ProtectedResource:
         accepted = {*self.resources, *self.settings.audiences}
         # Some authorization servers add a slash, or remove it: the resource is the same.
         accepted |= {f"{each}/" for each in accepted} | {each.rstrip("/") for each in accepted}
-        object.__setattr__(self, "_audiences", frozenset(accepted))
-        leeway = getattr(self.settings.verifier, "leeway_seconds", 0)
-        object.__setattr__(self, "_leeway_seconds", leeway)
-        verify = getattr(self.settings.verifier, "verify", None)
-        object.__setattr__(self, "_verify_token", verify)
+        self._audiences = frozenset(accepted)
+        self._leeway_seconds = getattr(self.settings.verifier, "leeway_seconds", 0)
+        self._verify_token = getattr(self.settings.verifier, "verify", None)
 
     # The metadata.
 
@@ -295,8 +294,7 @@ class ProtectedResource:
 
         It names all scopes that the request needs: `scopes`, and those that every request needs.
         """
-        text = "the token lacks a scope"
-        return self._challenge(request, INSUFFICIENT_SCOPE, text, scopes)
+        return self._challenge(request, INSUFFICIENT_SCOPE, "the token lacks a scope", scopes)
 
     def _challenge(
         self,
@@ -385,14 +383,14 @@ class ProtectedResource:
             raise self._unauthenticated(request, "the token is unknown, or has expired")
         self._check_audience_and_expiry(auth)
         if settings.scopes and not settings.granted(auth).issuperset(settings.scopes):
-            text = "the token lacks a scope that every request needs"
-            rejection = Rejection(
-                status=HTTPStatus.FORBIDDEN,
-                code=FORBIDDEN,
-                text=text,
-                headers=[self.step_up(request, ())],
+            raise RejectedError(
+                Rejection(
+                    status=HTTPStatus.FORBIDDEN,
+                    code=FORBIDDEN,
+                    text="the token lacks a scope that every request needs",
+                    headers=[self.step_up(request, ())],
+                )
             )
-            raise RejectedError(rejection)
         return auth
 
     def _credentials(self, request: HttpRequest) -> tuple[str, str]:
@@ -428,10 +426,8 @@ class ProtectedResource:
         confirmation = auth.claims.get("cnf")
         bound: dict[str, str] = {}
         if confirmation is not None:
-            try:
+            with suppress(msgspec.ValidationError):
                 bound = msgspec.convert(confirmation, dict[str, str])
-            except msgspec.ValidationError:
-                bound = {}
             if not bound or not bound.keys() <= {_DPOP_KEY, _CERTIFICATE}:
                 raise InvalidTokenError(
                     "the token is bound in another way than by DPoP or to a client certificate"
@@ -443,7 +439,7 @@ class ProtectedResource:
             if request.certificate is None and not self.has_certificates:
                 text = f"{text}, as no certificates of clients reach this server"
                 if not self._has_warned:
-                    object.__setattr__(self, "_has_warned", True)
+                    self._has_warned = True
                     logger.warning("%s: %s", text, _CERTIFICATES_NEEDED)
             raise InvalidTokenError(text)
         if _DPOP_KEY not in bound:

@@ -14,12 +14,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
-from urllib.parse import quote
 
 import attrs
 import msgspec
 
-from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded
+from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded, with_secret
 from mcp_trio._auth.issuers import (
     Issuer,
     JsonWebKeySet,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import httpx2
     from joserfc.jwk import Key
     from joserfc.jws import JWSRegistry
+    from joserfc.jwt import Token
 
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -73,9 +73,7 @@ class TokenCache:
     """Verified tokens, by a digest with a key that only this object has.
 
     Attributes:
-        seconds_max: The maximum time for which a token is kept.
         tokens_max: The maximum number of tokens; the one not used for longest is dropped.
-        now: Returns the Unix time.
     """
 
     seconds_max: float
@@ -214,28 +212,48 @@ class JWTVerifier:
 
     def _claims(self, token: str, keys: "Iterable[Key]", registry: "JWSRegistry") -> dict[str, Any]:
         """Return the claims of a token that one of the keys has signed, and that is in time."""
-        from joserfc import errors, jwt
+        signed = signed_by(token, keys, registry)
+        if signed is None:
+            raise InvalidTokenError("the token is signed by no key of the issuer")
+        claims = signed.claims
+        check_claims(claims, issuer=self.issuer, now=self.now(), leeway_seconds=self.leeway_seconds)
+        return claims
 
-        rules = jwt.JWTClaimsRegistry(
-            now=int(self.now()),
-            leeway=self.leeway_seconds,
-            iss={"essential": True, "value": self.issuer},
-            aud={"essential": True},
-            exp={"essential": True},
-        )
-        for key in keys:
-            try:
-                claims = jwt.decode(token, key, registry=registry).claims
-            except (errors.JoseError, ValueError, TypeError):
-                continue  # another key, or a key for another algorithm
-            try:
-                rules.validate(claims)
-            except errors.ExpiredTokenError:
-                raise InvalidTokenError("the token has expired") from None
-            except errors.JoseError as error:
-                raise InvalidTokenError(str(error.description or error.error)) from None
-            return claims
-        raise InvalidTokenError("the token is signed by no key of the issuer")
+
+def signed_by(text: str, keys: "Iterable[Key]", registry: "JWSRegistry") -> "Token | None":
+    """Return a token that one of the keys has signed; None if none of them has."""
+    from joserfc import errors, jwt
+
+    for key in keys:
+        # Another key has signed it, or this is a key for another algorithm.
+        with suppress(errors.JoseError, ValueError, TypeError):
+            return jwt.decode(text, key, registry=registry)
+    return None
+
+
+def check_claims(
+    claims: Mapping[str, Any], *, issuer: str, now: float, leeway_seconds: int = 0
+) -> None:
+    """Check the issuer and the times of an access token, and that it is for some server.
+
+    Raises:
+        InvalidTokenError: One of them is missing or wrong, or the token has expired.
+    """
+    from joserfc import errors, jwt
+
+    rules = jwt.JWTClaimsRegistry(
+        now=int(now),
+        leeway=leeway_seconds,
+        iss={"essential": True, "value": issuer},
+        aud={"essential": True},
+        exp={"essential": True},
+    )
+    try:
+        rules.validate(dict(claims))
+    except errors.ExpiredTokenError:
+        raise InvalidTokenError("the token has expired") from None
+    except errors.JoseError as error:
+        raise InvalidTokenError(str(error.description or error.error)) from None
 
 
 def jws_registry(algorithms: Collection[str]) -> "JWSRegistry":
@@ -407,15 +425,11 @@ class Introspection:
             raise VerifierUnavailableError(
                 f"the metadata of {self.issuer} have no introspection_endpoint"
             )
-        data = {"token": token, "token_type_hint": "access_token"}
-        options: dict[str, Any] = {}
-        if self.auth_method == "client_secret_post":
-            data |= {"client_id": self.client_id, "client_secret": self.client_secret}
-        else:
-            # RFC 6749, section 2.3.1: both are form-encoded first.
-            options["auth"] = (quote(self.client_id, safe=""), quote(self.client_secret, safe=""))
+        form = {"token": token, "token_type_hint": "access_token"}
+        is_basic = self.auth_method == "client_secret_basic"
+        sent = with_secret(form, self.client_id, self.client_secret, is_basic=is_basic)
         try:
-            fetched = await self._fetcher.send("POST", url, data=data, **options)
+            fetched = await self._fetcher.send("POST", url, **sent)
             return decoded(url, fetched, dict[str, Any])
         except FetchError as error:
             # The error that caused it could quote the request.

@@ -1008,7 +1008,7 @@ def test_an_enterprise_exchanges_an_id_token_for_an_assertion_for_a_token():
         "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
         "audience": ISSUER,
         "resource": SERVER,
-        "subject_token": f"assertion-for-subject-{ISSUER}",
+        "subject_token": f"assertion-for-grant-{ISSUER}",
         "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
         "scope": "a",
         "client_id": "at-provider",
@@ -1055,7 +1055,7 @@ def test_a_token_is_exchanged():
     conversation.run()
     assert conversation.form() == {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-        "subject_token": f"assertion-for-subject-{ISSUER}",
+        "subject_token": f"assertion-for-grant-{ISSUER}",
         "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
         "requested_token_type": "urn:ietf:params:oauth:token-type:access_token",
         "scope": "a",
