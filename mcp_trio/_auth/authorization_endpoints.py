@@ -117,12 +117,7 @@ _PAGE_STATUSES: Final[Mapping[str, int]] = {"access_denied": 403, "temporarily_u
 
 
 class OAuthError(Exception):
-    """A request is answered with an OAuth error.
-
-    Attributes:
-        code: A code of `ERRORS`.
-        description: The text for developers.
-    """
+    """A request is answered with an OAuth error; the code is one of `ERRORS`."""
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(description)

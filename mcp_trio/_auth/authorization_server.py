@@ -353,13 +353,9 @@ class AuthorizationServer:
         }
 
     async def respond(self, request: HttpRequest, body: bytes) -> HttpResponse:
-        """Return the response to a request for one of the paths.
+        """Return the response to a request with a body of at most `BODY_BYTES_MAX` bytes.
 
         Too many requests from one address or for one client are answered with 429.
-
-        Args:
-            request: The request.
-            body: The body, of at most `BODY_BYTES_MAX` bytes.
         """
         seconds = math.ceil(self._seconds_to_wait(request, body))
         if not seconds:

@@ -90,7 +90,6 @@ class ClientInformation:
         issuer: The authorization server that knows it; None if that is not known yet.
         secret_expires_at: The time at which the secret expires, in seconds since 1970; 0 for never.
         auth_method: How the client authenticates; None if the metadata of the server decide.
-        redirect_uri: The redirect URI with which the client was registered.
     """
 
     issuer: str | None = None
@@ -106,7 +105,6 @@ class TokenSet:
     """A token for a server, and the facts that are needed to renew it.
 
     Attributes:
-        server: The URL of the server.
         resource: The resource for which the token was issued.
         issuer: The authorization server that has issued it.
         expires_at: The time at which it expires, in seconds since 1970; None if that is not known.
@@ -142,7 +140,6 @@ class FlowSettings:
         provider: For "id_jag": the client at the identity provider; its issuer is not used.
         provider_token_endpoint: For "id_jag": the token endpoint of the identity provider.
         subject_token_type: For "id_jag" and "token_exchange": the type of the subject token.
-        protocol_version: The protocol version that discovery requests name.
         renew_before_seconds: The time before its expiry at which a token is renewed.
     """
 
@@ -458,7 +455,6 @@ class ClientFlow:
 
     Args:
         server: The URL of the server, as the user gave it.
-        settings: The settings.
         tokens: The token that the client has had so far, if any.
         clients: The clients that earlier flows have registered, by issuer.
         state: A random text, which the authorization response repeats.
@@ -499,11 +495,7 @@ class ClientFlow:
     _to_store: list[Action] = attrs.field(factory=list[Action], init=False)
 
     def receive(self, event: Event, now: float) -> list[Action]:
-        """Take an event; return the actions that follow from it.
-
-        Args:
-            event: The event.
-            now: The time, in seconds since 1970.
+        """Take an event at the Unix time `now`; return the actions that follow from it.
 
         Raises:
             AuthorizationError: The flow has failed, and is over.

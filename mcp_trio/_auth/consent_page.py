@@ -75,14 +75,7 @@ PAGE_HEADERS: Final[Headers] = (
 def page(
     title: str, body: str, *, status: int = HTTPStatus.OK, headers: Headers = ()
 ) -> HttpResponse:
-    """Return a page.
-
-    Args:
-        title: The title, as plain text.
-        body: The HTML of the body.
-        status: The HTTP status.
-        headers: Further headers.
-    """
+    """Return a page; the title is plain text, the body HTML."""
     html = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -167,19 +160,8 @@ def consent_page(
 ) -> HttpResponse:
     """Return the page on which the user allows or denies the access of a client.
 
-    Args:
-        client: The client.
-        server_name: The name of the server that is protected.
-        subject: The user; None for one who logs in after allowing the access.
-        login_at: The URL of the identity provider at which such a user logs in.
-        redirect_uri: The URI to which the user returns.
-        resource: The URL of the server that is protected.
-        scopes: The scopes that are asked for.
-        scope_texts: Descriptions of scopes.
-        action: The URL to which the form is sent.
-        request_id: The secret id of the request, without which no form is accepted.
-        is_development: Whether there is no login.
-        headers: Further headers, which set the cookie.
+    The subject is None for a user who logs in at the identity provider `login_at` after allowing
+    the access. Only a form with the secret `request_id` is accepted.
     """
     name = client.name or "An application without a name"
     host = urlsplit(client.client_id).netloc if client.client_id.startswith("https://") else ""

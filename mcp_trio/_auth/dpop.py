@@ -89,14 +89,9 @@ class DPoP:
     async def check(
         self, proof: str, *, method: str, url: str, token: str, thumbprint: str
     ) -> None:
-        """Check the proof of a request, and remember it as used.
+        """Check the proof of a request to a URL without a query, and remember it as used.
 
-        Args:
-            proof: The value of the header `DPoP`.
-            method: The method of the request.
-            url: The URL of the request, without its query.
-            token: The access token of the request.
-            thumbprint: The thumbprint of the key to which the token is bound.
+        `thumbprint` is that of the key to which the token is bound.
 
         Raises:
             InvalidProofError: The proof is not valid, or was used before.

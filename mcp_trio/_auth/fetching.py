@@ -96,11 +96,6 @@ class Fetcher:
 
         If this is cancelled, the connection is closed.
 
-        Args:
-            method: The HTTP method.
-            url: An https URL, or an http URL of this machine.
-            request: Further arguments of `httpx2.AsyncClient.request`.
-
         Raises:
             FetchError: The URL is not allowed; or there was no complete response within the bounds.
         """

@@ -305,8 +305,6 @@ class _SharedFlow:
     """A running flow, whose token all requests of the client wait for.
 
     Attributes:
-        scope: The cancel scope of the flow.
-        done: Set when the flow has ended.
         waiting: The number of requests that wait for it.
         tokens: The token; None if there is none yet, or the flow has failed.
         error: The error of a flow that has failed.

@@ -180,10 +180,6 @@ class IdentityProvider:
     async def begin(self, asked: msgspec.Raw, cookie_digest: str) -> str:
         """Return the URL of the provider's login page, for a request that the user has allowed.
 
-        Args:
-            asked: The authorization request.
-            cookie_digest: The digest of the cookie of the browser, which alone may finish.
-
         Raises:
             ProviderError: The metadata of the provider are not usable.
         """

@@ -63,7 +63,6 @@ class Issuer:
     Attributes:
         url: The issuer, as it is in tokens; compared as a plain string.
         jwks_uri: The URL of its keys, if its metadata are not to be fetched.
-        fetcher: The sender of requests.
         fresh_seconds: The time after which metadata and keys are fetched again.
         pause_seconds: The least time between two fetches that an unknown key or a failure causes.
         stale_seconds_max: The time for which keys are used while the issuer is away.

@@ -29,10 +29,7 @@ class ProtectedResourceMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_
         authorization_servers: The issuers whose tokens the server accepts.
         scopes_supported: Scopes that clients may ask for; there may be others.
         bearer_methods_supported: How a token may be sent: "header", "body" or "query".
-        resource_name: The name to display.
-        resource_documentation: The URL of a page for developers.
         tls_client_certificate_bound_access_tokens: Whether tokens may be bound to certificates.
-        dpop_signing_alg_values_supported: The algorithms of DPoP proofs.
         dpop_bound_access_tokens_required: Whether all tokens must be bound to a key by DPoP.
     """
 
@@ -56,24 +53,14 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True, kw_only=True, omi
 
     Attributes:
         issuer: The identifier of the authorization server, to be compared as a plain string.
-        authorization_endpoint: The URL to which a client sends the user.
-        token_endpoint: The URL at which tokens are issued.
-        jwks_uri: The URL of the keys that sign tokens.
         registration_endpoint: The URL of dynamic client registration (RFC 7591).
-        scopes_supported: Scopes that clients may ask for.
-        response_types_supported: The values of `response_type`.
-        response_modes_supported: The values of `response_mode`.
         grant_types_supported: The values of `grant_type`; absent: "authorization_code" and
             "implicit".
         token_endpoint_auth_methods_supported: How a client may authenticate at the token endpoint;
             absent: "client_secret_basic".
-        revocation_endpoint: The URL at which tokens are revoked (RFC 7009).
-        revocation_endpoint_auth_methods_supported: How a client may authenticate there.
         introspection_endpoint: The URL at which tokens are looked up (RFC 7662).
-        code_challenge_methods_supported: The methods of PKCE (RFC 7636).
         authorization_response_iss_parameter_supported: Whether responses have `iss` (RFC 9207).
         client_id_metadata_document_supported: Whether a client id may be the URL of a document.
-        authorization_grant_profiles_supported: The profiles of authorization grants.
         userinfo_endpoint: The URL of claims about the user (OpenID Connect).
     """
 

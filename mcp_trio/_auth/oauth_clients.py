@@ -224,11 +224,7 @@ def registered_client(
 ) -> tuple[OAuthClient, dict[str, Any]]:
     """Return a client that registers itself, and the response to it (RFC 7591).
 
-    Args:
-        metadata: The body of the request.
-        client_id: A new client id.
-        secret: A new secret, for a client that asks for one.
-        now: The Unix time.
+    `client_id` and `secret` are new; the secret is for a client that asks for one.
 
     Raises:
         InvalidClientError: The metadata are not valid.
@@ -296,10 +292,6 @@ def is_document_url(client_id: str) -> bool:
 
 def client_of_document(url: str, document: Any) -> OAuthClient:
     """Return the client that a metadata document describes.
-
-    Args:
-        url: The client id, which is the URL of the document.
-        document: The decoded document.
 
     Raises:
         InvalidClientError: The document is not valid, is of another client, or needs a secret,
@@ -374,7 +366,6 @@ class ClientDocuments:
 
     Attributes:
         http: The HTTP client; by default one is made for each request.
-        resolve: Returns the addresses of a host name.
         allows: Returns whether an address may be connected to.
     """
 
@@ -394,9 +385,6 @@ class ClientDocuments:
         """Return the client that the document at a URL describes.
 
         A document is used for `FRESH_SECONDS`, a failure for `FAILED_SECONDS`.
-
-        Args:
-            url: The client id: an https URL, which `is_document_url` accepts.
 
         Raises:
             InvalidClientError: The document cannot be fetched, or is not valid.

@@ -30,9 +30,6 @@ class RedirectListener:
 
     A request with another path or `state` is rejected and changes nothing, so that no web page or
     program can end a login of the user.
-
-    Attributes:
-        redirect_uri: The URL at which the listener listens.
     """
 
     redirect_uri: str

@@ -211,7 +211,6 @@ class ProtectedResource:
     """A resource server at the URLs at which a listener or an application is reached.
 
     Attributes:
-        settings: The settings.
         resources: The URLs of the MCP endpoint, which are accepted audiences: several on a
             loopback address, which has several names. Empty if they are not known.
         path: The path of the MCP endpoint, without the prefix of a mounted application.

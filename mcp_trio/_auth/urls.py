@@ -49,13 +49,7 @@ def split_url(url: str, name: str) -> SplitResult:
 
 
 def check_url(url: str, name: str, *, server: str, trusted_hosts: Collection[str]) -> None:
-    """Check a URL that a server named.
-
-    Args:
-        url: The URL.
-        name: A name for the URL in the error text, such as "the token_endpoint".
-        server: The URL of the server, which the user gave.
-        trusted_hosts: Hosts that may have any address.
+    """Check a URL that a server named; `name` is for the text of the error.
 
     Raises:
         UrlError: It is not a plain http(s) URL, is not encrypted, or leads to an address of this

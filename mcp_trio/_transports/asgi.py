@@ -88,11 +88,6 @@ class AsgiUpgrade:
     """The `Upgrade` of one `websocket` scope.
 
     Attributes:
-        request: The handshake request, as an HTTP/1.1 request.
-        extensions: The scope's extensions.
-        receive: ASGI's `receive`.
-        send: ASGI's `send`.
-        limits: The limits of the WebSocket.
         is_stuck: Whether a write has not finished, so that the connection must be aborted.
     """
 

@@ -88,10 +88,8 @@ class BufferedSocket:
     """A connected socket with a read buffer, whose writes have a time limit.
 
     Attributes:
-        socket: The socket.
         limits: The time without progress after which a write fails, and the sizes of reads.
         received: Bytes that have arrived and are not consumed yet.
-        has_ended: The peer has sent end of file.
         is_broken: Nothing more can be sent: the peer has disconnected, or a write was cut short.
         is_last: Whether the connection closes after the next response.
     """

@@ -127,11 +127,7 @@ class TimerQueue:
 
 @attrs.define(eq=False, repr=False)
 class FairSemaphore:
-    """A semaphore whose clients take turns, each with a share of the places.
-
-    Args:
-        places: The places.
-    """
+    """A semaphore whose clients take turns, each with a share of the places."""
 
     _queue: Queue[tuple[trio.lowlevel.Task, Client]] = attrs.field(converter=Queue, alias="places")
 

@@ -37,7 +37,6 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed request line with its headers, and their consequences for the connection.
 
     Attributes:
-        request: The request as the application sees it.
         body_bytes: The length of the body; None for a chunked body.
         accepts_chunks: Whether the client accepts a chunked response.
         is_last: Whether the connection closes after the response.
@@ -71,10 +70,7 @@ _SECRETS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):
 def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int:
     """Return the length of the request headers in `received`; 0 while they are incomplete.
 
-    Args:
-        received: The bytes that have arrived since the previous request.
-        searched: The number of those that an earlier call has searched.
-        bytes_max: The longest headers that are accepted.
+    `searched` is the number of bytes in which an earlier call has found no end.
 
     Raises:
         Rejected: The headers are too long already, or the bytes cannot become an HTTP/1.1 request.
@@ -220,13 +216,9 @@ def has_body(status: int) -> bool:
 def encoded_response_headers(
     status: int, headers: Headers, *, framing: bytes, is_last: bool
 ) -> bytes:
-    """Return the encoded status line and headers of a response.
+    """Return the encoded status line and headers of a response; the host's own are added.
 
-    Args:
-        status: A final status, 200 to 599.
-        headers: The application's headers; the host's own and the date are added.
-        framing: A complete `Content-Length` or `Transfer-Encoding` line, or nothing.
-        is_last: Whether the connection closes after this response.
+    `framing` is a complete `Content-Length` or `Transfer-Encoding` line, or nothing.
 
     Raises:
         ValueError: The status is not a final one, a header has characters that would start another
@@ -278,9 +270,7 @@ class ChunkedBody:
     data. So a client cannot send long extensions or a flood of tiny chunks for little data.
 
     Attributes:
-        bytes_max: The longest data that are accepted.
         framing_bytes_max: The allowance for framing beside the length of the data.
-        data: The data so far.
         is_ended: Whether the last chunk and the trailers were read.
     """
 

@@ -52,10 +52,6 @@ class RoutedChannel(ABC):
 
     A session that has called `deliver_to` gets each message synchronously. Otherwise the message is
     kept until `receive` or `deliver_to` is called.
-
-    Attributes:
-        limits: The bounds of the streams, and their number.
-        transport: The name of the transport in recordings and logs.
     """
 
     # All messages to send are `RelatedMessage`s; see `Channel`.
@@ -213,17 +209,10 @@ class SessionChannel(RoutedChannel):
         auth: AuthInfo | None = None,
         is_json_only: bool = False,
     ) -> ResponseStream | None:
-        """Deliver the body of a POST to the session.
-
-        Args:
-            encoded: The encoded message or batch.
-            message: The same, decoded.
-            awaited: The ids of its requests.
-            auth: The authenticated sender; None without authentication.
-            is_json_only: Whether the client accepts no event stream.
+        """Deliver the body of a POST, a message or batch, to the session.
 
         Returns:
-            The stream of the responses; None without requests.
+            The stream of the responses to `awaited`, the ids of its requests; None without any.
 
         Raises:
             DuplicateIdError: A request has the id of an unanswered one; nothing was delivered.
@@ -410,8 +399,6 @@ class StatelessRequest:
     Attributes:
         number: The request's id within the channel.
         id: The request's id at its client.
-        method: The request's method.
-        stream: The stream of the response.
     """
 
     number: int
@@ -448,13 +435,9 @@ class StatelessChannel(RoutedChannel):
         address: str | None = None,
         is_json_only: bool = False,
     ) -> StatelessRequest:
-        """Deliver a renumbered request to the session.
+        """Deliver a request to the session, renumbered.
 
-        Args:
-            request: The request with the client's id.
-            auth: The authenticated sender; None without authentication.
-            address: The address of the client, which tells clients without authentication apart.
-            is_json_only: Whether the client accepts no event stream.
+        `address` tells clients without authentication apart.
         """
         client = self._client_number(address) if auth is None else 0
         number, depth_max = next(self._numbers), self.limits.messages.json_depth_max

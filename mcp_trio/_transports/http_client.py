@@ -101,7 +101,6 @@ class OutgoingMessage:
     """A message to send, with the members that decide how it is sent.
 
     Attributes:
-        data: The encoded message.
         id: The id of a request; None for other messages.
         method: The method of a request or notification; None for a response.
         version: The protocol version that a stateless message states.
@@ -257,11 +256,8 @@ class _PendingRequest:
     """A request that was sent, until its response arrives.
 
     Attributes:
-        message: The request.
-        id: The request id.
         is_accepted: Whether the server has begun a successful HTTP response.
         is_session_unknown: Whether the server has answered that it does not know the session.
-        scope: The cancel scope of the request's task.
         answered: Set when the JSON-RPC response has arrived.
     """
 

@@ -154,8 +154,6 @@ class UnexpectedResponse(Exception):  # noqa: N818  describes the response
     """An HTTP response with an unsuccessful status, or with the wrong media type.
 
     Attributes:
-        status: The status code.
-        phrase: The reason phrase.
         body: The beginning of the body.
         location: The `Location` header, which is reported but not followed.
     """
@@ -189,10 +187,7 @@ class EndpointClient:
     """An HTTP client for the MCP endpoint of one server.
 
     Attributes:
-        http: The HTTP client that sends the requests.
-        url: The URL of the MCP endpoint.
         headers: Additional headers of each request.
-        limits: The limits of the channel.
         auth: The authorization of each request, in place of that of the HTTP client.
         session_id: The id of the legacy session, once the server has assigned one.
         version: The protocol version of the legacy session, once it is negotiated.
@@ -211,13 +206,7 @@ class EndpointClient:
     def __attrs_post_init__(self) -> None:
         self._common_headers = httpx2.Headers(self.headers)
         self._common_headers.update([_UNCOMPRESSED])
-        given = self.http.timeout
-        self._timeout = {
-            "connect": given.connect,
-            "read": None,
-            "write": given.write,
-            "pool": given.pool,
-        }
+        self._timeout = {**self.http.timeout.as_dict(), "read": None}
 
     @property
     def name(self) -> str:
@@ -456,14 +445,10 @@ class EventStream:
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
 
     Attributes:
-        endpoint_client: The client that sends the requests to the server.
-        on_message: Called with each message.
         random_source: Spreads the pauses between connections.
-        reported_state: The state of the channel.
         resume_seconds: How long connections may fail in a row until the stream is given up.
         was_accepted: Whether the server has accepted at least one GET request.
         last_event_id: The id of the last event, after which the stream is resumed.
-        end_reason: Why the last connection ended.
         failures: The number of connections in a row without an event.
         is_oversized: Whether a message was too large to be received.
         was_tried: Set when the first connection is accepted, or has failed.
@@ -587,8 +572,6 @@ class HttpSseStream:
     https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse
 
     Attributes:
-        endpoint_client: The client that sends the requests to the server.
-        on_message: Called with each message.
         endpoint: The URL to POST messages to, which the first event names.
         end_reason: Why there is no endpoint, or why the stream has ended.
         was_tried: Set when there is an endpoint, or a reason why there is none.

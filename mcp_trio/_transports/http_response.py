@@ -36,12 +36,7 @@ class TooManyBodiesError(Exception):
 
 @attrs.define(eq=False, repr=False)
 class UnfinishedBody:
-    """The received bytes of a request body that is not complete.
-
-    Attributes:
-        bodies: The bytes of the unfinished bodies of all clients.
-        network: The network of the client.
-    """
+    """The received bytes of a request body that is not complete."""
 
     bodies: Shares
     network: str | None
@@ -160,7 +155,6 @@ class QueuedMessage(msgspec.Struct, eq=False, gc=False):
     """A JSON-RPC message in the queue of a response stream.
 
     Attributes:
-        message: The encoded message.
         event_id: The SSE event id; None where the stream cannot be resumed.
         is_response: Whether the message is the response to a request of the stream.
     """
@@ -179,7 +173,6 @@ class ResponseStream(msgspec.Struct, eq=False):
     from the session's event store.
 
     Attributes:
-        limits: The bounds of the queue.
         number: The stream's number in the session's event store; None while the stream cannot be
             resumed.
         first_event_id: The id of an event without a message that precedes all others.
@@ -353,7 +346,6 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
 
     Attributes:
         limits: The time before a response becomes an event stream, and between keep-alive comments.
-        headers: Headers of every response.
         status_of: Returns the HTTP status of a JSON response with this JSON-RPC error code; without
             it, the status is 200.
         challenge_of: Returns further headers of a JSON response whose status is not 200, given the

@@ -87,12 +87,7 @@ async def serve_hypercorn(
 class _Host:
     """An application whose calls can be cancelled, and the sockets on which hypercorn serves it.
 
-    Attributes:
-        app: The application.
-        listeners: The sockets.
-        call_shares: Limits the calls at the same time, in all and of each client's network.
-        is_stopping: An event that is set by `stop`.
-        log: The log of rejected requests.
+    `call_shares` limits the calls at the same time, in all and of each client's network.
     """
 
     app: Application

@@ -212,17 +212,10 @@ async def start_child(
     inherits_descriptors: bool = False,
     limits: Limits,
 ) -> ChildProcess:
-    """Start `command` in its own session and process group, and watch it.
+    """Start `command` in its own session and process group, and watch it; `env` is complete.
 
-    Args:
-        command: The program and its arguments.
-        env: The complete environment.
-        cwd: The working directory.
-        forward: A function for each line of stderr.
-        inherits_stderr: Whether the subprocess writes to the stderr of this process instead.
-        inherits_descriptors: Whether the subprocess gets the inheritable descriptors beyond stdin,
-            stdout and stderr: those that this process was started with.
-        limits: The limits for reading and for stopping.
+    With `inherits_descriptors` the subprocess gets the inheritable descriptors beyond stdin, stdout
+    and stderr: those that this process was started with.
 
     Raises:
         ConnectionLost: The command could not be started; the cause is an OSError.

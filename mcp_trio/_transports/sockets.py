@@ -61,7 +61,6 @@ class SocketChannel(LineChannel):
 
     Attributes:
         name: The name of the peer for error texts.
-        peer: The facts about the peer.
         auth: At the server's end: the client as `authorize` has authenticated it.
         is_first_byte_checked: Whether the first byte was checked, as a server does.
         network: At the server's end: the network of the client; None for a Unix socket.
@@ -321,10 +320,7 @@ class SocketHost:
     """The connections of one listener; an error of one does not affect the others.
 
     Attributes:
-        transport: "unix" or "tcp".
         authorize: Returns a name for a client; without it all connections are accepted.
-        handle: Serves a channel.
-        limits: The limits of each session, and of the number of connections.
     """
 
     transport: str

@@ -111,14 +111,12 @@ class WatchedStream(trio.abc.Stream):
     Sends of several tasks do not mix, and nothing is sent after a send that was cut short.
 
     Attributes:
-        stream: The underlying stream.
         request: At a server, the request that was read from the stream before.
         rest: The bytes that were read after the request.
         chunk_bytes: The size of a single write, so that `bytes_sent` shows progress.
         listening_since: The time at which trio-websocket's current read began; None between reads.
         bytes_sent: The number of bytes passed to the underlying stream.
         is_cut: Whether a send was cut short, so that nothing more can be sent.
-        is_writing: Whether a send is in progress.
         has_sent_close: Whether a close frame was sent, or its sending was tried.
     """
 
@@ -573,11 +571,8 @@ class StreamUpgrade(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The `Upgrade` of a handshake request that was read from a stream.
 
     Attributes:
-        stream: The connection.
-        request: The request, parsed and checked.
         encoded: The same request, encoded.
         rest: The bytes that were read from the stream after the request.
-        limits: The limits of the WebSocket.
     """
 
     stream: trio.abc.Stream

@@ -42,7 +42,6 @@ class SocketEnded(Exception):  # noqa: N818  it reports an event, which need not
 
     Attributes:
         code: The close code that the peer sent; with `is_ours`, the one to send to the peer.
-        reason: The reason text beside the code.
         is_ours: Whether this side closes, because the peer has violated the protocol.
     """
 
@@ -292,57 +291,6 @@ class WebSocketChannel:
         await trio.lowlevel.checkpoint()
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
-class _WebSocketTask:
-    """The system task that owns one WebSocket: it opens, pings and closes it."""
-
-    opening: AbstractAsyncContextManager[MessageSocket]
-    name: str
-    auth: AuthInfo | None
-    expires_at: float
-    limits: Limits
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    started: trio.Event = attrs.field(factory=trio.Event, init=False)
-    channel: WebSocketChannel | None = attrs.field(default=None, init=False)
-    failure: Exception | None = attrs.field(default=None, init=False)
-
-    async def run(self) -> None:
-        """Run the task, which raises nothing but `Cancelled`."""
-
-        def log_errors(errors: ErrorGroup) -> None:
-            logger.error("the WebSocket channel failed", exc_info=errors)
-
-        try:
-            with errors_handled_by(log_errors), self.scope:
-                await self._run()
-        finally:
-            self.started.set()
-            if self.channel is not None:
-                self.channel.mark_ended()
-
-    async def _run(self) -> None:
-        try:
-            async with self.opening as socket:
-                channel = self.channel = WebSocketChannel(
-                    name=self.name,
-                    auth=self.auth,
-                    expires_at=self.expires_at,
-                    socket=socket,
-                    limits=self.limits,
-                )
-                self.started.set()
-                try:
-                    await channel.run()
-                except Exception:  # closing the socket ends `receive`, which raises the loss
-                    loss = ConnectionLost(f"the connection to {self.name} failed")
-                    channel.fail(loss)
-                    raise
-        except Exception as error:
-            if self.channel is not None:
-                raise
-            self.failure = error
-
-
 async def start_channel(
     opening: AbstractAsyncContextManager[MessageSocket],
     *,
@@ -353,24 +301,55 @@ async def start_channel(
 ) -> WebSocketChannel:
     """Open a WebSocket in a system task, and return the channel over it.
 
-    Cancellation closes the WebSocket.
+    The task opens, pings and closes the WebSocket. Cancellation closes it.
 
     Raises:
         Exception: Any error of opening the WebSocket.
     """
-    task = _WebSocketTask(
-        opening=opening, name=name, auth=auth, expires_at=expires_at, limits=limits
-    )
-    trio.lowlevel.spawn_system_task(task.run, context=copy_context())
+    scope, started = trio.CancelScope(), trio.Event()
+    channel: WebSocketChannel | None = None
+    failure: Exception | None = None
+
+    async def own_socket() -> None:
+        nonlocal channel, failure
+        try:
+            async with opening as socket:
+                channel = WebSocketChannel(
+                    name=name, auth=auth, expires_at=expires_at, socket=socket, limits=limits
+                )
+                started.set()
+                try:
+                    await channel.run()
+                except Exception:  # closing the socket ends `receive`, which raises the loss
+                    channel.fail(ConnectionLost(f"the connection to {name} failed"))
+                    raise
+        except Exception as error:
+            if channel is not None:
+                raise
+            failure = error
+
+    async def run() -> None:
+        def log_errors(errors: ErrorGroup) -> None:
+            logger.error("the WebSocket channel failed", exc_info=errors)
+
+        try:
+            with errors_handled_by(log_errors), scope:
+                await own_socket()
+        finally:
+            started.set()
+            if channel is not None:
+                channel.mark_ended()
+
+    trio.lowlevel.spawn_system_task(run, context=copy_context())
     try:
-        await task.started.wait()
+        await started.wait()
     except BaseException:
-        task.scope.cancel()
+        scope.cancel()
         raise
-    if task.failure is not None:
-        raise task.failure
-    assert task.channel is not None, "Trio's run has ended"
-    return task.channel
+    if failure is not None:
+        raise failure
+    assert channel is not None, "Trio's run has ended"
+    return channel
 
 
 class Upgrade(Protocol):
@@ -407,10 +386,7 @@ async def accept_websocket(
 ) -> WebSocketChannel:
     """Accept the handshake, and return the channel with its client.
 
-    Args:
-        upgrade: The handshake request.
-        admitted: The same request with its authenticated sender.
-        limits: The limits of the channel.
+    `admitted` is the request of the handshake with its authenticated sender.
 
     Raises:
         trio.BrokenResourceError: The client has disconnected.
