@@ -26,10 +26,9 @@ from golden_scripts import Message, Script, call
 from leak_check import leaks, lines_of, names_of_this_machine
 
 from mcp_trio import Client, Server
-from mcp_trio._recorder.clock import TickClock
 from mcp_trio._session.session import Session
 from mcp_trio.examples import weather
-from mcp_trio.recording import RecordOptions, Redaction, SharedRecording
+from mcp_trio.recording import RecordOptions, Redaction, SharedRecording, TickClock
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 

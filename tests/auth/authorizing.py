@@ -10,8 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import attrs
 
-from mcp_trio._auth.authorization_server import AuthorizationServer
-from mcp_trio._protocol.http_headers import HttpRequest
+from mcp_trio.auth import AuthorizationServer, HttpRequest
 from tests.token_search import plant
 
 ISSUER = "https://tools.example"

@@ -9,8 +9,8 @@ import httpx2
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from mcp_trio._auth.identity_provider import IdentityProvider
 from mcp_trio._protocol.security import digest_text
+from mcp_trio.auth import IdentityProvider
 from tests.auth.authorizing import CALLBACK, ISSUER, Clock, Site
 
 PROVIDER = "https://id.example"

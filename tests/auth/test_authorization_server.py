@@ -10,12 +10,15 @@ import trio
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from mcp_trio._auth.authorization_server import AuthorizationServer, DevelopmentLogin
-from mcp_trio._auth.authorization_storage import SqliteStorage
-from mcp_trio._auth.consent_page import HttpResponse
-from mcp_trio._auth.oauth_clients import trusted_client
-from mcp_trio._protocol.shares import Rate
-from mcp_trio.auth import InvalidTokenError
+from mcp_trio.auth import (
+    AuthorizationServer,
+    DevelopmentLogin,
+    HttpResponse,
+    InvalidTokenError,
+    Rate,
+    SqliteStorage,
+    trusted_client,
+)
 from tests.auth.authorizing import (
     CALLBACK,
     CHALLENGE,

@@ -14,12 +14,11 @@ from mcp_trio._auth.challenges import (
 )
 from mcp_trio._auth.fetching import Fetcher, FetchError, check_url
 from mcp_trio._auth.metadata import (
-    AuthorizationServerMetadata,
     ProtectedResourceMetadata,
     authorization_server_urls,
     protected_resource_urls,
 )
-from mcp_trio._auth.metadata import AuthorizationServerMetadata as Document
+from mcp_trio.auth import AuthorizationServerMetadata
 
 # Metadata documents.
 
@@ -211,8 +210,8 @@ async def test_a_document_is_fetched_and_decoded():
         requests.append(request)
         return httpx2.Response(200, json={"issuer": "https://issuer.example"})
 
-    document = await fetcher(respond).get_json(URL, Document)
-    assert document == Document(issuer="https://issuer.example")
+    document = await fetcher(respond).get_json(URL, AuthorizationServerMetadata)
+    assert document == AuthorizationServerMetadata(issuer="https://issuer.example")
     assert requests[0].headers["accept-encoding"] == "identity"
 
 
@@ -237,7 +236,7 @@ async def test_a_document_of_ten_mebibytes_is_not_read_to_its_end():
 
     with pytest.raises(FetchError, match="more than 65536 bytes"):
         await fetcher(lambda _: httpx2.Response(200, stream=body), bytes_max=65_536).get_json(
-            URL, Document
+            URL, AuthorizationServerMetadata
         )
     assert body.read <= 66
 
@@ -247,7 +246,7 @@ async def test_a_slow_document_is_given_up(autojump_clock):
         await trio.sleep(3600)
 
     with pytest.raises(FetchError, match="no response within 10"):
-        await fetcher(respond).get_json(URL, Document)
+        await fetcher(respond).get_json(URL, AuthorizationServerMetadata)
     assert trio.current_time() == pytest.approx(10)
 
 
@@ -259,7 +258,7 @@ async def test_a_redirect_is_not_followed():
         return httpx2.Response(302, headers={"Location": URL})
 
     with pytest.raises(FetchError, match="HTTP status 302") as caught:
-        await fetcher(respond).get_json(URL, Document)
+        await fetcher(respond).get_json(URL, AuthorizationServerMetadata)
     assert caught.value.status == 302
     assert seen == [URL]
 
@@ -283,7 +282,9 @@ async def test_a_redirect_is_not_followed():
 )
 async def test_anything_but_a_document_is_an_error(response, reason):
     with pytest.raises(FetchError, match=reason):
-        await fetcher(lambda _: httpx2.Response(**response)).get_json(URL, Document)
+        await fetcher(lambda _: httpx2.Response(**response)).get_json(
+            URL, AuthorizationServerMetadata
+        )
 
 
 async def test_a_server_that_is_away_is_an_error():
@@ -291,7 +292,7 @@ async def test_a_server_that_is_away_is_an_error():
         raise httpx2.ConnectError("connection refused")
 
     with pytest.raises(FetchError, match="connection refused"):
-        await fetcher(respond).get_json(URL, Document)
+        await fetcher(respond).get_json(URL, AuthorizationServerMetadata)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from urllib.parse import urlencode
 import pytest
 from joserfc.jwk import ECKey
 
-from mcp_trio._auth.identity_provider import IdentityProvider
-from mcp_trio._auth.metadata import AuthorizationServerMetadata
+from mcp_trio.auth import AuthorizationServerMetadata, IdentityProvider
 from tests.auth.authorizing import CALLBACK, ISSUER, Site, claims_of
 from tests.auth.scripted_provider import (
     PROVIDER,

@@ -11,8 +11,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError
-from mcp_trio._auth.authorization_storage import SqliteStorage
-from mcp_trio._auth.provider_tokens import CREDENTIALS, ProviderToken, authorized
+from mcp_trio._auth.provider_tokens import CREDENTIALS, authorized
 from mcp_trio.auth import (
     AccessDenied,
     AuthInfo,
@@ -20,7 +19,9 @@ from mcp_trio.auth import (
     IdentityProvider,
     MemoryTokenStore,
     OAuth,
+    ProviderToken,
     ResourceServer,
+    SqliteStorage,
 )
 from mcp_trio.recording import replay
 from tests.auth.authorizing import ISSUER

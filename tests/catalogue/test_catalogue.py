@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mcp_trio._catalogue.catalogue import CATALOGUE, Catalogue, is_being_written
-from mcp_trio._catalogue.statistics import page, statistics
+from mcp_trio._catalogue.catalogue import CATALOGUE, is_being_written
+from mcp_trio._catalogue.statistics import page
 from mcp_trio._recorder.files import FileSink
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import RecordOptions
+from mcp_trio.recording import Catalogue, RecordOptions, statistics
 from tests.catalogue.conftest import session, theatre
 
 BOOKING, TAKEN, SLOW, RESOURCE = range(4)

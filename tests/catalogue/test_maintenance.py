@@ -12,11 +12,17 @@ import trio
 from mcp_trio import Client
 from mcp_trio._catalogue import catalogue as catalogue_module
 from mcp_trio._catalogue import maintenance as module
-from mcp_trio._catalogue.catalogue import Catalogue
 from mcp_trio._catalogue.maintenance import FolderMaintenance
 from mcp_trio._recorder.policy import PolicyRun
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import RecordOptions, RecordPolicy, check, open_recording, replay_async
+from mcp_trio.recording import (
+    Catalogue,
+    RecordOptions,
+    RecordPolicy,
+    check,
+    open_recording,
+    replay_async,
+)
 from tests.catalogue.conftest import session, theatre
 
 

@@ -7,7 +7,8 @@ import threading
 import httpx2
 import pytest
 
-from mcp_trio._auth.token_store import FileTokenStore, read_tokens, write_tokens
+from mcp_trio._auth.token_store import read_tokens, write_tokens
+from mcp_trio.auth import FileTokenStore
 from tests.auth.fake_servers import on_socket
 from tests.auth.scripted_flows import token_set
 

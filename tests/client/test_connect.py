@@ -32,9 +32,10 @@ from mcp_trio import types as t
 from mcp_trio._auth.http_auth import ClientAuth
 from mcp_trio._client.client import ClientOptions
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
-from mcp_trio._session.observing import Observer, Observers
+from mcp_trio._session.observing import Observers
 from mcp_trio.errors import LocalProtocolError, OutcomeUnknown, RecordingError, RemoteProtocolError
 from mcp_trio.limits import RequestLimits
+from mcp_trio.observers import Observer
 from mcp_trio.recording import read_recording
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair

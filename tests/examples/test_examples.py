@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from channel_pairs import named_pipes_in
 from click.testing import CliRunner
 
 from mcp_trio import Client
@@ -23,6 +22,7 @@ from mcp_trio.examples.weather import server
 from mcp_trio.recording import open_recording, read_recording, replay, replay_async, sweep
 from mcp_trio.transports import memory_pair
 from tests.client.conftest import open_descriptors
+from tests.transports.channel_pairs import named_pipes_in
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 from pythons import VERSIONS
 
 import mcp_trio
-from mcp_trio._journal.records import KINDS, OpenBody, Record
+from mcp_trio._journal.records import KINDS, OpenBody
+from mcp_trio.recording import Record
 
 HOME = Path(__file__).parents[2]
 PROJECT_LINES = (HOME / "pyproject.toml").read_text(encoding="utf-8").splitlines()

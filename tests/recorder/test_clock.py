@@ -4,7 +4,8 @@ import time
 
 import trio
 
-from mcp_trio._recorder.clock import TickClock, seconds_of
+from mcp_trio._recorder.clock import seconds_of
+from mcp_trio.recording import TickClock
 
 BUSY_SECONDS = 0.002
 

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from mcp_trio import Client, Limits, Server
 from mcp_trio._journal.records import GapBody, OpenBody, decode_body
 from mcp_trio._recorder import options as record_options
-from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.files import (
     CompressedSink,
     FileSink,
@@ -45,6 +44,7 @@ from mcp_trio.recording import (
     RecordOptions,
     Redaction,
     SharedRecording,
+    TickClock,
     check,
     diff,
     open_recording,

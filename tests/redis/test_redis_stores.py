@@ -14,10 +14,10 @@ from joserfc.jwk import ECKey
 from mcp_trio import Limits
 from mcp_trio._auth.dpop import InvalidProofError
 from mcp_trio._redis.connection import RedisConnection
-from mcp_trio._server.instances import SessionFacts, StoreUnavailableError
 from mcp_trio._testing.store_contracts import ScriptedHandler
 from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
+from mcp_trio.http import SessionFacts, StoreUnavailableError
 from mcp_trio.limits import HttpLimits
 from mcp_trio.redis import RedisStores
 from mcp_trio.testing import (

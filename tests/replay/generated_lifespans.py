@@ -16,9 +16,8 @@ import attrs
 import trio
 
 from mcp_trio import Context, Server, effect
-from mcp_trio._recorder.clock import TickClock
 from mcp_trio._server.sessions import HandlerHttpClient, sessions_of
-from mcp_trio.recording import SharedRecording
+from mcp_trio.recording import SharedRecording, TickClock
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.replay.generated_programs import PAUSES, Block, Run, fetch, make_block

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from mcp_trio import Context, Server
-from mcp_trio._recorder.clock import TickClock
+from mcp_trio.recording import TickClock
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 

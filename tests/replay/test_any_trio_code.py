@@ -7,11 +7,10 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server, effect
-from mcp_trio._recorder.clock import TickClock
 from mcp_trio._replay.trace import load_trace
 from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import NothingCompared, ReplayDivergence
-from mcp_trio.recording import replay
+from mcp_trio.recording import TickClock, replay
 from mcp_trio.testing import WirePeer
 from mcp_trio.transports import memory_pair
 from tests.replay import generated_lifespans, generated_programs

@@ -16,9 +16,8 @@ from mcp_trio._journal.texts import excerpts
 from mcp_trio._replay.divergence import CAUSES, Divergence, Operation, divergence_error
 from mcp_trio._replay.source_locations import source_of
 from mcp_trio._replay.trace import key_of, load_trace
-from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import ReplayDivergence
-from mcp_trio.recording import replay
+from mcp_trio.recording import UntrackedCall, replay
 
 LONG = "x" * 1000
 

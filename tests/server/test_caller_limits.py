@@ -7,8 +7,7 @@ import pytest
 import trio
 
 from mcp_trio import Client, Context, RequestError, Server, ThreadContext, ToolError
-from mcp_trio._journal.reader import read_recording
-from mcp_trio._journal.records import CommandBody, Record, encode_body
+from mcp_trio._journal.records import CommandBody, encode_body
 from mcp_trio._server.command_limits import add_limits, limits_of_command, recorded_limits
 from mcp_trio.auth import AuthInfo
 from mcp_trio.errors import RecordingError, ReplayDivergence
@@ -22,7 +21,7 @@ from mcp_trio.middleware import (
     RateLimit,
     RateLimited,
 )
-from mcp_trio.recording import replay, sweep
+from mcp_trio.recording import Record, read_recording, replay, sweep
 from mcp_trio.transports import memory_pair
 
 

@@ -21,11 +21,11 @@ from mcp_trio import (
     UrlElicitation,
     types,
 )
-from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.metadata import UNKNOWN_PEER
 from mcp_trio._protocol.methods import METHODS
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest
 from mcp_trio._server.resumable import _binding
+from mcp_trio.auth import AuthInfo
 from mcp_trio.errors import UrlElicitationRequired
 from mcp_trio.http import MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits

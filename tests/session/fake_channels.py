@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._jsonrpc.lines import Oversized
+from mcp_trio.transports import Oversized
 
 _BATCHES_MAX: Final = 10_000
 

@@ -7,7 +7,6 @@ import trio.testing
 
 from mcp_trio import ConnectionLost, RequestError
 from mcp_trio import types as s
-from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS, custom_method
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX, IncomingRequest
@@ -17,6 +16,7 @@ from mcp_trio._session.handler_journal import HandlerJournal, OperationId
 from mcp_trio._session.handlers import RUNNING_EFFECT, RunningEffect
 from mcp_trio._session.input_required import ask_all, binding_of
 from mcp_trio._session.lanes import LANE
+from mcp_trio.auth import AuthInfo
 from mcp_trio.errors import LocalProtocolError, RemoteProtocolError, Unencodable
 from mcp_trio.limits import MessageLimits, RequestLimits
 from mcp_trio.types import CallToolParams, ClientCapabilities

@@ -9,7 +9,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from channel_pairs import LIMITS, TRANSPORTS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from mcp_trio._protocol.versions import PROTOCOL_VERSIONS
 from mcp_trio.limits import KIB, MessageLimits
 from mcp_trio.testing import CHANNEL_CHECKS, check_channel, check_channel_for
 from mcp_trio.transports import LineChannel, Oversized, memory_pair
+from tests.transports.channel_pairs import LIMITS, TRANSPORTS
 
 SECONDS = 40.0  # on a machine that is busy
 CASES = {

@@ -23,15 +23,15 @@ from measuring import print_table
 from theatre import TOOLS, server
 
 from mcp_trio import Client
-from mcp_trio._catalogue.statistics import statistics
-from mcp_trio._journal.records import (
-    OpenBody,
+from mcp_trio._journal.records import OpenBody, RecordEncoder, decode_body, encode_body
+from mcp_trio.recording import (
+    Catalogue,
     Record,
-    RecordEncoder,
-    decode_body,
-    encode_body,
+    RecordOptions,
+    open_recording,
+    read_recording,
+    statistics,
 )
-from mcp_trio.recording import Catalogue, RecordOptions, open_recording, read_recording
 
 BEGIN: Final = datetime(2026, 11, 1, tzinfo=UTC)
 DAYS: Final = 30

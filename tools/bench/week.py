@@ -41,12 +41,11 @@ from mcp_trio._catalogue.maintenance import FolderMaintenance
 from mcp_trio._catalogue.summary import summarize
 from mcp_trio._journal.calls import NO_ERROR_KINDS
 from mcp_trio._recorder.encryption import KEYS_VARIABLE
-from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.policy import PolicyRun
 from mcp_trio._server.sessions import HandlerHttpClient, sessions_of
 from mcp_trio.errors import ToolError
 from mcp_trio.limits import MIB
-from mcp_trio.recording import Catalogue, RecordPolicy
+from mcp_trio.recording import Catalogue, RecordPolicy, open_recording
 from mcp_trio.transports import memory_pair
 
 BEGIN: Final = datetime(2026, 11, 2, tzinfo=UTC)

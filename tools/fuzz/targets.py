@@ -23,11 +23,8 @@ import wsproto.connection
 import wsproto.utilities
 from wsproto.events import BytesMessage, CloseConnection, TextMessage
 
+from mcp_trio import KeyRing
 from mcp_trio._journal.conversation import conversation
-from mcp_trio._journal.diff import diff
-from mcp_trio._journal.reader import Damage, check, read_recording
-from mcp_trio._journal.records import Record
-from mcp_trio._jsonrpc.lines import LineSplitter, Oversized
 from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
@@ -50,7 +47,6 @@ from mcp_trio._protocol.events import (
 )
 from mcp_trio._protocol.http_headers import (
     HeaderMismatchError,
-    HttpRequest,
     check_headers_match,
     headers_from_body,
 )
@@ -58,7 +54,7 @@ from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.requests import IncomingTrigger
 from mcp_trio._protocol.uri_templates import TemplateError, UriError, UriTemplate
-from mcp_trio._server.sealed_state import Binding, KeyRing, Sealer
+from mcp_trio._server.sealed_state import Binding, Sealer
 from mcp_trio._transports.http1 import (
     ChunkedBody,
     Rejected,
@@ -69,8 +65,11 @@ from mcp_trio._transports.http1 import (
 from mcp_trio._transports.http_response import BodyTooLargeError
 from mcp_trio._transports.trio_websocket import StreamUpgrade
 from mcp_trio._transports.websocket import SocketEnded
+from mcp_trio.auth import HttpRequest
 from mcp_trio.errors import RecordingError, RemoteProtocolError, SchemaError
 from mcp_trio.limits import DEFAULT_LIMITS
+from mcp_trio.recording import Damage, Record, check, diff, read_recording
+from mcp_trio.transports import LineSplitter, Oversized
 from mcp_trio.types import (
     CallToolParams,
     ClientCapabilities,

@@ -35,9 +35,8 @@ HOME: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(HOME))
 
 from mcp_trio import Client, Server  # noqa: E402
-from mcp_trio._session.untracked_calls import UntrackedCall  # noqa: E402
 from mcp_trio.errors import ReplayDivergence, RequestError  # noqa: E402
-from mcp_trio.recording import Record, open_recording, read_recording, replay  # noqa: E402
+from mcp_trio.recording import Record, UntrackedCall, open_recording, read_recording, replay  # noqa: E402
 from mcp_trio.transports import memory_pair  # noqa: E402
 from mcp_trio.types import CallToolResult, TextContent  # noqa: E402
 from tests.replay import sources  # noqa: E402  found by the lines above

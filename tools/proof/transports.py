@@ -20,12 +20,10 @@ from typing import Any, Final, TypeAlias
 import attrs
 import msgspec
 import trio
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "channels"))
-
-from channel_pairs import Pair, named_pipes_in, over_stdio
 from rich.console import Console
 from rich.table import Table
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._client.connect import Target
@@ -34,6 +32,7 @@ from mcp_trio.errors import ReplayDivergence
 from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import Record, TickClock, body_bytes, open_recording, read_recording, replay
 from mcp_trio.transports import Channel, memory_pair
+from tests.transports.channel_pairs import Pair, named_pipes_in, over_stdio
 
 PROTOCOL_VERSIONS: Final = ("2025-11-25", "2026-07-28")
 _FIRST: Final = "memory"

@@ -16,14 +16,13 @@ from mcp_trio._replay.schedules import (
     PriorityOrder,
     RandomOrder,
     RecordedOrder,
-    Schedule,
     decode_schedule,
     deviations_of,
     search_depth_first,
     shorten,
 )
 from mcp_trio.errors import RecordingError
-from mcp_trio.recording import sweep
+from mcp_trio.recording import Schedule, sweep
 from tests.replay import generated_programs as programs
 
 # The strategies, without a session.

@@ -23,11 +23,11 @@ import trio.testing
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._server.http_serve import HttpAddress
-from mcp_trio._server.http_sessions import HttpStores, RestartBackoff
+from mcp_trio._server.http_sessions import RestartBackoff
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio.errors import RecordingError
-from mcp_trio.http import MemoryInstances, MemoryStore
+from mcp_trio.http import HttpStores, MemoryInstances, MemoryStore
 from mcp_trio.limits import DEFAULT_LIMITS, HttpLimits
 from mcp_trio.recording import RecordOptions, SharedRecording, replay
 from tests.server.http.conftest import Site, call, harbour, hello, request, site_of, text

@@ -6,8 +6,7 @@ import trio
 
 from mcp_trio import Context, Limits
 from mcp_trio._protocol.event_store import MemoryEventStore
-from mcp_trio._server.http_sessions import HttpStores
-from mcp_trio.http import MemoryInstances, StoreUnavailableError
+from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
 from mcp_trio.limits import HttpLimits, ShutdownLimits
 from mcp_trio.recording import replay
 from tests.server.http.conftest import call, harbour, hello, notes, notification, request, text

@@ -5,9 +5,8 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server, effect
-from mcp_trio._server.http_sessions import HttpStores
 from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY, OutcomeUnknown
-from mcp_trio.http import MemoryInstances, StoreUnavailableError
+from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
 from mcp_trio.recording import replay
 from tests.server.http.conftest import call, notes, text
 from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, stop

@@ -13,13 +13,13 @@ from wsproto import events
 from wsproto.extensions import PerMessageDeflate
 
 from mcp_trio import Client, ConnectionLost, Limits, RequestError
-from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import RejectedError
 from mcp_trio._protocol.websocket import CloseCode
 from mcp_trio._server.http_app import PendingRequest
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._transports.hypercorn import serve_hypercorn
 from mcp_trio._transports.websocket import SocketEnded
+from mcp_trio.auth import HttpRequest
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import HttpLimits, ShutdownLimits
 from mcp_trio.recording import replay

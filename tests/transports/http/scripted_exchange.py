@@ -7,8 +7,8 @@ import attrs
 import trio
 
 from mcp_trio._jsonrpc.sse import EventParser
-from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._transports.http_response import BodyTooLargeError
+from mcp_trio.auth import HttpRequest
 
 PATIENCE_SECONDS = 5000.0  # virtual ones
 

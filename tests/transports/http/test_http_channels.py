@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Limits
-from mcp_trio._jsonrpc.channel_messages import AuthInfo, DecodedMessage
+from mcp_trio._jsonrpc.channel_messages import DecodedMessage
 from mcp_trio._jsonrpc.messages import (
     Batch,
     Decoder,
@@ -34,6 +34,7 @@ from mcp_trio._transports.http_response import (
     StreamSender,
     run_while_connected,
 )
+from mcp_trio.auth import AuthInfo
 from mcp_trio.errors import Unencodable
 from mcp_trio.limits import HttpLimits, MessageLimits
 from mcp_trio.transports import RelatedMessage
