@@ -6,44 +6,41 @@ An error that a limit causes names the option in full, for example `limits.http.
 """
 
 import math
-from typing import Any
 
-import attrs
+import msgspec
 
 KIB = 1024
 MIB = 1024 * KIB
 
+# The least values of options that have a minimum above 0.
+_LEAST = {"all_clients_factor": 2}
 
-class _Options:
+
+class _Options(msgspec.Struct, frozen=True, kw_only=True):
     """A base class that checks its options, and whose `repr()` shows only those that were changed.
 
     Raises:
-        ValueError: A number is negative or NaN.
+        ValueError: A number is too small, or NaN.
     """
 
-    __slots__ = ()
-
-    def __attrs_post_init__(self) -> None:
-        kind: Any = type(self)
-        for field in attrs.fields(kind):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and not value >= 0:
-                given = f"{kind.__name__}({field.name}={value!r})"
-                raise ValueError(f"{given}: a limit cannot be negative or NaN")
+    def __post_init__(self) -> None:
+        for name, value in msgspec.structs.asdict(self).items():
+            least = _LEAST.get(name, 0)
+            if isinstance(value, int | float) and not value >= least:
+                given = f"{type(self).__name__}({name}={value!r})"
+                raise ValueError(f"{given}: it has to be at least {least}")
 
     def __repr__(self) -> str:
-        kind: Any = type(self)
-        default = kind()
+        default = msgspec.structs.asdict(type(self)())
         changed = [
-            f"{name}={getattr(self, name)!r}"
-            for name in (field.name for field in attrs.fields(kind))
-            if getattr(self, name) != getattr(default, name)
+            f"{name}={value!r}"
+            for name, value in msgspec.structs.asdict(self).items()
+            if value != default[name]
         ]
-        return f"{kind.__name__}({', '.join(changed)})"
+        return f"{type(self).__name__}({', '.join(changed)})"
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class MessageLimits(_Options):
+class MessageLimits(_Options, frozen=True, kw_only=True):
     """Limits on single messages, on what they contain, and on how they are read and written."""
 
     bytes_max: int = 32 * MIB
@@ -108,8 +105,7 @@ class MessageLimits(_Options):
     """Steps, each of about 0.2 microseconds, to read a JSON Schema or to check one value by it."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class RequestLimits(_Options):
+class RequestLimits(_Options, frozen=True, kw_only=True):
     """Limits on requests in both directions, their handlers, and what they leave in memory."""
 
     # Requests that are received.
@@ -126,7 +122,7 @@ class RequestLimits(_Options):
     threads_max: int = 40
     """Threads for `def` handlers of one client in one session."""
 
-    all_clients_factor: int = attrs.field(default=4, validator=attrs.validators.ge(2))
+    all_clients_factor: int = 4
     """All clients that share one session, by stateless requests over HTTP, may together use this
     multiple of each limit that counts for one client. A client gets one more only while it has
     fewer than are free."""
@@ -225,15 +221,14 @@ class RequestLimits(_Options):
     """Servers whose protocol version is remembered for the next connection."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class HttpLimits(_Options):
+class HttpLimits(_Options, frozen=True, kw_only=True):
     """Limits on HTTP connections, requests, sessions and event streams, of servers and clients."""
 
     # Connections, and requests on them.
     connections_max: int = 4096
     """Open connections of one client address to a listener, also for WebSocket, Unix and TCP."""
 
-    all_clients_factor: int = attrs.field(default=2, validator=attrs.validators.ge(2))
+    all_clients_factor: int = 2
     """All clients together may have this multiple of `connections_max`, `handshakes_max`,
     `bodies_bytes_max` and `sessions_max`. A client gets one more only while it has fewer than are
     free."""
@@ -317,8 +312,7 @@ class HttpLimits(_Options):
     """Seconds without a connection after which an unanswered request fails."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class WebSocketLimits(_Options):
+class WebSocketLimits(_Options, frozen=True, kw_only=True):
     """Limits on WebSocket connections, and on a peer that is silent."""
 
     ping_interval_seconds: float = 20.0
@@ -331,8 +325,7 @@ class WebSocketLimits(_Options):
     """Fragments of one message; more close the connection (1009)."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class RecordingLimits(_Options):
+class RecordingLimits(_Options, frozen=True, kw_only=True):
     """Limits on writing, reading and redacting recordings."""
 
     write_ms_max: float = 250.0
@@ -360,8 +353,7 @@ class RecordingLimits(_Options):
     """Characters of all those secret values together."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class ShutdownLimits(_Options):
+class ShutdownLimits(_Options, frozen=True, kw_only=True):
     """Limits on the end of sessions, listeners, subprocesses and workers."""
 
     drain_seconds: float = 1.5
@@ -400,8 +392,7 @@ class ShutdownLimits(_Options):
     """Seconds in which the worker processes of an HTTP server have to stop."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class ReplayLimits(_Options):
+class ReplayLimits(_Options, frozen=True, kw_only=True):
     """Limits on waits in real time during a replay."""
 
     thread_seconds: float = 10.0
@@ -411,8 +402,7 @@ class ReplayLimits(_Options):
     """Seconds for which a live replay waits for a message that answers no request."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class AuthorizationLimits(_Options):
+class AuthorizationLimits(_Options, frozen=True, kw_only=True):
     """Limits on how a client gets and renews tokens."""
 
     document_bytes_max: int = 256 * KIB
@@ -437,22 +427,21 @@ class AuthorizationLimits(_Options):
     """Connections to that listener at the same time."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class Limits(_Options):
+class Limits(_Options, frozen=True, kw_only=True):
     """The limits of a server or client, in groups.
 
     A group that is not given has its defaults. To change single options of existing limits, use
-    `attrs.evolve(limits, http=attrs.evolve(limits.http, sessions_max=100))`.
+    `msgspec.structs.replace(limits, http=HttpLimits(sessions_max=100))`.
     """
 
-    messages: MessageLimits = attrs.field(factory=MessageLimits)
-    requests: RequestLimits = attrs.field(factory=RequestLimits)
-    http: HttpLimits = attrs.field(factory=HttpLimits)
-    websocket: WebSocketLimits = attrs.field(factory=WebSocketLimits)
-    recording: RecordingLimits = attrs.field(factory=RecordingLimits)
-    shutdown: ShutdownLimits = attrs.field(factory=ShutdownLimits)
-    replay: ReplayLimits = attrs.field(factory=ReplayLimits)
-    authorization: AuthorizationLimits = attrs.field(factory=AuthorizationLimits)
+    messages: MessageLimits = MessageLimits()
+    requests: RequestLimits = RequestLimits()
+    http: HttpLimits = HttpLimits()
+    websocket: WebSocketLimits = WebSocketLimits()
+    recording: RecordingLimits = RecordingLimits()
+    shutdown: ShutdownLimits = ShutdownLimits()
+    replay: ReplayLimits = ReplayLimits()
+    authorization: AuthorizationLimits = AuthorizationLimits()
 
 
 DEFAULT_LIMITS = Limits()

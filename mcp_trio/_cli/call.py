@@ -16,7 +16,6 @@ from collections.abc import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
-import attrs
 import click
 import msgspec
 
@@ -109,7 +108,7 @@ class SessionChoices(msgspec.Struct, frozen=True, kw_only=True):
         """The default limits; `--timeout` applies to each request."""
         if self.timeout is None:
             return DEFAULT_LIMITS
-        return attrs.evolve(
+        return msgspec.structs.replace(
             DEFAULT_LIMITS,
             requests=RequestLimits(
                 probe_seconds=min(self.timeout, DEFAULT_LIMITS.requests.probe_seconds),

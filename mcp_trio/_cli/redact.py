@@ -116,7 +116,7 @@ def redact_command(
     **rules: Any,
 ) -> None:
     """Write the recording FILE with its secrets replaced by tokens."""
-    import attrs
+    import msgspec
 
     from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
@@ -124,7 +124,7 @@ def redact_command(
     from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
 
     # Without a maximum number of secrets, which protects live sessions only.
-    limits = attrs.evolve(
+    limits = msgspec.structs.replace(
         DEFAULT_LIMITS,
         recording=RecordingLimits(secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize),
     )

@@ -629,14 +629,14 @@ def _replay_live(
             URL that takes them.
         RecordingError: The file is not a recording.
     """
-    import attrs
+    import msgspec
 
     from mcp_trio._replay.live_replay import drive
     from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 
     limits = DEFAULT_LIMITS
     if timeout is not None:
-        limits = attrs.evolve(limits, requests=RequestLimits(idle_seconds=timeout))
+        limits = msgspec.structs.replace(limits, requests=RequestLimits(idle_seconds=timeout))
     # A server in this process may print, but stdout is for the differences.
     with (
         contextlib.redirect_stdout(sys.stderr),

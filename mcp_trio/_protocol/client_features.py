@@ -61,12 +61,9 @@ _KEYWORDS: Final = {
 }
 """The types of a form's fields, and the keywords that each type may have."""
 
-_EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
-_DAY: Final = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
-_DATE: Final = re.compile(_DAY, re.ASCII)
-_DATE_TIME: Final = re.compile(
-    _DAY + r"[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]\d\d:?\d\d)?", re.ASCII
-)
+_EMAIL: Final = r"[^@\s]+@[^@\s]+"
+_DATE: Final = r"(?a)\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+_DATE_TIME: Final = _DATE + r"[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]\d\d:?\d\d)?"
 
 
 def _is_uri(text: str) -> bool:
@@ -77,10 +74,10 @@ def _is_uri(text: str) -> bool:
 
 
 FORMATS: Final[dict[str, Callable[[str], bool]]] = {
-    "email": lambda text: _EMAIL.fullmatch(text) is not None,
+    "email": lambda text: re.fullmatch(_EMAIL, text) is not None,
     "uri": _is_uri,
-    "date": lambda text: _DATE.fullmatch(text) is not None,
-    "date-time": lambda text: _DATE_TIME.fullmatch(text) is not None,
+    "date": lambda text: re.fullmatch(_DATE, text) is not None,
+    "date-time": lambda text: re.fullmatch(_DATE_TIME, text) is not None,
 }
 """The formats of a form's texts, with a function that checks each."""
 

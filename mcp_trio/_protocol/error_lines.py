@@ -1,6 +1,5 @@
 """Lines of text about the errors in a value: the paths in them, and their limits."""
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +13,11 @@ def path_step(key: str | int) -> str:
     """Return the text of one step in a path: `.key`, `["unusual key"]` or `[index]`."""
     if isinstance(key, int):
         return f"[{key}]"
-    return f"[{json.dumps(key)}]" if _UNUSUAL_KEY.search(key) else f".{key}"
+    if not _UNUSUAL_KEY.search(key):
+        return f".{key}"
+    import json  # Such keys are rare, and a server starts without it.
+
+    return f"[{json.dumps(key)}]"
 
 
 def shortened(lines: Sequence[str], limits: Limits, count: int | None = None) -> list[str]:

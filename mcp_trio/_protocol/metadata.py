@@ -280,17 +280,17 @@ def _checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
 _LABEL: Final = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _NAME: Final = "[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _LABELS: Final = rf"{_LABEL}(?:\.{_LABEL})*"
-_EXTENSION: Final = re.compile(rf"{_LABELS}/(?:{_NAME})?")
-_KEY: Final = re.compile(rf"(?:(?P<prefix>{_LABELS})/)?(?:{_NAME})?")
+_EXTENSION: Final = rf"{_LABELS}/(?:{_NAME})?"
+_KEY: Final = rf"(?:(?P<prefix>{_LABELS})/)?(?:{_NAME})?"
 _RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
 
 # https://www.w3.org/TR/trace-context/ and https://www.w3.org/TR/baggage/, without the details of
 # single members.
 _PAIRS: Final = r"[!-~ \t]*=[!-~ \t]*"
 _TRACE_FORMATS: Final = {
-    "traceparent": re.compile("(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
-    "tracestate": re.compile(_PAIRS),
-    "baggage": re.compile(_PAIRS),
+    "traceparent": "(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}",
+    "tracestate": _PAIRS,
+    "baggage": _PAIRS,
 }
 
 
@@ -300,7 +300,7 @@ def check_extension(identifier: str) -> None:
     Raises:
         ValueError: The identifier is malformed.
     """
-    if _EXTENSION.fullmatch(identifier) is None:
+    if re.fullmatch(_EXTENSION, identifier) is None:
         raise ValueError(f"an extension needs a name such as com.example/name, not {identifier!r}")
 
 
@@ -314,7 +314,7 @@ def check_keys(keys: Iterable[str]) -> None:
         ValueError: A key is malformed, or reserved for the specification.
     """
     for key in keys:
-        match = _KEY.fullmatch(key)
+        match = re.fullmatch(_KEY, key)
         if match is None:
             raise ValueError(f"a key of _meta must look like com.example/name, not {key!r}")
         labels = (match["prefix"] or "").split(".")
@@ -345,7 +345,7 @@ def checked_trace(values: Mapping[str, str]) -> dict[str, str]:
     """
     trace = {name: values[name] for name in TRACE if name in values}
     for name, value in trace.items():
-        if _TRACE_FORMATS[name].fullmatch(value) is None:
+        if re.fullmatch(_TRACE_FORMATS[name], value) is None:
             raise ValueError(f"not a valid {name}: {value!r}")
     return trace
 

@@ -200,8 +200,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         )
 
 
-@attrs.define(eq=False, repr=False)
-class _WaitingRequests:
+class _WaitingRequests(msgspec.Struct, eq=False):
     """The queue of requests that wait for a place, and the shares that bound it."""
 
     queue: Queue[IncomingRequest]

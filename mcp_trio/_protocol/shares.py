@@ -263,7 +263,7 @@ _SIZES: Final[Mapping[str, int]] = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-_RATE_TEXT: Final = re.compile(r"(\d+(?:_\d+)*(?:\.\d+)?) ?([kKMG]i?B|)/(second|minute|hour|day)")
+_RATE_TEXT: Final = r"(\d+(?:_\d+)*(?:\.\d+)?) ?([kKMG]i?B|)/(second|minute|hour|day)"
 
 
 @attrs.frozen
@@ -284,7 +284,7 @@ class Rate:
         Raises:
             ValueError: The text is no rate, or `burst` is less than 1.
         """
-        match = _RATE_TEXT.fullmatch(text)
+        match = re.fullmatch(_RATE_TEXT, text)
         if match is None or match[2] not in _SIZES or not float(match[1]):
             raise ValueError(
                 f"{text!r} is no rate: write '100/minute', '0.5/second' or '10 MB/day'"

@@ -25,7 +25,6 @@ from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
-import attrs
 import msgspec
 
 from mcp_trio.errors import MCPError
@@ -166,8 +165,7 @@ class Expression(msgspec.Struct, frozen=True):
 Piece = str | Expression
 
 
-@attrs.frozen
-class UriTemplate:
+class UriTemplate(msgspec.Struct, frozen=True, dict=True):
     """A parsed template: `pieces`, the last of them an expression, and then the literal `tail`."""
 
     text: str
@@ -196,7 +194,7 @@ class UriTemplate:
             pieces += [_encoded_literal(literal, text), Expression(OPERATORS[symbol], names)]
         return cls(text, tuple(filter(None, pieces)), _encoded_literal(parts[-1], text))
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         operators = [expression.operator for expression in self.expressions]
         # In `{/a,b}{/c}` the sign between the expressions could also be that between `a` and `b`.
         is_touching = any(

@@ -448,9 +448,9 @@ def bridge_application(
         connections_max = (
             limits.http.connections_max if downstream.kind == "http" else _PROCESSES_MAX
         )
-        limits = attrs.evolve(
+        limits = msgspec.structs.replace(
             limits,
-            http=attrs.evolve(
+            http=msgspec.structs.replace(
                 limits.http, sessions_max=_PROCESSES_MAX, connections_max=connections_max
             ),
         )

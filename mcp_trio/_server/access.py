@@ -11,11 +11,11 @@ The decision is recorded, so a replay with another rule diverges at that request
 import itertools
 from collections.abc import Callable, Collection, Iterator
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import attrs
+import msgspec
 
-from mcp_trio._auth.challenges import checked_scopes
 from mcp_trio.errors import AccessDenied
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ Access: TypeAlias = Callable[["Context"], Any]
 """Returns whether the sender of a request may use an entry; `def` without blocking, or `async`."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class AccessRule:
+class AccessRule(msgspec.Struct, frozen=True, eq=False):
     """The conditions under which the sender of a request may use an entry.
 
     Attributes:
@@ -73,6 +72,8 @@ def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRu
                 return False
         return True
 
+    from mcp_trio._auth.challenges import checked_scopes
+
     scopes = checked_scopes({*first.scopes, *second.scopes})
     return AccessRule(scopes, allows if conditions else None)
 
@@ -86,6 +87,11 @@ def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | 
     """
     if access is not None and not callable(access):
         raise TypeError(f"access= takes a function of the context, not {type(access).__name__}")
+    if scopes == () and access is None:
+        return None
+    # Imported by servers that have access rules.
+    from mcp_trio._auth.challenges import checked_scopes
+
     checked = checked_scopes(scopes)
     return AccessRule(checked, access) if checked or access is not None else None
 
@@ -96,8 +102,7 @@ Selector: TypeAlias = tuple[str, str | None, str | None]
 """A kind of entries, and a name or a tag; with neither, all entries of the kind."""
 
 
-@attrs.frozen
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The entries that a call of `enable` or `disable` means.
 
     Attributes:
@@ -144,8 +149,7 @@ def selection_of(
     return Selection(frozenset(names), frozenset(tags), frozenset(kinds or KINDS))
 
 
-@attrs.frozen
-class Unregistered:
+class Unregistered(msgspec.Struct, frozen=True):
     """All entries of a kind that are not registered: those of servers behind a client.
 
     Only a decision about the kind applies to them, since their names and tags are not known. It has
@@ -153,9 +157,9 @@ class Unregistered:
     """
 
     kind: str
-    key: str = attrs.field(default="", init=False)
-    tags: frozenset[str] = attrs.field(default=frozenset(), init=False)
-    origin: None = attrs.field(default=None, init=False)
+    key: ClassVar[str] = ""
+    tags: ClassVar[frozenset[str]] = frozenset()
+    origin: ClassVar[None] = None
 
 
 @attrs.define(eq=False, repr=False)

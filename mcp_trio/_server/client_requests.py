@@ -30,7 +30,6 @@ import msgspec
 from mcp_trio._protocol.client_features import forbidden_tool_use, unbalanced_tool_use
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._protocol.security import is_loopback
 from mcp_trio._server.forms import SECRETS, Form, FormError, form_of, reject_link
 from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.effects import randomness
@@ -145,8 +144,7 @@ _LIST_ROOTS: Final = "roots/list"
 _UUID_BITS: Final = 128
 
 
-@attrs.frozen(kw_only=True)
-class Answer(Generic[T_co]):
+class Answer(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """A user's answer to a form or a URL.
 
     Attributes:
@@ -344,6 +342,9 @@ class UrlElicitation(ClientQuestion[Answer[None]]):
         The URL has to be safe to show to a user:
         https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#safe-url-handling
         """
+        # A server over stdio starts without the rules of HTTP.
+        from mcp_trio._protocol.security import is_loopback
+
         try:
             parts = urlsplit(self.url)
             host = parts.hostname

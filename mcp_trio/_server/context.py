@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, get_args, overload
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._journal.records import LOCK, MONOTONIC, NOW, SLEEP, encode_body
@@ -87,8 +88,7 @@ SEVERITY: Final[Mapping[str, int]] = {
 # locks in the recorded order.
 
 
-@attrs.define(eq=False, repr=False)
-class _Lock:
+class _Lock(msgspec.Struct, eq=False):
     """A lock, and the number of its users: holders and tasks or threads that wait for it."""
 
     limiter: trio.CapacityLimiter

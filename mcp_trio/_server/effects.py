@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = "ctx.lifespan"
 
-_PATH: Final = re.compile(rf'<{re.escape(ROOT)}(\.\w+|\["[^"]*"\])*>')
+_PATH: Final = rf'<{re.escape(ROOT)}(\.\w+|\["[^"]*"\])*>'
 
 # The special methods that raise. A stand-in can only be passed on, have its attributes and items
 # read, and be shown by `repr`.
@@ -133,7 +133,7 @@ def with_recorded_lifespan(body: bytes, recorded: bytes | None) -> bytes:
 
 def _with_recorded(value: Any, recorded: Any) -> Any:
     kind = value.__class__
-    if kind is str and _PATH.fullmatch(value):
+    if kind is str and re.fullmatch(_PATH, value):
         return recorded
     if kind is not recorded.__class__:
         return value
@@ -428,8 +428,7 @@ def effect(function: F | None = None, /, *, repeatable: bool = False) -> F | Cal
 # result that JSON would change is rejected.
 
 
-@attrs.frozen
-class JsonCodec(Generic[T]):
+class JsonCodec(msgspec.Struct, Generic[T], frozen=True):
     """The codec for effects whose results are plain JSON, or structs of msgspec."""
 
     kind: Any

@@ -26,6 +26,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._protocol.security import host_check_for
@@ -607,8 +608,9 @@ def _run_workers(
                     for name in server.protocol_versions
                     if PROTOCOL_VERSIONS[name].is_stateless
                 ]
-            server.limits = attrs.evolve(
-                server.limits, requests=attrs.evolve(server.limits.requests, suspended_max=0)
+            server.limits = msgspec.structs.replace(
+                server.limits,
+                requests=msgspec.structs.replace(server.limits.requests, suspended_max=0),
             )
             wait = partial(wait_parent_death, parent_pid=parent_pid, limits=server.limits)
 

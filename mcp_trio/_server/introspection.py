@@ -4,7 +4,6 @@ The fields of all kinds of classes (structs, attrs, dataclasses, typed dicts, na
 described by `Field`; `_KINDS` has the function that lists the fields, for each kind of class.
 """
 
-import dataclasses
 import enum
 import functools
 import inspect
@@ -198,8 +197,7 @@ def _resolved(function: types.FunctionType, annotation: Any, parameter: str | No
 # Fields of classes ------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
-class Field:
+class Field(msgspec.Struct, frozen=True, kw_only=True):
     """A field of a class that is decoded from JSON.
 
     Attributes:
@@ -214,7 +212,7 @@ class Field:
     wire_name: str
     hint: Any
     is_required: bool
-    default: Any = msgspec.NODEFAULT
+    default: Any
 
 
 def class_of(hint: Any) -> Any:
@@ -317,6 +315,8 @@ def _attrs_fields(hint: Any) -> Iterator[Field]:
 
 
 def _dataclass_fields(hint: Any) -> Iterator[Field]:
+    import dataclasses  # A server that has none starts without it.
+
     hints = _hints(hint)
     for field in dataclasses.fields(class_of(hint)):
         if field.init:
@@ -339,6 +339,7 @@ def _typed_dict_fields(hint: Any) -> Iterator[Field]:
             wire_name=name,
             hint=unqualified,
             is_required=name in required if qualifier is None else qualifier is Required,
+            default=msgspec.NODEFAULT,
         )
 
 
@@ -374,7 +375,7 @@ def is_named_tuple(kind: Any) -> bool:
 _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Iterator[Field]]], ...]] = (
     (lambda kind: isinstance(kind, type) and issubclass(kind, msgspec.Struct), _struct_fields),
     (lambda kind: isinstance(kind, type) and attrs.has(kind), _attrs_fields),
-    (lambda kind: isinstance(kind, type) and dataclasses.is_dataclass(kind), _dataclass_fields),
+    (lambda kind: hasattr(kind, "__dataclass_fields__"), _dataclass_fields),
     (typing.is_typeddict, _typed_dict_fields),
     (is_named_tuple, _named_tuple_fields),
 )

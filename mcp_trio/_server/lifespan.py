@@ -40,7 +40,6 @@ from mcp_trio._journal.records import (
     LIFESPAN_OPENED_MARK,
     LIFESPAN_SESSIONS,
 )
-from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext
 from mcp_trio._session.effects import Effect, is_cancelled_now, recorded_outcome, start_effect
 from mcp_trio._session.exceptions import exception_to_raise
@@ -49,14 +48,15 @@ from mcp_trio._session.handlers import lane_of_caller
 from mcp_trio._session.journal import Outcome, Recording, Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, watch_lanes
 from mcp_trio._session.recorded_errors import encoded_error
-from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch, watch_of_recording
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
+    from mcp_trio._recorder.options import RecordTarget
     from mcp_trio._recorder.policy import PolicyRun
     from mcp_trio._server.handlers import ServedSession
     from mcp_trio._server.sessions import ServerSessions
+    from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch
 
 logger = logging.getLogger("mcp_trio")
 
@@ -134,14 +134,14 @@ class EnteredLifespan(msgspec.Struct, frozen=True):
     """
 
     value: Any = None
-    record: RecordTarget | None = None
+    record: "RecordTarget | None" = None
     channel: int | None = None
     run: "PolicyRun | None" = None
 
 
 @asynccontextmanager
 async def enter_unrecorded(
-    make: MakeLifespan, record: RecordTarget | None
+    make: MakeLifespan, record: "RecordTarget | None"
 ) -> AsyncGenerator[EnteredLifespan]:
     """Enter a lifespan that no recording holds within the block."""
     async with make() as value:
@@ -181,7 +181,7 @@ class LifespanRecording(Recording):
         if not self.is_over:
             super().step(lane)
 
-    def note_opened(self, call: UntrackedCall) -> None:
+    def note_opened(self, call: "UntrackedCall") -> None:
         """Record a call by which the lifespan changes the outside, and nothing after it."""
         if self.is_over:
             return
@@ -197,12 +197,15 @@ class LifespanRecording(Recording):
             super()._record(*args, **keywords)
 
 
-def watch_of_lifespan(sequencer: LifespanRecording) -> UntrackedCallWatch:
+def watch_of_lifespan(sequencer: LifespanRecording) -> "UntrackedCallWatch":
     """Return the watch for untracked calls of a recorded lifespan; it rejects no call."""
+    # Imported by servers that record.
+    from mcp_trio._session.untracked_calls import UntrackedCallWatch, watch_of_recording
+
     token = trio.lowlevel.current_trio_token()
     note_read = watch_of_recording(sequencer, is_strict=False).on_untracked_call
 
-    def note(call: UntrackedCall) -> None:
+    def note(call: "UntrackedCall") -> None:
         if sequencer.is_over:
             return
         if not call.changes_outside:
@@ -245,7 +248,7 @@ class LifespanRun:
     make: MakeLifespan
     sequencer: Sequencer
     served: "ServedSession"
-    watch: UntrackedCallWatch | None = None
+    watch: "UntrackedCallWatch | None" = None
     lane: Lane = attrs.field(init=False)
     handler_journal: HandlerJournal | None = attrs.field(default=None, init=False)
     observation: None = attrs.field(default=None, init=False)

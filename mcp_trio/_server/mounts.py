@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import msgspec
 from msgspec.structs import replace
 
@@ -25,14 +24,13 @@ if TYPE_CHECKING:
 
 # The characters of a tool's name, which a host name in a URI may have as well.
 # https://modelcontextprotocol.io/specification/2025-11-25/server/tools#tool-names
-_PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
+_PREFIX: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}"
 
 # A scheme and what follows it; in a template, variables may stand for the scheme.
-_SCHEME: Final = re.compile(r"(?:[A-Za-z0-9+.-]|\{[A-Za-z0-9_]+\})+:(?://)?")
+_SCHEME: Final = r"(?:[A-Za-z0-9+.-]|\{[A-Za-z0-9_]+\})+:(?://)?"
 
 
-@attrs.frozen
-class Prefix:
+class Prefix(msgspec.Struct, frozen=True):
     """The names of a mounted server's tools, prompts and resources at the outer server.
 
     Tools and prompts get the prefix and an underscore. In a URI the prefix is the first part after
@@ -45,8 +43,8 @@ class Prefix:
 
     text: str
 
-    def __attrs_post_init__(self) -> None:
-        if self.text and not _PREFIX.fullmatch(self.text):
+    def __post_init__(self) -> None:
+        if self.text and not re.fullmatch(_PREFIX, self.text):
             raise ValueError(
                 f"{self.text!r} is not a valid prefix: use the letters A to Z and a to z, digits,"
                 " '_', '-' and '.', and begin with a letter, a digit or '_'; None merges the names"
@@ -76,7 +74,7 @@ class Prefix:
         """
         if not self.text:
             return own
-        scheme = _SCHEME.match(own)
+        scheme = re.match(_SCHEME, own)
         if scheme is None:
             raise ValueError(
                 f"{own!r} begins with no scheme, after which the prefix {self.text!r} could stand"
@@ -87,7 +85,7 @@ class Prefix:
         """Return the URI at the mounted server; None if the URI does not have the prefix."""
         if not self.text:
             return uri
-        scheme = _SCHEME.match(uri)
+        scheme = re.match(_SCHEME, uri)
         start = f"{self.text}/"
         if scheme is None or not uri.startswith(start, scheme.end()):
             return None
@@ -158,8 +156,7 @@ class Prefix:
         return result
 
 
-@attrs.frozen(eq=False, repr=False)
-class Mount:
+class Mount(msgspec.Struct, frozen=True, eq=False):
     """A server that is mounted into another one.
 
     Attributes:

@@ -8,7 +8,6 @@ get a MIME type if they have none.
 
 import base64
 import copy
-import dataclasses
 import functools
 import operator
 import os
@@ -289,6 +288,8 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     # msgspec encodes the same fields.
     if attrs.has(kind):
         return tuple(field.name for field in attrs.fields(kind) if not field.name.startswith("_"))
+    import dataclasses  # A server that has none starts without it.
+
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
@@ -296,7 +297,7 @@ _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, JsonWriter], Any
     (is_pydantic, lambda value, _writer: pydantic_to_plain(value)),
     (lambda kind: issubclass(kind, msgspec.Struct), _struct),
     (attrs.has, _fields),
-    (dataclasses.is_dataclass, _fields),
+    (lambda kind: hasattr(kind, "__dataclass_fields__"), _fields),
 )
 
 

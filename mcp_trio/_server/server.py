@@ -21,7 +21,6 @@ from mcp_trio._protocol.state_store import StateStore
 from mcp_trio._protocol.suggestions import checks_options, missing_attribute, option_advice
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS, checked_protocol_versions
-from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.access import Access, access_rule, selection_of
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.introspection import is_async, name_of, reject_uncallable
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import AuthSetting, ResourceServer
     from mcp_trio._client.client import Client
     from mcp_trio._client.connect import Target
+    from mcp_trio._recorder.options import RecordTarget
     from mcp_trio._server.dialing import DialOptions
     from mcp_trio._server.http_app import MountedApp
     from mcp_trio._server.http_serve import HostKind, HttpOptions, RunHttpOptions
@@ -86,7 +86,7 @@ Lifespan: TypeAlias = Callable[["Server"], AbstractAsyncContextManager[Any]]
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 # A scheme as in RFC 3986, section 3.1; or a template whose first variable contains the scheme.
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
+_SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]*:|\{"
 
 
 # The functions behind `Server.run`: each starts a Trio run and handles signals. Modules of the
@@ -244,7 +244,7 @@ class Server:
     auth: "ResourceServer | None" = attrs.field(
         default=None, kw_only=True, repr=False, converter=_resource_server
     )
-    record: RecordTarget | None = attrs.field(default=None, kw_only=True, repr=False)
+    record: "RecordTarget | None" = attrs.field(default=None, kw_only=True, repr=False)
     observers: "Sequence[Observer]" = attrs.field(default=(), kw_only=True, repr=False)
     dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
     openapi_report: "OpenApiReport | None" = attrs.field(default=None, init=False, repr=False)
@@ -655,7 +655,7 @@ class Server:
                 f'a resource needs a URI: write @server.resource("data://{name}") above {name}'
             )
         template = UriTemplate.parse(uri)
-        if not _SCHEME.match(uri):
+        if not re.match(_SCHEME, uri):
             raise ValueError(f"{uri!r} does not begin with a scheme, such as file: or https:")
         hints = _checked_annotations(types.Annotations, annotations)
 
@@ -1072,7 +1072,7 @@ class Server:
 
     @overload
     def run(
-        self, transport: Literal["stdio"] = "stdio", *, record: RecordTarget | None = None
+        self, transport: Literal["stdio"] = "stdio", *, record: "RecordTarget | None" = None
     ) -> None: ...
 
     @overload
@@ -1141,7 +1141,7 @@ class Server:
         self,
         channel: Channel,
         *,
-        record: RecordTarget | None = None,
+        record: "RecordTarget | None" = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve one channel until its session ends, then close the channel; report the session.
@@ -1178,7 +1178,7 @@ class Server:
     async def serve_stdio(
         self,
         *,
-        record: RecordTarget | None = None,
+        record: "RecordTarget | None" = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve stdin and stdout of this process until the client or the parent process is gone.
@@ -1302,7 +1302,7 @@ class Server:
         path: str | os.PathLike[str],
         *,
         authorize: "Authorize | None" = None,
-        record: RecordTarget | None = None,
+        record: "RecordTarget | None" = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve a Unix domain socket until cancelled, one message per line.
@@ -1336,7 +1336,7 @@ class Server:
         port: int = 8000,
         authorize: "Authorize | None" = None,
         is_open: bool = False,
-        record: RecordTarget | None = None,
+        record: "RecordTarget | None" = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve a TCP port until cancelled, one message per line, without encryption.

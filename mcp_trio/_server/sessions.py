@@ -36,17 +36,6 @@ from mcp_trio._protocol.metadata import Capabilities
 from mcp_trio._protocol.methods import Role
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._recorder.options import (
-    Opening,
-    RecordOptions,
-    RecordTarget,
-    SharedRecording,
-    SoleSessionRecording,
-    begin_lifespan,
-    begin_session,
-    options_of,
-)
-from mcp_trio._recorder.writer import Recorder
 from mcp_trio._server.access import AccessRule
 from mcp_trio._server.context import Locks
 from mcp_trio._server.effects import EffectCodecs, ReplayLifespan
@@ -70,7 +59,6 @@ from mcp_trio._server.subscriptions import Announcer, ChangeNotifier
 from mcp_trio._session.journal import UNRECORDED, Recording, SampledOut, Sequencer
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._session.session import Session
-from mcp_trio._session.untracked_calls import UntrackedCallWatch, watch_of_recording
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.peer_log import PeerLog
@@ -82,10 +70,15 @@ if TYPE_CHECKING:
     import httpx2
 
     from mcp_trio._auth.resource_server import ResourceServer
+    from mcp_trio._recorder.options import Opening, RecordTarget, SharedRecording
     from mcp_trio._recorder.policy import PolicyRun
+    from mcp_trio._recorder.writer import Recorder
     from mcp_trio._server.caller_limits import LimitStore
     from mcp_trio._server.routes import Routes
     from mcp_trio._server.server import Server
+    from mcp_trio._session.untracked_calls import UntrackedCallWatch
+
+# Functions that make recordings import their modules, so that other servers start without them.
 
 logger = logging.getLogger("mcp_trio")
 
@@ -127,8 +120,7 @@ class HandlerHttpClient:
 # Counting the sessions that are open at the same time ---------------------------------------------
 
 
-@attrs.define(eq=False, repr=False)
-class _Counts:
+class _Counts(msgspec.Struct, eq=False):
     """The numbers of sessions that have opened and closed so far."""
 
     opened: int = 0
@@ -150,20 +142,24 @@ class SessionCounter:
     """
 
     _all: _Counts = attrs.field(factory=_Counts, init=False)
-    _by_file: dict[SharedRecording, _Counts] = attrs.field(
-        factory=dict[SharedRecording, _Counts], init=False
+    _by_file: "dict[SharedRecording, _Counts]" = attrs.field(
+        factory=dict["SharedRecording", _Counts], init=False
     )
 
-    def opened(self, record: RecordTarget | None) -> "CountedSession":
+    def opened(self, record: "RecordTarget | None") -> "CountedSession":
         """Count a session as open until its `closed` is called."""
         self._all.opened += 1
+        if record is None:
+            return CountedSession(self._all, _OWN_FILE)
+        from mcp_trio._recorder.options import SharedRecording
+
         if not isinstance(record, SharedRecording):
             return CountedSession(self._all, _OWN_FILE)
         same_file = self._by_file.setdefault(record, _Counts())
         same_file.opened += 1
         return CountedSession(self._all, same_file, partial(self._by_file.pop, record))
 
-    def ended_elsewhere(self, record: SharedRecording) -> int:
+    def ended_elsewhere(self, record: "SharedRecording") -> int:
         """Return the number of sessions that have ended, and are not in this file."""
         same_file = self._by_file.get(record)
         return self._all.closed - (0 if same_file is None else same_file.closed)
@@ -319,7 +315,7 @@ class ServerSessions:
 
     @asynccontextmanager
     async def enter_lifespan(
-        self, record: RecordTarget | None, *, transport: str, is_sole: bool = False
+        self, record: "RecordTarget | None", *, transport: str, is_sole: bool = False
     ) -> AsyncGenerator[EnteredLifespan]:
         """Check what is registered, and enter the lifespan, once around all sessions.
 
@@ -355,7 +351,13 @@ class ServerSessions:
                 if lifespan is None:
                     yield EnteredLifespan(record=record, run=run)
                     return
-                if is_sole and record is not None and not isinstance(record, SharedRecording):
+                if record is None:
+                    async with enter_unrecorded(lifespan, record) as entered:
+                        yield entered
+                    return
+                from mcp_trio._recorder.options import SharedRecording, SoleSessionRecording
+
+                if is_sole and not isinstance(record, SharedRecording):
                     record = SoleSessionRecording(record) if run is None else run.sole_recording()
                     run = None
                 if isinstance(record, SharedRecording):
@@ -372,8 +374,10 @@ class ServerSessions:
 
     @asynccontextmanager
     async def _enter_recorded(
-        self, record: SharedRecording, transport: str
+        self, record: "SharedRecording", transport: str
     ) -> AsyncGenerator[EnteredLifespan]:
+        from mcp_trio._recorder.options import begin_lifespan
+
         earlier_sessions = self._counter.ended_elsewhere(record)
         recorder, channel = begin_lifespan(record, **self._opening(transport, earlier_sessions))
         sequencer = LifespanRecording(recorder, channel)
@@ -386,7 +390,7 @@ class ServerSessions:
                 recorder.end_lifespan()
 
     def lifespan_run(
-        self, sequencer: Sequencer, watch: UntrackedCallWatch | None = None
+        self, sequencer: Sequencer, watch: "UntrackedCallWatch | None" = None
     ) -> LifespanRun:
         """Return a run of the server's lifespan in a lane; `watch` is for a recording."""
         make = lifespan_of(self)
@@ -524,6 +528,8 @@ class ServerSessions:
         try:
             sequencer: Sequencer = UNRECORDED
             if record is not None:
+                from mcp_trio._recorder.options import begin_session
+
                 opening = self._opening(transport_of(channel), counted.earlier)
                 recorder: Recorder | None
                 if lifespan.run is not None:
@@ -545,18 +551,18 @@ class ServerSessions:
         session.ended.when_set(counted.closed)
         return session
 
-    def _opening(self, transport: str, earlier_sessions: int) -> Opening:
-        return Opening(
-            role="server",
-            transport=transport,
-            name=self.server.name,
-            version=self.server.version,
-            listed=self.registry.listed(),
-            earlier_sessions=earlier_sessions,
-            lifespan=self.has_lifespan,
-            schemas=self.registry.tool_schemas,
-            limits=self.limits,
-        )
+    def _opening(self, transport: str, earlier_sessions: int) -> "Opening":
+        return {
+            "role": "server",
+            "transport": transport,
+            "name": self.server.name,
+            "version": self.server.version,
+            "listed": self.registry.listed(),
+            "earlier_sessions": earlier_sessions,
+            "lifespan": self.has_lifespan,
+            "schemas": self.registry.tool_schemas,
+            "limits": self.limits,
+        }
 
     def open_session(
         self,
@@ -653,27 +659,30 @@ def transport_of(channel: Channel) -> str:
     return getattr(channel, "transport", type(channel).__name__)
 
 
-def _watch_of(session: Session, record: RecordTarget | None) -> UntrackedCallWatch | None:
+def _watch_of(session: Session, record: "RecordTarget | None") -> "UntrackedCallWatch | None":
     """Return the watch for calls of handlers that a replay could not repeat.
 
     None: the session is not recorded.
     """
     if record is None or not session.sequencer.has_lanes:
         return None
+    from mcp_trio._recorder.options import options_of
+    from mcp_trio._session.untracked_calls import watch_of_recording
+
     return watch_of_recording(session.sequencer, is_strict=options_of(record).strict)
 
 
 @asynccontextmanager
-async def _policy_run(record: RecordTarget | None) -> AsyncGenerator["PolicyRun | None"]:
+async def _policy_run(record: "RecordTarget | None") -> AsyncGenerator["PolicyRun | None"]:
     """Run the policy within the block, if the target of the recordings is one.
 
     Raises:
         RecordingError: The folder of the recordings cannot be used.
     """
-    if not (isinstance(record, RecordOptions) and record.is_policy):
+    # Neither a path nor a shared recording has this attribute.
+    if not getattr(record, "is_policy", False):
         yield None
         return
-    # These modules are imported by those servers only that have a policy.
     from mcp_trio._catalogue.maintenance import FolderMaintenance
     from mcp_trio._recorder.policy import PolicyRun, RecordPolicy
 
@@ -734,7 +743,7 @@ class OtherSessionSource(ABC, Generic[SessionT]):
         """Return a session, and the function that serves the session to its end."""
 
     def enter_lifespan(
-        self, record: RecordTarget | None, **_: Any
+        self, record: "RecordTarget | None", **_: Any
     ) -> AbstractAsyncContextManager[EnteredLifespan]:
         """Return a context manager that does nothing: there is no lifespan."""
         return nullcontext(EnteredLifespan(record=record))

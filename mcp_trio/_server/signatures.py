@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class DocstringStyle(msgspec.Struct, frozen=True, kw_only=True):
-    """The patterns of a docstring style.
+    """The patterns of a docstring style, as texts: few servers need to compile them.
 
     Attributes:
         section: Splits a docstring into prose and pairs of a section's title and body.
@@ -66,20 +66,19 @@ class DocstringStyle(msgspec.Struct, frozen=True, kw_only=True):
         parameter_titles: The titles of the sections that describe parameters.
     """
 
-    section: re.Pattern[str]
-    end: re.Pattern[str]
-    item: re.Pattern[str]
+    section: str
+    end: str
+    item: str
     parameter_titles: frozenset[str]
 
 
 GOOGLE: Final = DocstringStyle(
-    section=re.compile(
-        r"^(Args|Arguments|Parameters|Keyword Args|Keyword Arguments|Returns?|Yields?|Raises"
-        r"|Attributes|Examples?|Notes?|Warnings?|Warns|References|See Also|Todo):[ \t]*$",
-        re.MULTILINE,
+    section=(
+        r"(?m)^(Args|Arguments|Parameters|Keyword Args|Keyword Arguments|Returns?|Yields?|Raises"
+        r"|Attributes|Examples?|Notes?|Warnings?|Warns|References|See Also|Todo):[ \t]*$"
     ),
-    end=re.compile(r"\n(?=\S)"),
-    item=re.compile(r"^(\w+)[ \t]*(?:\([^\n]*?\))?[ \t]*:", re.MULTILINE),
+    end=r"\n(?=\S)",
+    item=r"(?m)^(\w+)[ \t]*(?:\([^\n]*?\))?[ \t]*:",
     parameter_titles=frozenset(
         {"Args", "Arguments", "Parameters", "Keyword Args", "Keyword Arguments"}
     ),
@@ -90,24 +89,22 @@ _NUMPY_NAMES: Final = r"\w+(?:,[ \t]*\w+)*"
 _NUMPY_TYPE: Final = r"[ \t]*(?::[^\n]*)?$"
 
 NUMPY: Final = DocstringStyle(
-    section=re.compile(
-        r"^(Parameters|Other Parameters|Returns|Yields|Receives|Raises|Warns|Warnings|See Also"
-        r"|Notes|References|Examples|Attributes|Methods)[ \t]*\n-{3,}[ \t]*$",
-        re.MULTILINE,
+    section=(
+        r"(?m)^(Parameters|Other Parameters|Returns|Yields|Receives|Raises|Warns|Warnings|See Also"
+        r"|Notes|References|Examples|Attributes|Methods)[ \t]*\n-{3,}[ \t]*$"
     ),
-    end=re.compile(rf"\n(?=\S)(?!{_NUMPY_NAMES}{_NUMPY_TYPE})", re.MULTILINE),
-    item=re.compile(rf"^({_NUMPY_NAMES}){_NUMPY_TYPE}", re.MULTILINE),
+    end=rf"(?m)\n(?=\S)(?!{_NUMPY_NAMES}{_NUMPY_TYPE})",
+    item=rf"(?m)^({_NUMPY_NAMES}){_NUMPY_TYPE}",
     parameter_titles=frozenset({"Parameters", "Other Parameters"}),
 )
 
 SPHINX: Final = DocstringStyle(
-    section=re.compile(
-        r"^:(param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|except"
-        r"|exception|yields?|ytype|var|ivar|cvar|vartype|meta)\b",
-        re.MULTILINE,
+    section=(
+        r"(?m)^:(param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|except"
+        r"|exception|yields?|ytype|var|ivar|cvar|vartype|meta)\b"
     ),
-    end=re.compile(r"\n(?=\S)"),
-    item=re.compile(r"\A[^:\n]*?(\w+)[ \t]*:"),
+    end=r"\n(?=\S)",
+    item=r"\A[^:\n]*?(\w+)[ \t]*:",
     parameter_titles=frozenset({"param", "parameter", "arg", "argument", "key", "keyword"}),
 )
 
@@ -137,12 +134,12 @@ def parse_docstring(text: str) -> Docstring:
 
 
 def _parse_as(style: DocstringStyle, text: str) -> Docstring:
-    start, *sections = style.section.split(text)
+    start, *sections = re.split(style.section, text)
     prose, parameters = [start], dict[str, str]()
     for title, body in zip(sections[::2], sections[1::2], strict=True):
-        inside, *after = style.end.split(body, maxsplit=1)
+        inside, *after = re.split(style.end, body, maxsplit=1)
         if title in style.parameter_titles:
-            other, *items = style.item.split(textwrap.dedent(inside))
+            other, *items = re.split(style.item, textwrap.dedent(inside))
             prose.append(other)
             for names, description in zip(items[::2], items[1::2], strict=True):
                 for name in names.split(","):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from mcp_trio._recorder.clock import TickClock
-from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.signals import SIGNAL_STATUS_BASE, serve_until_signal
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
@@ -15,13 +14,14 @@ from mcp_trio._transports.stdio import divert_stdio, open_stdio_channel, wait_pa
 from mcp_trio.errors import ConnectionLost
 
 if TYPE_CHECKING:
+    from mcp_trio._recorder.options import RecordTarget
     from mcp_trio._server.server import Server
 
 
 async def serve_stdio(
     server: "Server",
     *,
-    record: RecordTarget | None = None,
+    record: "RecordTarget | None" = None,
     descriptors: tuple[int, int] | None = None,
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -62,7 +62,7 @@ async def serve_stdio(
 def run_stdio(
     server: "Server",
     *,
-    record: RecordTarget | None = None,
+    record: "RecordTarget | None" = None,
     descriptors: tuple[int, int] | None = None,
 ) -> None:
     """Call `trio.run` with `serve_stdio`, which SIGINT and SIGTERM end as well.

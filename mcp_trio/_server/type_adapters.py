@@ -159,8 +159,7 @@ class SingleDecoder:
         return inner[0]
 
 
-@attrs.frozen(eq=False, repr=False)
-class DerivedDecoder(SingleDecoder):
+class DerivedDecoder(SingleDecoder, msgspec.Struct, frozen=True, eq=False):
     """A decoder of an inner type, and passes the value to `make`, which may raise."""
 
     hint: Any
@@ -472,8 +471,7 @@ def hook_input_type(converter: "Converter", hint: Any) -> Any:
         return Any
 
 
-@attrs.frozen(eq=False, repr=False)
-class ConverterDecoder(SingleDecoder):
+class ConverterDecoder(SingleDecoder, msgspec.Struct, frozen=True, eq=False):
     """A decoder of the type that a converter's hook takes, which then calls the converter."""
 
     hint: Any
@@ -505,7 +503,7 @@ class ConverterDecoder(SingleDecoder):
 # The errors that code usually raises when it takes apart a value of an unexpected form.
 _REJECTIONS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 # Texts of Python's own `ValueError`s, which mean nothing to the client.
-_CATTRS_JARGON: Final = re.compile(
+_CATTRS_JARGON: Final = (
     "invalid literal for |could not convert |(?:not enough|too many) values to unpack"
 )
 
@@ -547,7 +545,7 @@ def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tup
             yield from _cattrs_errors(inner, value, hint, path)
     else:
         text = str(error) if isinstance(error, ValueError) else ""
-        if not text or _CATTRS_JARGON.match(text):
+        if not text or re.match(_CATTRS_JARGON, text):
             text = f"Expected `{type_name(hint)}`"
         yield path, text
 
@@ -655,7 +653,7 @@ class PydanticDecoder(msgspec.Struct, frozen=True, eq=False):
                 include_url=False, include_context=False, include_input=False
             ):
                 kind, location = details["type"], details["loc"]
-                text = _TEXTS.get(kind) or _PYDANTIC_JARGON.sub("", details["msg"])
+                text = _TEXTS.get(kind) or re.sub(_PYDANTIC_JARGON, "", details["msg"])
                 errors.append((_pydantic_path(location, value, is_missing=kind == "missing"), text))
             raise InvalidValue(errors) from error
 
@@ -678,7 +676,7 @@ class PydanticDecoder(msgspec.Struct, frozen=True, eq=False):
         )
         own = {names.format(model=name): it for name, it in schema.pop("$defs", {}).items()}
         if "title" in schema and isinstance(self.hint, type):
-            name = names.format(model=_UNUSUAL_IN_NAMES.sub("_", self.hint.__name__))
+            name = names.format(model=re.sub(_UNUSUAL_IN_NAMES, "_", self.hint.__name__))
             own[name], schema = schema, {"$ref": f"#/$defs/{name}"}
         for definition in own.values():
             definition.pop("title", None)
@@ -687,7 +685,7 @@ class PydanticDecoder(msgspec.Struct, frozen=True, eq=False):
 
 # Characters of the name of a generic model that a URI fragment such as a `$ref` must not contain;
 # pydantic and msgspec replace them in the same way.
-_UNUSUAL_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9.\-_]")
+_UNUSUAL_IN_NAMES: Final = r"[^a-zA-Z0-9.\-_]"
 
 
 @functools.cache
@@ -704,7 +702,7 @@ def _schema_generator() -> Any:
 # Errors of pydantic -------------------------------------------------------------------------------
 
 _TEXTS: Final = {"missing": "missing", "extra_forbidden": "unknown field"}
-_PYDANTIC_JARGON: Final = re.compile(r"\A(?:Input|Value error,|Assertion failed,) ")
+_PYDANTIC_JARGON: Final = r"\A(?:Input|Value error,|Assertion failed,) "
 
 
 def _pydantic_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
@@ -1026,7 +1024,7 @@ _STANDARD_DECODERS: Final[dict[type, Callable[[Any], CustomDecoder]]] = {
 # is bounded in depth and breadth; where it stops, one error stands for all errors below.
 
 _AT: Final = " - at "
-_PATH: Final = re.compile(r"(`key` in )?`\$([^`]*)`")
+_PATH: Final = r"(`key` in )?`\$([^`]*)`"
 
 
 def error_line(error: Exception, path: str = "") -> str:
@@ -1044,7 +1042,7 @@ def error_line(error: Exception, path: str = "") -> str:
 def _split_path(text: str) -> tuple[str, str, str]:
     """Return "key in " for an error about a key (else ""), its path, and the rest of the text."""
     prefix = path = ""
-    while found := _PATH.fullmatch(text.rpartition(_AT)[2]):  # The outermost path comes last.
+    while found := re.fullmatch(_PATH, text.rpartition(_AT)[2]):  # The outermost path comes last.
         prefix = prefix or found[1] or ""
         path += found[2]
         text = text.rpartition(_AT)[0]

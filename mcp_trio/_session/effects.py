@@ -24,7 +24,6 @@ from contextvars import Token
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-import attrs
 import msgspec
 import trio
 
@@ -389,8 +388,7 @@ def takes_patch(caller: EffectCaller, name: str) -> bool:
 # Effects of resumable handlers ------------------------------------------------------------------
 
 
-@attrs.define(eq=False, repr=False)
-class _RememberingCodec(Generic[Result]):
+class _RememberingCodec(msgspec.Struct, Generic[Result], eq=False):
     """A codec that keeps the JSON of the result for later rounds.
 
     If an earlier round has kept the JSON in `body`, each value is replaced by that.

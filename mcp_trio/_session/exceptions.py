@@ -70,9 +70,7 @@ _HINTS: Final = {
     "Context.log() got multiple values": "; write ctx.log(level, data)",
 }
 # An argument that a method of the context does not take.
-_UNEXPECTED: Final = re.compile(
-    r"(?:Thread)?Context\.(\w+)\(\) got an unexpected keyword argument '(\w+)'"
-)
+_UNEXPECTED: Final = r"(?:Thread)?Context\.(\w+)\(\) got an unexpected keyword argument '(\w+)'"
 
 
 def one_line_about(error: BaseException) -> str:
@@ -91,7 +89,7 @@ def one_line_about(error: BaseException) -> str:
             place = f" ({Path(file).name}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     hint = next((hint for start, hint in _HINTS.items() if text.startswith(start)), "")
-    if found := _UNEXPECTED.match(text):
+    if found := re.match(_UNEXPECTED, text):
         hint = option_advice("Context", *found.groups())
     members = "; ".join(map(one_line_about, group_members(error)))
     return f"{type(error).__name__}{text and ': '}{text}{members and f' [{members}]'}{place}{hint}"

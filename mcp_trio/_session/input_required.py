@@ -314,8 +314,7 @@ class Stage(enum.Enum):
     OVER = enum.auto()  # The last response has been sent.
 
 
-@attrs.define(eq=False, repr=False)
-class _OpenQuestion:
+class _OpenQuestion(msgspec.Struct, eq=False):
     """One question of a suspended handler.
 
     Attributes:

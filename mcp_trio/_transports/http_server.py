@@ -659,7 +659,9 @@ async def serve_websocket(
 
     # A connection on which no handshake begins is closed as early as one whose headers are slow.
     idle_seconds = min(limits.http.headers_seconds, limits.http.idle_seconds)
-    limits = attrs.evolve(limits, http=attrs.evolve(limits.http, idle_seconds=idle_seconds))
+    limits = msgspec.structs.replace(
+        limits, http=msgspec.structs.replace(limits.http, idle_seconds=idle_seconds)
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call_when_cancelled, mark_going_away)
         await serve_native(

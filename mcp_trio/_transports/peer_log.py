@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, TypeAlias
 
 import attrs
+import msgspec
 import trio
 
 from mcp_trio._protocol.empty import NO_ITEMS
@@ -25,8 +26,7 @@ Error: TypeAlias = BaseException | tuple[type[BaseException], BaseException, Tra
 """An exception, or one with another traceback than its own, as `sys.exc_info` gives it."""
 
 
-@attrs.define(eq=False, repr=False)
-class _Kind:
+class _Kind(msgspec.Struct, eq=False):
     """The state of one kind of line: when the next one may be logged, and the last one left out."""
 
     next_at: float

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import attrs
+import msgspec
 import pytest
 from command_reference import on_page_markdown
 
@@ -130,8 +131,8 @@ def test_the_limits_that_the_documentation_names_exist():
 
     limits = {
         f"limits.{group}.{name}"
-        for group, options in attrs.asdict(DEFAULT_LIMITS).items()
-        for name in options
+        for group, options in msgspec.structs.asdict(DEFAULT_LIMITS).items()
+        for name in options.__struct_fields__
     }
     named = set(re.findall(r"`(limits(?:\.\w+)+)", README))
     assert len(named) > 10

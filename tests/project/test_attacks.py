@@ -12,6 +12,7 @@ import faulty_servers
 import harmful_requests
 import http_attacks
 import measurements
+import msgspec
 import pytest
 import raw_peers
 import run_attacks
@@ -459,7 +460,9 @@ def judged(monkeypatch, tmp_path):
 
     async def judged(name, transport, seconds, **limits):
         monkeypatch.setattr(faulty_servers, "CLOSE_SECONDS_MAX", seconds)
-        monkeypatch.setattr(faulty_servers, "LIMITS", attrs.evolve(faulty_servers.LIMITS, **limits))
+        monkeypatch.setattr(
+            faulty_servers, "LIMITS", msgspec.structs.replace(faulty_servers.LIMITS, **limits)
+        )
         [fault] = [each for each in faulty_servers.FAULTS if each.name == name]
         return list(
             faulty_servers.problems(await faulty_servers.call_server(fault, transport, tmp_path))

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 import httpx2
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -335,7 +336,7 @@ async def test_the_death_of_the_parent_ends_the_bridge(host_of, path, recorded):
 # Replay and mocks of a bridge's recording.
 
 
-LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
+LIMITS = msgspec.structs.replace(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 SECONDS = 20.0
 
 

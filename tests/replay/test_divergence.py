@@ -4,7 +4,7 @@ import json
 import re
 from contextlib import suppress
 
-import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -870,7 +870,7 @@ def test_a_withdrawn_update_is_replayed(world, tmp_path):
 # Live replay: an answer that cannot be decoded is not awaited.
 
 
-LIMITS = attrs.evolve(
+LIMITS = msgspec.structs.replace(
     DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10), messages=MessageLimits(bytes_max=5000)
 )
 

@@ -48,7 +48,7 @@ WHOLE_SESSIONS = [
     for path in sorted(RECORDINGS.glob("*.jsonl"))
     if path.name != SEVERAL_SESSIONS and path.name.count(".") == 2  # a later segment has a number
 ]
-LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
+LIMITS = msgspec.structs.replace(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 
 
 @pytest.mark.parametrize("path", WHOLE_SESSIONS, ids=lambda path: path.name)
@@ -1060,7 +1060,9 @@ async def test_an_invalid_url_raises(spoken):
 # Live replay: the differences in a report.
 
 
-LIMITS_LIVE_COMPARISON = attrs.evolve(DEFAULT_LIMITS, messages=MessageLimits(bytes_max=4096))
+LIMITS_LIVE_COMPARISON = msgspec.structs.replace(
+    DEFAULT_LIMITS, messages=MessageLimits(bytes_max=4096)
+)
 
 
 # Answers and questions.

@@ -5,8 +5,8 @@ import functools
 import socket
 from pathlib import Path
 
-import attrs
 import httpx2
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -663,7 +663,7 @@ async def test_a_client_with_a_fixed_protocol_version_needs_no_discovery(spoken)
 # Mocks over WebSocket, Unix sockets and TCP.
 
 
-LIMITS = attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
+LIMITS = msgspec.structs.replace(DEFAULT_LIMITS, requests=RequestLimits(idle_seconds=10))
 STATELESS_MOCK_OVER_CONNECTIONS = "2026-07-28"
 
 

@@ -235,7 +235,9 @@ async def test_arguments_without_a_json_form_are_recorded_as_opaque(server, reco
 async def test_a_large_argument_is_opaque(record):
     small = Server(
         "harbour",
-        limits=attrs.evolve(Server("").limits, requests=RequestLimits(effect_bytes_max=10)),
+        limits=msgspec.structs.replace(
+            Server("").limits, requests=RequestLimits(effect_bytes_max=10)
+        ),
     )
 
     @small.tool

@@ -520,7 +520,7 @@ async def test_a_legacy_url_elicitation_has_an_id_and_a_completion_notification(
 
 async def test_a_handler_that_asks_a_legacy_client_without_end_is_stopped(serve, autojump_clock):
     server = Server(
-        "shop", limits=attrs.evolve(DEFAULT_LIMITS, requests=RequestLimits(rounds_max=3))
+        "shop", limits=msgspec.structs.replace(DEFAULT_LIMITS, requests=RequestLimits(rounds_max=3))
     )
     rounds = []
 

@@ -3,7 +3,7 @@
 import json
 import time
 
-import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -176,7 +176,7 @@ async def test_a_state_expires(resumable, limits):
     async def ask(*, ctx: Context) -> str:
         return str((await ctx.elicit("sure?", bool)).data)
 
-    it = resumable(ask, options={"limits": attrs.evolve(DEFAULT_LIMITS, **limits)})
+    it = resumable(ask, options={"limits": msgspec.structs.replace(DEFAULT_LIMITS, **limits)})
     state = (await it.begin())["requestState"]
 
     assert await it.rejected(requestState=state, inputResponses={"q1": TRUE}) == NOT_VALID

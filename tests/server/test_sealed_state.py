@@ -35,7 +35,7 @@ def sealer(*keys, server="shop", **limits):
     return Sealer(
         server=server,
         keys=KeyRing(keys or [KEY]),
-        limits=attrs.evolve(DEFAULT_LIMITS, **limits),
+        limits=msgspec.structs.replace(DEFAULT_LIMITS, **limits),
     )
 
 

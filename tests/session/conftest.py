@@ -270,7 +270,7 @@ def small():
     """Limits that are soon reached."""
 
     def make(**limits):
-        return attrs.evolve(DEFAULT_LIMITS, **limits)
+        return msgspec.structs.replace(DEFAULT_LIMITS, **limits)
 
     return make
 

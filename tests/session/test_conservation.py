@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 BEHAVIOURS = ("quick", "slow", "fails", "rejects", "asks", "chats", "shielded", "huge")
-LIMITS = attrs.evolve(
+LIMITS = msgspec.structs.replace(
     DEFAULT_LIMITS,
     requests=RequestLimits(in_flight_max=3, queued_max=4),
     messages=MessageLimits(send_queue_bytes_max=2000),

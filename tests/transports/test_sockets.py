@@ -7,6 +7,7 @@ import struct
 from itertools import count
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -115,7 +116,9 @@ async def test_sent_messages_arrive_even_if_the_sender_left_data_unread(listens)
     ours = await open_tcp_channel(
         "127.0.0.1",
         port,
-        limits=attrs.evolve(LIMITS, shutdown=attrs.evolve(LIMITS.shutdown, close_seconds=30)),
+        limits=msgspec.structs.replace(
+            LIMITS, shutdown=msgspec.structs.replace(LIMITS.shutdown, close_seconds=30)
+        ),
     )
     theirs = await arrivals.receive()
     await theirs.send([FRAME] * 100)

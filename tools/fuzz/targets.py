@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-import attrs
 import h11
 import msgspec
 import trio
@@ -340,8 +339,8 @@ _HANDSHAKE: Final = (
     b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 )
-_SMALL_MESSAGES: Final = attrs.evolve(
-    DEFAULT_LIMITS, messages=attrs.evolve(DEFAULT_LIMITS.messages, bytes_max=_BYTES_MAX)
+_SMALL_MESSAGES: Final = msgspec.structs.replace(
+    DEFAULT_LIMITS, messages=msgspec.structs.replace(DEFAULT_LIMITS.messages, bytes_max=_BYTES_MAX)
 )
 
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
+import msgspec
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "conformance"))
 
@@ -25,9 +25,9 @@ DEEP: Final = "/deep/path"
 BESIDE: Final = "/beside"
 HELLO: Final = "Hello."
 
-server.limits = attrs.evolve(
+server.limits = msgspec.structs.replace(
     server.limits,
-    http=attrs.evolve(
+    http=msgspec.structs.replace(
         server.limits.http, stream_seconds_max=CONNECTION_SECONDS, sse_retry_ms=RETRY_MS
     ),
 )

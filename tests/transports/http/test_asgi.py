@@ -8,6 +8,7 @@ import socket
 
 import attrs
 import h2.events
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -727,7 +728,7 @@ def on_hypercorn(nursery):
     """The URL of a host, and the channels of its clients."""
 
     async def on_hypercorn(**options):
-        limits = attrs.evolve(LIMITS, **options)
+        limits = msgspec.structs.replace(LIMITS, **options)
         arrived, arrivals = trio.open_memory_channel(10)
         app = AsgiHost(no_response, serve_upgrade=handing_over(arrived, limits), limits=limits)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
