@@ -283,8 +283,15 @@ class GapBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     count: int | None = None
 
 
+# The size from which on lines are hashed, so that not too many are kept in memory.
+_HASHED_BYTES: Final = 64 * 1024
+
+
 class RunningDigest:
-    """The digest `h` of the lines before a record, which writer and reader compute."""
+    """The digest `h` of the lines before a record, which writer and reader compute.
+
+    Lines are hashed together, since each update of a hash costs time.
+    """
 
     def __init__(self) -> None:
         self.restart()
@@ -292,14 +299,25 @@ class RunningDigest:
     def restart(self, previous: str = "") -> None:
         """Start again; `previous` is the digest of the lines before."""
         self._hash = hashlib.sha256(previous.encode())
+        self._lines: list[bytes] = []
+        self._size = 0
 
     def add(self, lines: bytes) -> None:
         """Add lines, including their LF."""
-        self._hash.update(lines)
+        self._lines.append(lines)
+        self._size += len(lines)
+        if self._size > _HASHED_BYTES:
+            self._hash_lines()
 
     def value(self) -> str:
         """Return the digest of the lines since the start."""
+        self._hash_lines()
         return self._hash.hexdigest()[:16]
+
+    def _hash_lines(self) -> None:
+        self._hash.update(b"".join(self._lines))
+        self._lines.clear()
+        self._size = 0
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -325,8 +343,7 @@ class RecordEncoder:
         ordinal: int | None = None,
         channel: int = 0,
         envelope: Mapping[str, Any] | None = None,
-        *,
-        embed: bool = True,
+        embed: bool = True,  # noqa: FBT001, FBT002 - keywords would take longer
         step_start: int = 0,
     ) -> Record:
         """Return the next record.
@@ -377,27 +394,31 @@ class RecordEncoder:
 
     def lines(self, records: Sequence[Record]) -> bytes:
         """Return the lines, each with its LF, of the next records."""
+        digest, begin = self._digest, 0
         lines: list[bytes] = []
-        begin = 0
         for index, record in enumerate(records):
-            if not record.number % DIGEST_INTERVAL or record.kind in _DIGEST_KINDS:
-                lines.append(self._encoded(records[begin:index]))
-                last = record
-                if record.kind == "gap":  # It has no digest; the next one begins after it.
-                    self._digest.restart()
-                elif record.number:
-                    digest = self._digest.value()
-                    self._digest.restart(digest)
-                    last = msgspec.structs.replace(record, digest=digest)
-                lines.append(self._encoded([last]))
-                begin = index + 1
-        lines.append(self._encoded(records[begin:]))
+            if record.number % DIGEST_INTERVAL and record.kind not in _DIGEST_KINDS:
+                continue
+            if begin < index:
+                before = _ENCODER.encode_lines(records[begin:index])
+                digest.add(before)
+                lines.append(before)
+            line = record
+            if record.kind == "gap":  # It has no digest; the next one begins after it.
+                digest.restart()
+            elif record.number:
+                value = digest.value()
+                digest.restart(value)
+                line = msgspec.structs.replace(record, digest=value)
+            encoded = _ENCODER.encode_lines([line])
+            digest.add(encoded)
+            lines.append(encoded)
+            begin = index + 1
+        if begin < len(records):
+            rest = _ENCODER.encode_lines(records[begin:] if begin else records)
+            digest.add(rest)
+            lines.append(rest)
         return b"".join(lines)
-
-    def _encoded(self, records: Sequence[Record]) -> bytes:
-        lines = _ENCODER.encode_lines(records)
-        self._digest.add(lines)
-        return lines
 
 
 def body_bytes(record: Record) -> bytes | None:

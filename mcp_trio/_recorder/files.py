@@ -182,9 +182,10 @@ class FileSink:
         """Append `data`; if the disk takes only a part of it, remove that and raise OSError."""
         if self._syncing is not None:
             self._syncing.report()
+        size = len(data)
         try:
             written = _write(self._descriptor, data)
-            while written < len(data):
+            while written < size:
                 written += _write(self._descriptor, memoryview(data)[written:])
         except OSError:
             if self._is_regular:
@@ -192,7 +193,7 @@ class FileSink:
                     os.ftruncate(self._descriptor, self.written_bytes)
                     os.lseek(self._descriptor, self.written_bytes, os.SEEK_SET)
             raise
-        self.written_bytes += len(data)
+        self.written_bytes += size
 
     def close(self) -> None:
         """Close the file, after a last sync if it is synced at all."""

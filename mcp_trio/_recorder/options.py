@@ -46,7 +46,7 @@ from mcp_trio._recorder.files import (
     later_names,
     segment_name,
 )
-from mcp_trio._recorder.writer import Recorder
+from mcp_trio._recorder.writer import NanosecondClock, Recorder
 from mcp_trio._system import NO_FOLLOW
 from mcp_trio._version import __version__
 from mcp_trio.errors import RecordingError
@@ -390,7 +390,8 @@ def open_recorder(
     options = options_of(record)
     started = now()
     seed = secrets.randbits(_SEED_BITS)
-    clock, begin_ns, clock_ns = _clock()
+    kind, clock = _clock()
+    begin_ns = clock.ns
     # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
     if make is None:
@@ -399,7 +400,8 @@ def open_recorder(
     open_sink = partial(_sink, path, options, limits)
     make_recorder = partial(Recorder, open_sink()) if make is None else make(path, open_sink)
     recorder: Recorder = make_recorder(
-        clock_ns=clock_ns,
+        clock=clock,
+        begin_ns=begin_ns,
         limits=limits,
         seed=seed,
         redactor=redactor,
@@ -418,7 +420,7 @@ def open_recorder(
         lifespan=lifespan,
         session=secrets.token_hex(_ID_BYTES),
         writer=_WRITER,
-        clock=clock,
+        clock=kind,
         clock_ns=begin_ns,
     )
     recorder.open(body)
@@ -491,23 +493,28 @@ def _check_room(target: str, *, overwrite: bool) -> None:
             )
 
 
-def _clock() -> tuple[str, int, Callable[[], int]]:
-    """Return the kind of Trio's clock, the time now, and a clock of nanoseconds since now."""
+class _OtherClock:
+    """The clock of a Trio run that is no `TickClock`."""
+
+    def __init__(self, clock: trio.abc.Clock) -> None:
+        self._clock = clock
+
+    @property
+    def ns(self) -> int:
+        return round(self._clock.current_time() * NS_PER_SECOND)
+
+
+def _clock() -> tuple[str, NanosecondClock]:
+    """Return the kind of Trio's clock, and the clock."""
     clock = trio.lowlevel.current_clock()
     if isinstance(clock, TickClock):
-        begin_ns = clock.ns
-        return "tick", begin_ns, lambda: clock.ns - begin_ns
-
-    def now_ns() -> int:
-        return round(clock.current_time() * NS_PER_SECOND)
-
-    begin_ns = now_ns()
+        return "tick", clock
     # Importing `trio.testing` imports pytest where that is installed, which takes as long as all
     # other imports of a recorder. There is no `MockClock` before that import.
     testing = sys.modules.get("trio.testing")
     is_mock = testing is not None and isinstance(clock, testing.MockClock)
     is_virtual = is_mock and not getattr(clock, "rate", 0)
-    return "virtual" if is_virtual else "foreign", begin_ns, lambda: now_ns() - begin_ns
+    return "virtual" if is_virtual else "foreign", _OtherClock(clock)
 
 
 def _target(options: RecordOptions, name: str, started: datetime) -> Path:

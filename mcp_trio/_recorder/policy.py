@@ -544,7 +544,7 @@ class PolicyRecorder(Recorder):
         the stateless requests of many clients are in one recording.
         """
         if self._is_sampled:
-            age_ns = self.clock_ns() - self._opened_ns
+            age_ns = self.time_ns - self._opened_ns
             is_decided = bool(self.reasons) and RATE_REASON not in self.reasons
             if (
                 is_decided
@@ -556,7 +556,7 @@ class PolicyRecorder(Recorder):
 
     def open(self, body: OpenBody) -> None:
         """Hold the `open` record, or create the file and write it."""
-        self._opening, self._opened_ns = body, self.clock_ns()
+        self._opening, self._opened_ns = body, self.time_ns
         self._buffer.append(self._encoder.record("open", encode_body(body), self._opened_ns))
         if self.reasons and not self._is_lost:
             self._write_held()

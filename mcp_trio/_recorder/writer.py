@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -73,22 +73,42 @@ class _Mode(Enum):
 _DIRECT: Final = _Mode.DIRECT  # each record needs it, and CPython 3.11 calls a function for it
 
 
+class NanosecondClock(Protocol):
+    """A clock whose time is an attribute: a `TickClock`, or another clock of Trio behind one."""
+
+    @property
+    def ns(self) -> int:
+        """The time, in nanoseconds."""
+        ...
+
+
 class Recorder:
     """A writer of records that never raises, holds a bounded amount and hardly ever waits.
 
-    It numbers records, encodes them as lines and writes these to the sink, which it owns.
-    `clock_ns` gives the records' times; `write_clock`, in seconds, only measures how long a write
-    takes. `seed` is the random seed in the `open` record, `sessions` the number of sessions that
-    have begun by a mark. `redactor` redacts every body before it is buffered, except the bodies of
-    `gap` and `end`, which hold no data of users. `observe` is called with each record that is
-    buffered. `path` is the first file of the recording, if that is in files.
+    It numbers records, encodes them as lines and writes these to the sink, which it owns. The time
+    of a record is that of `clock`, less `begin_ns`; `write_clock`, in seconds, only measures how
+    long a write takes. `seed` is the random seed in the `open` record, `sessions` the number of
+    sessions that have begun by a mark. `redactor` redacts every body before it is buffered, except
+    the bodies of `gap` and `end`, which hold no data of users. `observe` is called with each record
+    that is buffered. `path` is the first file of the recording, if that is in files.
     """
+
+    # Python finds the attributes of an object with more than 30 of them faster in slots.
+    __slots__ = (
+        *("_begin_ns", "_buffer", "_buffered_bytes", "_channels", "_clock", "_counts", "_encoder"),
+        *("_failed_at", "_lifespans", "_lost", "_lost_before", "_mode", "_observe", "_open"),
+        *("_opening", "_reason", "_redactor", "_segments", "_sink", "_slow_seconds", "_step"),
+        *("_steps", "_steps_begin_ns", "_steps_channel", "_steps_end_ns", "_thread"),
+        *("_unwritten_bytes", "_unwritten_bytes_max", "_unwritten_opening", "_write_clock"),
+        *("limits", "path", "seed", "sessions"),
+    )
 
     def __init__(
         self,
         sink: Sink,
         *,
-        clock_ns: Callable[[], int],
+        clock: NanosecondClock,
+        begin_ns: int = 0,
         limits: Limits,
         write_clock: Callable[[], float] = time.perf_counter,
         seed: int | None = None,
@@ -103,7 +123,8 @@ class Recorder:
         self._unwritten_opening = b""
         self.seed = seed
         self.path: Path | None = None
-        self.clock_ns = clock_ns
+        self._clock = clock
+        self._begin_ns = begin_ns
         self._write_clock = write_clock
         self.limits = limits
         self._slow_seconds = limits.recording.write_ms_max / 1000
@@ -124,6 +145,11 @@ class Recorder:
         self._step: tuple[int, str, int] | None = None
         self._steps: list[str | int] = []
         self._steps_channel = self._steps_begin_ns = self._steps_end_ns = 0
+
+    @property
+    def time_ns(self) -> int:
+        """The time of a record that is made now: nanoseconds since the recording began."""
+        return self._clock.ns - self._begin_ns
 
     @property
     def next_number(self) -> int:
@@ -173,7 +199,7 @@ class Recorder:
         """
         self._opening = body
         body_bytes = opening_bytes(body, self._redactor)
-        record = self._encoder.record("open", body_bytes, self.clock_ns())
+        record = self._encoder.record("open", body_bytes, self.time_ns)
         self._buffer.append(record)
         self.flush()
         if self._mode is _Mode.PAUSED:
@@ -241,10 +267,10 @@ class Recorder:
 
         As with `record`, many accumulated records are written.
         """
-        step, self._step = self._step, None
-        if step is not None:
+        if (step := self._step) is not None:
+            self._step = None
             self._list_step(*step)
-        self._step = channel, lane, self.clock_ns()
+        self._step = channel, lane, self._clock.ns - self._begin_ns
 
     def _list_step(self, channel: int, lane: str, time_ns: int) -> None:
         if channel != self._steps_channel or len(self._steps) >= _STEPS_MAX:
@@ -267,13 +293,12 @@ class Recorder:
         self,
         kind: str,
         body: bytes | None = None,
-        *,
         lane: str | None = None,
         ordinal: int | None = None,
         channel: int = 0,
         envelope: Mapping[str, Any] | None = None,
-        embed: bool = True,
-        has_waited: bool = False,
+        embed: bool = True,  # noqa: FBT001, FBT002 - keywords would take longer
+        has_waited: bool = False,  # noqa: FBT001, FBT002
         time_ns: int | None = None,
     ) -> int:
         """Buffer a record and return its number, which it has even if it is lost.
@@ -286,8 +311,8 @@ class Recorder:
         if self._unwritten_bytes > self._unwritten_bytes_max:
             self.flush()
         step_start = HAS_WAITED if has_waited else 0
-        step, self._step = self._step, None
-        if step is not None:
+        if (step := self._step) is not None:
+            self._step = None
             # A lane that has waited in an operation since that step has begun another one.
             if step[0] == channel and step[1] == lane and not has_waited:
                 step_start = BEGINS_STEP
@@ -313,17 +338,9 @@ class Recorder:
             except Exception as error:
                 return self._lose(f"redaction failed: {type(error).__name__}")
         if time_ns is None:
-            time_ns = self.clock_ns()
+            time_ns = self._clock.ns - self._begin_ns
         record = self._encoder.record(
-            kind,
-            body,
-            time_ns,
-            lane,
-            ordinal,
-            channel,
-            envelope,
-            embed=embed,
-            step_start=step_start,
+            kind, body, time_ns, lane, ordinal, channel, envelope, embed, step_start
         )
         self._buffer.append(record)
         if self._observe is not None:
@@ -333,13 +350,24 @@ class Recorder:
     def flush(self) -> None:
         """Write the buffered records; in DIRECT mode the system has them when this returns."""
         self._unwritten_bytes = 0
-        if self._mode is _DIRECT:
-            self._flush_directly()
-        elif self._mode is _Mode.PAUSED:
-            if self._write_clock() - self._failed_at >= self.limits.recording.retry_seconds:
-                self._resume()
-        elif self._mode is _Mode.THREADED:
-            self._flush_through_thread()
+        if self._mode is not _DIRECT:
+            self._flush_indirectly()
+            return
+        records = len(self._buffer)
+        if not records:
+            return
+        lines = self._encoder.lines(self._buffer)
+        self._buffer.clear()
+        begin = self._write_clock()
+        try:
+            self._sink.write(lines)
+        except Exception as error:  # a disk may fail in any way; the session goes on
+            self._pause(str(error), records)
+            return
+        if self._write_clock() - begin > self._slow_seconds:
+            self._start_thread()
+        elif self._segments is not None and self._segments.filled >= 1:
+            self._begin_segment(self._segments)
 
     def close(self, counts: dict[str, int]) -> None:
         """Write the buffered records and `end` with `counts`, and close the sink; idempotent.
@@ -376,28 +404,17 @@ class Recorder:
             with suppress(Exception):
                 self._sink.close()
 
-    def _flush_directly(self) -> None:
-        if not self._buffer:
-            return
-        lines, records = self._take_buffered()
-        begin = self._write_clock()
+    def _begin_segment(self, segments: Segments) -> None:
+        """Let the next write begin a new file."""
+        assert self._opening is not None
+        opening = msgspec.structs.replace(self._opening, segment=self._opening.segment + 1)
         try:
-            self._sink.write(lines)
-        except Exception as error:  # a disk may fail in any way; the session goes on
-            self._pause(str(error), records)
+            body = opening_bytes(opening, self._redactor)
+        # As in `record`: the current file goes on, and the next write tries to redact again.
+        except Exception:
             return
-        if self._write_clock() - begin > self._slow_seconds:
-            self._start_thread()
-        elif self._segments is not None and self._segments.filled >= 1:
-            assert self._opening is not None
-            opening = msgspec.structs.replace(self._opening, segment=self._opening.segment + 1)
-            try:
-                body = opening_bytes(opening, self._redactor)
-            # As in `record`: the current file goes on, and the next write tries to redact again.
-            except Exception:
-                return
-            self._opening = opening
-            self._segments.begin_next(self._encoder.segment_line(body, self.clock_ns()))
+        self._opening = opening
+        segments.begin_next(self._encoder.segment_line(body, self.time_ns))
 
     def _lose(self, reason: str) -> int:
         """Return the number of a record that is lost; in DIRECT mode it gets a gap of its own."""
@@ -409,9 +426,15 @@ class Recorder:
         self._append_gap(count=1)
         return number
 
-    def _flush_through_thread(self) -> None:
+    def _flush_indirectly(self) -> None:
+        """Write through the thread, or try to write again after a failure."""
+        if self._mode is _Mode.PAUSED:
+            if self._write_clock() - self._failed_at >= self.limits.recording.retry_seconds:
+                self._resume()
+            return
         thread = self._thread
-        assert thread is not None
+        if thread is None:  # the recording is closed
+            return
         if thread.failure is not None:
             _, records = self._take_buffered()
             self._pause(str(thread.failure), records + thread.waiting_records)
@@ -421,7 +444,8 @@ class Recorder:
             self._lost_before += self._lost
             self._lost = 0
             self._mode = _Mode.DIRECT
-            self._flush_directly()
+            self._buffered_bytes = 0
+            self.flush()
         elif self._buffer:
             thread.write(*self._take_buffered())
 
@@ -464,7 +488,7 @@ class Recorder:
         self._append("gap", GapBody(reason=reason, count=count))
 
     def _append(self, kind: str, body: GapBody | EndBody) -> None:
-        self._buffer.append(self._encoder.record(kind, encode_body(body), self.clock_ns()))
+        self._buffer.append(self._encoder.record(kind, encode_body(body), self.time_ns))
 
     def _take_buffered(self) -> tuple[bytes, int]:
         lines, records = self._encoder.lines(self._buffer), len(self._buffer)

@@ -140,7 +140,8 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     sequencer = caller.sequencer
     deadline = start_effect(caller, effect, lane)
     was_cancelled = deadline == -math.inf
-    if not was_cancelled:
+    has_deadline = not was_cancelled and deadline < math.inf
+    if has_deadline:
         lane.begin_effect(deadline)
     if sequencer.replays:
         outcome = await recorded_outcome(caller, effect, lane, was_cancelled=was_cancelled)
@@ -161,7 +162,8 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     finally:
         is_cancelled = kind != "cxl" and not was_cancelled and is_cancelled_now()
         sequencer.resumed(lane, kind, body, is_cancelled=is_cancelled)
-        lane.end_effect()
+        if has_deadline:
+            lane.end_effect()
 
 
 def start_effect(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float:
@@ -174,6 +176,14 @@ def start_effect(caller: EffectCaller, effect: Effect[Any], lane: Lane) -> float
 
 def is_cancelled_now() -> bool:
     """Return whether the calling task is cancelled and no shield protects it."""
+    # Trio computes the deadline from all scopes around the task. The coroutine of this checkpoint
+    # ends at once if the task is not cancelled, in less than half of the time.
+    checkpoint = trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC105
+    try:
+        checkpoint.send(None)
+    except StopIteration:
+        return False
+    checkpoint.close()
     return trio.current_effective_deadline() == -math.inf
 
 

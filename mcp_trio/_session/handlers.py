@@ -127,9 +127,10 @@ def lane_of_caller(caller: EffectCaller) -> Lane | None:
             f"the context cannot be used inside the effect {running.effect!r}, because a replay"
             " does not run effects: return a value and use the context in the handler"
         )
-    if not caller.sequencer.has_lanes:
+    sequencer = caller.sequencer
+    if not sequencer.has_lanes:
         return None
-    lane = lane_in(caller.sequencer)
+    lane = lane_in(sequencer)
     if lane is None:
         raise LocalProtocolError(
             "this task has no lane: use the context only in tasks that a handler started"

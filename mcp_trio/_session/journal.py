@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mcp_trio._recorder.writer import Recorder
 
 _encode = msgspec.json.Encoder().encode
+_EMBED: Final = True
 UNSTARTED_BODY: Final = b'"unstarted"'
 
 CANCELLED_MEANWHILE: Final = {"cancelled": True}
@@ -312,9 +313,7 @@ class Recording(_Live):
             envelope = sender_envelope(auth)
         elif client_number := getattr(message, "client_number", 0):
             envelope = {"client": client_number}
-        return self.recorder.record(
-            "in", message, envelope=envelope, embed=embed, channel=self.channel
-        )
+        return self.recorder.record("in", message, None, None, self.channel, envelope, embed)
 
     def step(self, lane: Lane) -> None:
         """Record the step, unless the next record implies it."""
@@ -383,12 +382,7 @@ class Recording(_Live):
             self.recorder.record(kind, body, channel=self.channel)
             return
         has_waited, lane.has_waited = lane.has_waited, False
+        lane.ordinal += 1
         self.recorder.record(
-            kind,
-            body,
-            lane=lane.name,
-            ordinal=lane.next_ordinal(),
-            channel=self.channel,
-            envelope=envelope,
-            has_waited=has_waited,
+            kind, body, lane.name, lane.ordinal, self.channel, envelope, _EMBED, has_waited
         )

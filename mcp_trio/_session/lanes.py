@@ -232,10 +232,10 @@ def as_spawned(context: Context, lane: Lane | None = None) -> Context:
     `lane` is the lane of the handler that the task runs next, if it has one.
     """
     copied = context.copy()
-    if LANE in copied:
-        _take_child(copied)
-    if lane is not None:
-        copied.run(enter_lane, lane)
+    outer = _take_child(copied) if LANE in copied else None
+    if lane is not None:  # as `enter_lane` does, without a call of Python code in the context
+        lane.outer = outer
+        copied.run(LANE.set, lane)
     return copied
 
 

@@ -38,9 +38,11 @@ if sys.platform != "win32":
 _CLOSED: Final = -1
 _PIPE_BYTES: Final = 1 << 20
 
-# The original function. In a recorded session, `os.write` checks whether a handler calls it, which
-# takes time.
+# The original functions. In a recorded session, those of the modules check whether a handler calls
+# them, which takes time.
 _write: Final = os.write
+_socket_send: Final = socket.socket.send
+_socket_receive: Final = socket.socket.recv
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -151,7 +153,7 @@ class SocketDescriptor(Descriptor):
 
     def write_nowait(self, data: bytes | memoryview, /) -> int:
         """Write without blocking; see `ByteSink.write_nowait`."""
-        return self._socket.send(data, _DONT_WAIT)
+        return _socket_send(self._socket, data, _DONT_WAIT)
 
     @property
     def has_arrived(self) -> bool:
@@ -166,7 +168,7 @@ class SocketDescriptor(Descriptor):
 
     def _read(self) -> bytes:
         try:
-            return self._socket.recv(self.chunk_bytes, _DONT_WAIT)
+            return _socket_receive(self._socket, self.chunk_bytes, _DONT_WAIT)
         except ConnectionResetError:  # a local peer closed before it had read everything
             return b""
 

@@ -170,6 +170,14 @@ class Disk:
 RETRIES_AT_ONCE = Limits(recording=RecordingLimits(retry_seconds=0.0))
 
 
+class TrioTime:
+    """The clock of this Trio run."""
+
+    @property
+    def ns(self):
+        return int(trio.current_time() * 1e9)
+
+
 @attrs.frozen
 class OnDisk:
     """A server that records to a disk of the test's own, by a recorder of some kind."""
@@ -179,10 +187,9 @@ class OnDisk:
     limits: Limits = RETRIES_AT_ONCE
 
     async def serve(self, channel, *, record, task_status):
-        clock = trio.lowlevel.current_clock()
         recorder = Recorder(
             record,
-            clock_ns=lambda: int(clock.current_time() * 1e9),
+            clock=TrioTime(),
             write_clock=lambda: record.seconds,
             limits=self.limits,
         )

@@ -30,6 +30,7 @@ from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import MessageLimits, RecordingLimits
 from mcp_trio.recording import Damage, body_bytes, check, open_recording, read_recording
+from tests.recorder.conftest import Clock
 
 ASKED = {
     "jsonrpc": "2.0",
@@ -204,7 +205,7 @@ async def test_a_full_disk_leaves_a_gap_that_counts_the_missing_records(path):
     disk = FullDisk()
     limits = Limits(recording=RecordingLimits(retry_seconds=0))
     body = OpenBody(transport="stdio", role="proxy", name="n", version="", started="s")
-    recorder = Recorder(disk, clock_ns=lambda: 0, limits=limits)
+    recorder = Recorder(disk, clock=Clock(), limits=limits)
     recorder.record("open", msgspec.json.encode(body))
     journal = LineJournal(messages=MessageJournal(recorder=recorder, limits=limits))
     journal.record("in", b"before\n")

@@ -14,5 +14,6 @@ class Clock:
     def __call__(self):
         return self.seconds
 
-    def nanoseconds(self):
+    @property
+    def ns(self):
         return int(self.seconds * 1e9)

@@ -366,7 +366,7 @@ class FullSink:
 def start(path, disk=None, clock=None, **options):
     clock = clock or Clock()
     sink = Segments(path, open_file=(disk or Disk()).open, clock=clock, **options)
-    recorder = Recorder(sink, clock_ns=clock.nanoseconds, write_clock=clock, limits=LIMITS)
+    recorder = Recorder(sink, clock=clock, write_clock=clock, limits=LIMITS)
     recorder.open(OPEN)
     return recorder
 
@@ -463,7 +463,7 @@ def test_a_file_of_an_earlier_recording_is_not_taken_for_a_segment(tmp_path):
     recorder.close({})
     clock = Clock()
     sink = FileSink(path, overwrite=True)
-    other = Recorder(sink, clock_ns=clock.nanoseconds, limits=LIMITS)
+    other = Recorder(sink, clock=clock, limits=LIMITS)
     other.open(msgspec.structs.replace(OPEN, session="another"))
     other.close({})
     assert len(list(tmp_path.iterdir())) > 1
@@ -569,7 +569,7 @@ def test_while_the_disk_is_slow_the_file_stays_the_same(tmp_path):
     ticks = iter(range(10_000))
     path = tmp_path / "x.mcprec.jsonl"
     sink = Segments(path, open_file=disk.open, bytes_max=500)
-    recorder = Recorder(sink, clock_ns=lambda: 0, write_clock=lambda: next(ticks), limits=LIMITS)
+    recorder = Recorder(sink, clock=Clock(), write_clock=lambda: next(ticks), limits=LIMITS)
     recorder.open(OPEN)
     write(recorder, 9)
     recorder.close({})
@@ -603,7 +603,7 @@ def test_segments_are_found_in_their_order(tmp_path):
 def test_compressed_segments_are_one_recording(tmp_path):
     path = tmp_path / "x.mcprec.jsonl.zst"
     sink = Segments(path, open_file=lambda name: CompressedSink(FileSink(name)), bytes_max=400)
-    recorder = Recorder(sink, clock_ns=lambda: 0, limits=LIMITS)
+    recorder = Recorder(sink, clock=Clock(), limits=LIMITS)
     recorder.open(OPEN)
     write(recorder, 60)
     assert check(open_recording(path)).kinds["in"] == 60

@@ -102,7 +102,7 @@ class StallingSink(MemorySink):
 def recording_to(sink_type=MemorySink, limits=LIMITS):
     clock = Clock()
     sink = sink_type(clock)
-    recorder = Recorder(sink, clock_ns=clock.nanoseconds, write_clock=clock, limits=limits)
+    recorder = Recorder(sink, clock=clock, write_clock=clock, limits=limits)
     recorder.record("open", OPEN)
     recorder.flush()
     return recorder, sink
@@ -303,7 +303,7 @@ def test_a_closed_recorder_keeps_nothing():
 def test_a_file_is_complete_after_each_flush(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     clock = Clock()
-    recorder = Recorder(FileSink(path), clock_ns=clock.nanoseconds, limits=LIMITS)
+    recorder = Recorder(FileSink(path), clock=clock, limits=LIMITS)
     recorder.record("open", OPEN)
     for count in range(1, 100):
         record_frames(recorder, 1)
@@ -988,7 +988,7 @@ class Rule:
 
 def start(path, rule, **options):
     sink = Segments(path, open_file=FileSink, **options)
-    recorder = Recorder(sink, clock_ns=lambda: 0, limits=LIMITS_REDACTING, redactor=rule)
+    recorder = Recorder(sink, clock=Clock(), limits=LIMITS_REDACTING, redactor=rule)
     recorder.open(OPEN_REDACTING)
     return recorder
 
@@ -1047,7 +1047,7 @@ def test_on_a_slow_disk_a_failing_redactor_is_counted_in_the_gap(tmp_path):
     path = tmp_path / "x.mcprec.jsonl"
     recorder = Recorder(
         FileSink(path),
-        clock_ns=lambda: 0,
+        clock=Clock(),
         limits=LIMITS_REDACTING,
         write_clock=ticks.__next__,
         redactor=rule,

@@ -224,11 +224,13 @@ def _detail_of(record):
 def make_recording():
     """Sequencers that record to memory."""
 
-    def clock_ns():
-        return int(trio.current_time() * 1e9) if trio.lowlevel.in_trio_run() else 0
+    class Clock:
+        @property
+        def ns(self):
+            return int(trio.current_time() * 1e9) if trio.lowlevel.in_trio_run() else 0
 
     def make(limits=DEFAULT_LIMITS):
-        recorder = Recorder(MemorySink(), clock_ns=clock_ns, limits=limits)
+        recorder = Recorder(MemorySink(), clock=Clock(), limits=limits)
         body = OpenBody(transport="memory", role="server", name="ours", version="1", started="-")
         recorder.record("open", encode_body(body))
         return Recorded(recorder)

@@ -1,6 +1,5 @@
 """The contract of HTTP hosts, checked with each of them."""
 
-import socket
 import ssl
 import sys
 
@@ -17,6 +16,7 @@ from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._protocol.http_headers import encoded
 from mcp_trio._transports import http_client_requests as trust
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
+from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio._transports.http_client_requests import client_for
 from mcp_trio._transports.http_response import BodyTooLargeError, TooManyBodiesError
 from mcp_trio.errors import ConfigError
@@ -901,7 +901,7 @@ async def test_data_after_an_ambiguous_request_are_not_served(opened_framing, na
 async def test_headers_and_body_of_an_answer_are_sent_together(opened_framing, name, monkeypatch):
     host, _ = await opened_framing(name)
     sent = []
-    for kind, method in ((socket.socket, "send"), (trio.SocketStream, "send_all")):
+    for kind, method in ((SocketDescriptor, "write_nowait"), (trio.SocketStream, "send_all")):
         monkeypatch.setattr(kind, method, noting(getattr(kind, method), sent))
     client = await host.connect()
     await client.put(HEAD + b"Content-Length: 3\r\nConnection: close\r\n\r\nabc")
