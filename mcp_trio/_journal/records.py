@@ -283,7 +283,7 @@ class GapBody(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     count: int | None = None
 
 
-# The size from which on lines are hashed, so that not too many are kept in memory.
+# Lines are hashed when they have this size, so that not too many are kept in memory.
 _HASHED_BYTES: Final = 64 * 1024
 
 
@@ -315,7 +315,11 @@ class RunningDigest:
         return self._hash.hexdigest()[:16]
 
     def _hash_lines(self) -> None:
-        self._hash.update(b"".join(self._lines))
+        if self._size > _HASHED_BYTES:
+            for lines in self._lines:  # Joining them would copy large messages.
+                self._hash.update(lines)
+        else:
+            self._hash.update(b"".join(self._lines))
         self._lines.clear()
         self._size = 0
 

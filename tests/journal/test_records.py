@@ -1,5 +1,6 @@
 """Records: encoding, and the messages in them."""
 
+import hashlib
 import json
 
 import msgspec
@@ -120,6 +121,17 @@ def test_every_64th_record_and_the_end_carry_a_digest_but_no_gap_does():
     kinds = ["in"] * 128 + ["gap"] + ["in"] * 64 + ["end"]
     lines = encoder.lines([encoder.record(kind, b"{}", 0) for kind in kinds]).splitlines()
     assert [n for n, line in enumerate(lines) if b'"h":' in line] == [64, 192, 193]
+
+
+@pytest.mark.requirement("TOOL-40")
+@pytest.mark.parametrize("body_bytes", [2, 5_000, 70_000])
+def test_a_digest_covers_all_lines_since_the_last_one(body_bytes):
+    encoder, body = RecordEncoder(), b'"%b"' % (b"x" * body_bytes)
+    batches = [[encoder.record("in", body, 0) for _ in range(size)] for size in (10, 60, 70)]
+    lines = b"".join(map(encoder.lines, batches)).splitlines(keepends=True)
+    first = hashlib.sha256(b"".join(lines[:64])).hexdigest()[:16]
+    second = hashlib.sha256(first.encode() + b"".join(lines[64:128])).hexdigest()[:16]
+    assert [decode(lines[number]).digest for number in (64, 128)] == [first, second]
 
 
 def test_a_record_without_a_body_has_no_bytes():

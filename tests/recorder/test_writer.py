@@ -229,6 +229,7 @@ def test_listed_steps_have_the_time_between_them():
     assert [each.time_ns for each in read_recording(lines_of(sink))] == [0, 10**9, 4 * 10**9]
 
 
+@pytest.mark.requirement("TOOL-40")
 def test_a_record_lists_a_bounded_number_of_steps():
     recorder, sink = recording_to()
     take_steps(recorder, *(f"r{number}" for number in range(150)))

@@ -188,6 +188,27 @@ async def test_a_result_that_comes_with_a_cancellation_counts(handle, recording,
     assert story()["r5"][1] == ("res", b'"just in time"')
 
 
+@pytest.mark.requirement("TOOL-40")
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_effect_that_cancels_its_caller_has_a_result_and_says_so(handle, recording, waits):
+    async def handler(handling):
+        with trio.CancelScope() as scope:
+
+            async def cancel():
+                scope.cancel()
+                if waits:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+                return 2
+
+            assert await perform(handling, effect(cancel)) == 2
+            await perform(handling, effect(two))
+        await perform(handling, effect(two))
+
+    await handle(handler, sequencer=recording)
+    outcomes = [(each.kind, each.envelope) for each in recording.records()[7::2]]
+    assert outcomes == [("res", {"cancelled": True}), ("cxl", None), ("res", None)]
+
+
 async def test_a_timeout_inside_the_effect_is_its_own(handle, recording, story, autojump_clock):
     async def impatient():
         with trio.fail_after(1):
