@@ -50,10 +50,6 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     awaits_continue: bool
 
 
-# The original function. In a recorded session, that of the module checks whether a handler calls
-# it, which takes time.
-_time: Final = time.time
-
 # Parsing
 
 # Complete lines, none of them folded, without control characters. A lone LF ends the headers, too,
@@ -230,7 +226,7 @@ def encoded_response_headers(
     """
     first = _encoded_response_headers(status, tuple(headers))
     end = b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n"
-    return first + framing + b"date: " + date_at(int(_time())) + end
+    return first + framing + b"date: " + date_at(int(time.time())) + end
 
 
 # Most responses have the same status and headers as an earlier one, except for the length.
