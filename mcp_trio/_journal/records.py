@@ -418,11 +418,11 @@ class RecordEncoder:
             digest.add(encoded)
             lines.append(encoded)
             begin = index + 1
-        if begin < len(records):
-            rest = _ENCODER.encode_lines(records[begin:] if begin else records)
-            digest.add(rest)
-            lines.append(rest)
-        return b"".join(lines)
+        if begin == len(records):
+            return b"".join(lines)
+        rest = _ENCODER.encode_lines(records[begin:] if begin else records)
+        digest.add(rest)
+        return b"".join([*lines, rest]) if lines else rest
 
 
 def body_bytes(record: Record) -> bytes | None:
