@@ -10,7 +10,6 @@ https://modelcontextprotocol.io/specification/2026-07-28/server/utilities/cachin
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import attrs
 import msgspec
 
 from mcp_trio._protocol.methods import METHODS, RESOURCE_UPDATED, ParamsToSend
@@ -42,7 +41,6 @@ class _ReadKey(msgspec.Struct):
     uri: str
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
 class Cache:
     """Results by method and params; each is valid until it expires or the server reports a change.
 
@@ -51,13 +49,12 @@ class Cache:
     result that was requested before a change and arrives after it may be outdated, and is not kept.
     """
 
-    entries_max: int
-    bytes_max: int
-    changes: int = attrs.field(default=0, init=False)
-    _entries: OrderedDict[CacheKey, _Entry] = attrs.field(
-        factory=OrderedDict[CacheKey, _Entry], init=False
-    )
-    _size_bytes: int = attrs.field(default=0, init=False)
+    def __init__(self, *, entries_max: int, bytes_max: int) -> None:
+        self.entries_max = entries_max
+        self.bytes_max = bytes_max
+        self.changes = 0
+        self._entries: OrderedDict[CacheKey, _Entry] = OrderedDict()
+        self._size_bytes = 0
 
     def get(self, key: CacheKey, now: float) -> Any:
         """Return the cached result, or None if there is no valid one."""

@@ -256,7 +256,7 @@ def _check_stderr(_client: object, _field: object, stderr: Any) -> None:
 
 
 @checks_options("Client", "__init__")
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class Client:
     """A client of one MCP server: `async with Client(target) as client:`.
 
@@ -337,48 +337,44 @@ class Client:
             unknown.
     """
 
-    target: Target = attrs.field(converter=with_script_as_command)
-    name: str = attrs.field(default="mcp_trio", kw_only=True)
-    version: str = attrs.field(default=__version__, kw_only=True)
+    target: Target = attrs.field(converter=with_script_as_command, kw_only=False)
+    name: str = "mcp_trio"
+    version: str = __version__
     protocol_versions: Sequence[str] = attrs.field(
-        default=DEFAULT_PROTOCOL_VERSIONS, kw_only=True, converter=checked_protocol_versions
+        default=DEFAULT_PROTOCOL_VERSIONS, converter=checked_protocol_versions
     )
-    limits: Limits = attrs.field(default=DEFAULT_LIMITS, kw_only=True)
-    record: RecordTarget | None = attrs.field(default=None, kw_only=True)
-    restart: bool = attrs.field(default=False, kw_only=True)
-    cache: bool = attrs.field(default=True, kw_only=True)
-    raise_tool_errors: bool = attrs.field(default=True, kw_only=True)
-    extensions: Mapping[str, Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
-    methods: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
-    trace: Trace | None = attrs.field(default=None, kw_only=True)
-    observers: Sequence[Observer] = attrs.field(default=(), kw_only=True)
-    state_changed: OnState | None = attrs.field(default=None, kw_only=True)
-    env: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
-    inherit_env: bool = attrs.field(default=False, kw_only=True)
-    cwd: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
-    stderr: Stderr | None = attrs.field(default=None, kw_only=True, validator=_check_stderr)
-    http: httpx2.AsyncClient | httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
-    headers: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
-    token: str | None = attrs.field(default=None, kw_only=True)
-    auth: ClientAuth | None = attrs.field(default=None, kw_only=True)
-    ssl_context: ssl.SSLContext | None = attrs.field(default=None, kw_only=True)
-    version_memory: VersionMemory | None = attrs.field(default=None, kw_only=True)
-    progress: ProgressCallback | None = attrs.field(default=None, kw_only=True)
-    log: LogCallback | None = attrs.field(default=None, kw_only=True)
-    log_level: LoggingLevel | None = attrs.field(default=None, kw_only=True)
-    resource_updated: ResourceUpdatedCallback | None = attrs.field(default=None, kw_only=True)
-    list_changed: ListChangedCallback | None = attrs.field(default=None, kw_only=True)
-    roots: Roots | None = attrs.field(default=None, kw_only=True)
-    sampling: SamplingCallback | None = attrs.field(default=None, kw_only=True)
-    sampling_tools: bool = attrs.field(default=False, kw_only=True)
-    elicitation: ElicitationCallback | None = attrs.field(default=None, kw_only=True)
-    elicitation_modes: Collection[ElicitMode] = attrs.field(default=("form",), kw_only=True)
-    elicitation_complete: ElicitationCompleteCallback | None = attrs.field(
-        default=None, kw_only=True
-    )
-    callback_rates: Mapping[str, str | Rate] = attrs.field(
-        factory=dict[str, str | Rate], kw_only=True
-    )
+    limits: Limits = DEFAULT_LIMITS
+    record: RecordTarget | None = None
+    restart: bool = False
+    cache: bool = True
+    raise_tool_errors: bool = True
+    extensions: Mapping[str, Mapping[str, Any]] | None = None
+    methods: Mapping[str, Any] | None = None
+    trace: Trace | None = None
+    observers: Sequence[Observer] = ()
+    state_changed: OnState | None = None
+    env: Mapping[str, str] | None = None
+    inherit_env: bool = False
+    cwd: str | os.PathLike[str] | None = None
+    stderr: Stderr | None = attrs.field(default=None, validator=_check_stderr)
+    http: httpx2.AsyncClient | httpx.AsyncClient | None = None
+    headers: Mapping[str, str] | None = None
+    token: str | None = None
+    auth: ClientAuth | None = None
+    ssl_context: ssl.SSLContext | None = None
+    version_memory: VersionMemory | None = None
+    progress: ProgressCallback | None = None
+    log: LogCallback | None = None
+    log_level: LoggingLevel | None = None
+    resource_updated: ResourceUpdatedCallback | None = None
+    list_changed: ListChangedCallback | None = None
+    roots: Roots | None = None
+    sampling: SamplingCallback | None = None
+    sampling_tools: bool = False
+    elicitation: ElicitationCallback | None = None
+    elicitation_modes: Collection[ElicitMode] = attrs.field(default=("form",))
+    elicitation_complete: ElicitationCompleteCallback | None = None
+    callback_rates: Mapping[str, str | Rate] = attrs.field(factory=dict[str, str | Rate])
     _observers: Observers | None = attrs.field(default=None, init=False)
     _entered_observers: ExitStack = attrs.field(factory=ExitStack, init=False)
     _has_connected: bool = attrs.field(default=False, init=False)

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar, cast
 
-import attrs
 import msgspec
 
 from mcp_trio import types
@@ -145,7 +144,6 @@ def error_text(name: str, result: CallToolResult) -> str:
     return "\n".join(texts) or f"the tool {name} failed without an error text"
 
 
-@attrs.define(eq=False, repr=False)
 class OutputSchemas:
     """The output schemas of the listed tools, against which results of calls are checked.
 
@@ -153,11 +151,10 @@ class OutputSchemas:
     the results of its tool are not checked.
     """
 
-    limits: Limits
-    _listed: dict[str, dict[str, Any]] = attrs.field(factory=dict[str, dict[str, Any]], init=False)
-    _compiled: dict[str, SchemaValidator | None] = attrs.field(
-        factory=dict[str, SchemaValidator | None], init=False
-    )
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._listed: dict[str, dict[str, Any]] = {}
+        self._compiled: dict[str, SchemaValidator | None] = {}
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Replace the known schemas with those of a new list of tools."""

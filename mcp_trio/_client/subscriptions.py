@@ -36,7 +36,7 @@ from mcp_trio._protocol.methods import (
 )
 from mcp_trio._session.calls import Call
 from mcp_trio._session.session import Session
-from mcp_trio._transports.connections import RandomSource, pause_seconds
+from mcp_trio._transports.connections import pause_seconds
 from mcp_trio.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -112,7 +112,6 @@ def notifications_in(asked: SubscriptionFilter) -> list[tuple[str, ParamsToSend]
     ]
 
 
-@attrs.define(eq=False, repr=False)
 class SubscriptionStream:
     """A `subscriptions/listen` request that is sent again when the server's stream breaks.
 
@@ -123,25 +122,27 @@ class SubscriptionStream:
         interruption: The reason why the stream is interrupted; empty while it is not.
     """
 
-    asked: SubscriptionFilter
-    acknowledged: SubscriptionFilter | None = attrs.field(default=None, init=False)
-    _on_change: OnChange
-    for_callbacks: bool = attrs.field(default=False, kw_only=True)
-    interruption: str = attrs.field(default="", init=False)
-    _random_source: RandomSource = attrs.field(default=random.random, kw_only=True)
-    _session: Session = attrs.field(init=False)
-    _call: Call = attrs.field(init=False)
-    _is_acknowledged: bool = attrs.field(default=False, init=False)
-    _has_dropped: bool = attrs.field(default=False, init=False)
-    _changes: dict[Change, None] = attrs.field(factory=dict[Change, None], init=False)
-    _readers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _failed_tries: int = attrs.field(default=0, init=False)
-    _is_request_closed: bool = attrs.field(default=False, init=False)
-    _was_ended: bool = attrs.field(default=False, init=False)
-    _has_finished: bool = attrs.field(default=False, init=False)
-    _may_be_revived: bool = attrs.field(default=False, init=False)
-    _failure: MCPError | None = attrs.field(default=None, init=False)
-    _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    def __init__(
+        self, asked: SubscriptionFilter, on_change: OnChange, *, for_callbacks: bool = False
+    ) -> None:
+        self.asked = asked
+        self.acknowledged: SubscriptionFilter | None = None
+        self.for_callbacks = for_callbacks
+        self.interruption = ""
+        self._on_change = on_change
+        self._session: Session
+        self._call: Call
+        self._is_acknowledged = False
+        self._has_dropped = False
+        self._changes: dict[Change, None] = {}
+        self._readers = trio.lowlevel.ParkingLot()
+        self._failed_tries = 0
+        self._is_request_closed = False
+        self._was_ended = False
+        self._has_finished = False
+        self._may_be_revived = False
+        self._failure: MCPError | None = None
+        self._running = trio.CancelScope()
 
     @property
     def left_out(self) -> list[Change]:
@@ -244,7 +245,7 @@ class SubscriptionStream:
             ConnectionLost: The server cannot be reached, or the session has ended.
         """
         for _ in range(self._limits.http.reconnects_max):
-            seconds = pause_seconds(self._failed_tries, self._limits, self._random_source)
+            seconds = pause_seconds(self._failed_tries, self._limits, random.random)
             self._failed_tries += 1
             with trio.move_on_after(seconds):
                 await self._session.closing.wait()
@@ -409,7 +410,6 @@ async def listening(
         stream.end()
 
 
-@attrs.define(eq=False, repr=False)
 class CallbackSubscription:
     """The subscription whose notifications a client passes to its callbacks.
 
@@ -421,13 +421,14 @@ class CallbackSubscription:
         uris: The resources whose changes are reported to callbacks.
     """
 
-    kinds: Collection[ChangeKind]
-    uris: frozenset[str] = attrs.field(default=frozenset(), init=False)
-    _on_change: OnChange
-    _spawn: Spawn
-    _announced: Collection[ChangeKind] = attrs.field(default=(), init=False)
-    _current: SubscriptionStream | None = attrs.field(default=None, init=False)
-    _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    def __init__(self, kinds: Collection[ChangeKind], on_change: OnChange, spawn: Spawn) -> None:
+        self.kinds = kinds
+        self.uris: frozenset[str] = frozenset()
+        self._on_change = on_change
+        self._spawn = spawn
+        self._announced: Collection[ChangeKind] = ()
+        self._current: SubscriptionStream | None = None
+        self._changing = trio.Lock()
 
     async def begin(self, session: Session) -> None:
         """Subscribe in a new session with a stateless server; log what cannot be subscribed to.

@@ -11,13 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from mcp_trio._journal.conversation import members_of
-from mcp_trio._journal.records import (
-    DENIED_MARK,
-    Record,
-    body_bytes,
-    message_position,
-    messages_in,
-)
+from mcp_trio._journal.records import DENIED_MARK, Record, body_bytes, message_position, messages_in
 from mcp_trio.errors import INTERNAL_ERROR, TOO_MANY_REQUESTS, RecordingError
 
 ErrorKind = Literal[

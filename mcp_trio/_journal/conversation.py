@@ -23,9 +23,7 @@ from mcp_trio._journal.records import (
     message_position,
     sender_of,
 )
-from mcp_trio._jsonrpc.channel_messages import (
-    AuthInfo,
-)
+from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._jsonrpc.messages import (
     Decoder,
     ErrorResponse,
@@ -124,7 +122,6 @@ class RoundTrip:
         return msgspec.json.encode([self._method, repeated], order="sorted")
 
 
-@attrs.define
 class RoundTripTracker:
     """A tracker that finds, for each request of a session, the request that it retries.
 
@@ -132,8 +129,9 @@ class RoundTripTracker:
     request before it. Without a state, the latest request with the same method and params counts.
     """
 
-    _by_state: dict[str, RoundTrip] = attrs.field(factory=dict[str, RoundTrip], init=False)
-    _by_call: dict[bytes, RoundTrip] = attrs.field(factory=dict[bytes, RoundTrip], init=False)
+    def __init__(self) -> None:
+        self._by_state: dict[str, RoundTrip] = {}
+        self._by_call: dict[bytes, RoundTrip] = {}
 
     def add_request(self, request: int, method: str, params: Raw | None) -> RoundTrip:
         """Return the round trip that a request begins; requests are added in wire order."""
@@ -367,7 +365,7 @@ def conversation(records: Iterable[Record], *, channel: int | None = None) -> Co
         raise RecordingError(
             f"the recording has no messages on channel {channel}; channels with messages: {numbers}"
         )
-    builder = _ConversationBuilder(role=opening.role)
+    builder = _ConversationBuilder(opening.role)
     for record in exchanged:
         if channel is None or record.channel == channel:
             builder.add(record)
@@ -375,32 +373,26 @@ def conversation(records: Iterable[Record], *, channel: int | None = None) -> Co
     return Conversation(opening=opening, messages=messages, unreadable=builder.unreadable)
 
 
-@attrs.define
 class _ConversationBuilder:
     """A builder that takes `in` and `out` records in order and relates their messages."""
 
-    role: str = attrs.field(kw_only=True)
-    messages: list[RecordedMessage] = attrs.field(factory=list[RecordedMessage], init=False)
-    unreadable: int = attrs.field(default=0, init=False)
-    _decoder: Decoder = attrs.field(
-        factory=lambda: Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max), init=False
-    )
-    # The indexes of requests, by the member that refers to them, their sender, and id or token.
-    _requests: dict[tuple[str, Sender, Id | None], int] = attrs.field(
-        factory=dict[tuple[str, Sender, Id | None], int], init=False
-    )
-    _in_flight: dict[int, None] = attrs.field(factory=dict[int, None], init=False)
-    _by_position: dict[tuple[int, int], int] = attrs.field(
-        factory=dict[tuple[int, int], int], init=False
-    )
-    _last_of_client: int | None = attrs.field(default=None, init=False)
-    _tracker: RoundTripTracker = attrs.field(factory=RoundTripTracker, init=False)
-    _round_trips: dict[int, RoundTrip] = attrs.field(factory=dict[int, RoundTrip], init=False)
-    _retried_by: dict[int, int] = attrs.field(factory=dict[int, int], init=False)
+    def __init__(self, role: str) -> None:
+        self.messages: list[RecordedMessage] = []
+        self.unreadable = 0
+        self._role = role
+        self._decoder = Decoder(json_depth_max=DEFAULT_LIMITS.messages.json_depth_max)
+        # The indexes of requests, by the member that refers to them, their sender, and id or token.
+        self._requests: dict[tuple[str, Sender, Id | None], int] = {}
+        self._in_flight: dict[int, None] = {}
+        self._by_position: dict[tuple[int, int], int] = {}
+        self._last_of_client: int | None = None
+        self._tracker = RoundTripTracker()
+        self._round_trips: dict[int, RoundTrip] = {}
+        self._retried_by: dict[int, int] = {}
 
     def add(self, record: Record) -> None:
         """Add the messages of a record."""
-        sender: Sender = "client" if (record.kind == "in") is (self.role != "client") else "server"
+        sender: Sender = "client" if (record.kind == "in") is (self._role != "client") else "server"
         messages = self._decoder.messages(body_bytes(record) or b"")
         try:
             auth = sender_of(record.envelope or {})

@@ -13,12 +13,7 @@ from mcp_trio._journal.records import LISTED_KINDS, body_bytes, messages_in
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.divergence import report_text
-from mcp_trio._replay.trace import (
-    MessageFields,
-    Trace,
-    message_fields,
-    request_data,
-)
+from mcp_trio._replay.trace import MessageFields, Trace, message_fields, request_data
 from mcp_trio._server.registry import Registry
 from mcp_trio.errors import ReplayDivergence
 

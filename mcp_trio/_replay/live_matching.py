@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-import attrs
 import msgspec
 from msgspec import Raw
 
@@ -78,11 +77,11 @@ NotificationKey: TypeAlias = tuple[str, int | None]
 # Values from the server ---------------------------------------------------------------------------
 
 
-@attrs.define
 class ForwardedValues:
     """Cursors, URIs and ids of a recorded server, and the live server's values for them."""
 
-    _live: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
+    def __init__(self) -> None:
+        self._live: dict[str, str] = {}
 
     def learn(self, recorded: Raw, live: Raw) -> None:
         """Keep the values of a live result that differ from those of the recorded result."""
@@ -195,7 +194,6 @@ def check_protocol_version(recorded: Conversation, protocol_version: str) -> Non
 # The matcher --------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False, repr=False)
 class ResponseMatcher:
     """A recorded conversation, and the live server's part in it so far.
 
@@ -211,35 +209,29 @@ class ResponseMatcher:
         lost: The requests whose responses will not come, by index, with the reasons.
     """
 
-    recorded: Conversation
-    protocol_version: str | None = None
-    sent: set[int] = attrs.field(factory=set[int], init=False)
-    responses: dict[int, LiveResponse] = attrs.field(factory=dict[int, LiveResponse], init=False)
-    requests: dict[int, Request] = attrs.field(factory=dict[int, Request], init=False)
-    notifications: dict[NotificationKey, list[Notification]] = attrs.field(
-        factory=dict[NotificationKey, list[Notification]], init=False
-    )
-    unmatched: list[Message] = attrs.field(factory=list[Message], init=False)
-    lost: dict[int, str] = attrs.field(factory=dict[int, str], init=False)
-    _forwarded_values: ForwardedValues = attrs.field(factory=ForwardedValues, init=False)
-    # The indexes of the client's requests that were sent and have no live response.
-    _open_client_requests: set[int] = attrs.field(factory=set[int], init=False)
-    # The recorded requests of the server that the live server has not made.
-    _expected_requests: list[RecordedMessage] = attrs.field(init=False)
-    # The indexes of the live server's requests that were not answered.
-    _open_server_requests: set[int] = attrs.field(factory=set[int], init=False)
-    # By the index of each recorded notification, its number among those with the same key: the
-    # n-th has arrived when the live server has sent n notifications with this key.
-    _notification_numbers: dict[int, int] = attrs.field(init=False)
-    _last_client_index: int = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        of_client = (each.index for each in self.recorded.messages if each.sender == "client")
+    def __init__(self, recorded: Conversation, protocol_version: str | None = None) -> None:
+        self.recorded = recorded
+        self.protocol_version = protocol_version
+        self.sent: set[int] = set()
+        self.responses: dict[int, LiveResponse] = {}
+        self.requests: dict[int, Request] = {}
+        self.notifications: dict[NotificationKey, list[Notification]] = {}
+        self.unmatched: list[Message] = []
+        self.lost: dict[int, str] = {}
+        self._forwarded_values = ForwardedValues()
+        # The indexes of the client's requests that were sent and have no live response.
+        self._open_client_requests: set[int] = set()
+        # The recorded requests of the server that the live server has not made.
+        self._expected_requests = recorded.of("server", "request")
+        # The indexes of the live server's requests that were not answered.
+        self._open_server_requests: set[int] = set()
+        of_client = (each.index for each in recorded.messages if each.sender == "client")
         self._last_client_index = max(of_client, default=-1)
+        # By the index of each recorded notification, its number among those with the same key: the
+        # n-th has arrived when the live server has sent n notifications with this key.
+        self._notification_numbers: dict[int, int] = {}
         counts: Counter[NotificationKey] = Counter()
-        self._expected_requests = self.recorded.of("server", "request")
-        self._notification_numbers = {}
-        for each in self.recorded.of("server", "notification"):
+        for each in recorded.of("server", "notification"):
             counts[notification_key(each)] += 1
             self._notification_numbers[each.index] = counts[notification_key(each)]
 

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import attrs
 import msgspec
 import trio
 
@@ -100,24 +99,20 @@ def encode_recorded_response(message: RecordedMessage, request_id: Id) -> bytes:
     return encode_error(request_id, error.code, error.message, error.data)
 
 
-@attrs.define(eq=False, repr=False)
 class MessageChannel:
     """A channel to a live peer, with a queue of messages to send.
 
     `write` runs in a task of its own and sends the queue; `read` receives until the peer closes.
     """
 
-    channel: Channel
-    limits: Limits
-    _unsent: deque[bytes] = attrs.field(factory=deque[bytes], init=False)
-    _is_writable: bool = attrs.field(default=True, init=False)
-    _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _decoder: Decoder = attrs.field(init=False)
-    _takes_related_messages: bool = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._takes_related_messages = getattr(self.channel, "takes_related_messages", False)
-        self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
+    def __init__(self, channel: Channel, limits: Limits) -> None:
+        self.channel = channel
+        self.limits = limits
+        self._unsent: deque[bytes] = deque()
+        self._is_writable = True
+        self._changed = trio.lowlevel.ParkingLot()
+        self._decoder = Decoder(json_depth_max=limits.messages.json_depth_max)
+        self._takes_related_messages: bool = getattr(channel, "takes_related_messages", False)
 
     def put(
         self, message: bytes, related_id: int | str | None = None, *, is_response: bool = False

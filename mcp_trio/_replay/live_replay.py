@@ -48,12 +48,7 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.diff import json_differences
 from mcp_trio._journal.texts import excerpts, json_text
-from mcp_trio._jsonrpc.channel_messages import (
-    AuthInfo,
-    Lost,
-    PrincipalMessage,
-    with_sender,
-)
+from mcp_trio._jsonrpc.channel_messages import AuthInfo, Lost, PrincipalMessage, with_sender
 from mcp_trio._jsonrpc.messages import (
     ErrorResponse,
     Malformed,
@@ -124,7 +119,6 @@ class ChannelWithUsers:
         await self.channel.aclose()
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
 class RequestDriver:
     """Sends the messages of a recorded client to one live server.
 
@@ -135,22 +129,20 @@ class RequestDriver:
         late: The indexes of the requests whose responses did not come in time.
     """
 
-    matcher: ResponseMatcher
-    channel: Channel
-    limits: Limits
-    lost: str | None = attrs.field(default=None, init=False)
-    first_request_error: ConnectionLost | None = attrs.field(default=None, init=False)
-    late: set[int] = attrs.field(factory=set[int], init=False)
-    _users: deque[AuthInfo | None] | None = attrs.field(default=None, init=False)
-    _peer: MessageChannel = attrs.field(init=False)
-    _changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _received_count: int = attrs.field(default=0, init=False)
-    _has_final_response: bool = attrs.field(default=False, init=False)
-    _silent_requests: int = attrs.field(default=0, init=False)
-    _kinds_given_up: set[NotificationKey] = attrs.field(factory=set[NotificationKey], init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._peer = MessageChannel(self.channel, self.limits)
+    def __init__(self, matcher: ResponseMatcher, channel: Channel, limits: Limits) -> None:
+        self.matcher = matcher
+        self.channel = channel
+        self.limits = limits
+        self.lost: str | None = None
+        self.first_request_error: ConnectionLost | None = None
+        self.late: set[int] = set()
+        self._users: deque[AuthInfo | None] | None = None
+        self._peer = MessageChannel(channel, limits)
+        self._changed = trio.lowlevel.ParkingLot()
+        self._received_count = 0
+        self._has_final_response = False
+        self._silent_requests = 0
+        self._kinds_given_up: set[NotificationKey] = set()
 
     async def run(self, served: Served | None = None) -> None:
         """Send all messages, receive the responses, and close the channel.
@@ -688,7 +680,7 @@ async def run_inputs(
     process = ProcessOptions(inherit_env=inherit_env)
     web = WebOptions(headers=headers) if headers else NO_WEB_OPTIONS
     connected = await open_target(target, process=process, web=web, limits=limits)
-    driver = RequestDriver(matcher=matcher, channel=connected.channel, limits=limits)
+    driver = RequestDriver(matcher, connected.channel, limits)
     await driver.run(connected.served)
     if driver.first_request_error is not None:
         raise driver.first_request_error

@@ -24,13 +24,7 @@ user, so that each user gets the lists and results, and the rejections, that wer
 
 import os
 import re
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType

@@ -106,13 +106,13 @@ _KINDS_OF_REPLAYER: Final = frozenset({"in", "shut", "end"})
 _MARKS_OF_REPLAYER: Final = frozenset({SESSION_MARK, LIFESPAN_MARK, LIFESPAN_CANCELLED_MARK})
 
 
-@attrs.define(eq=False, repr=False)
 class Position:
     """The index of the next record in the journal; records that came early are skipped."""
 
-    trace: Trace
-    index: int = attrs.field(default=0, init=False)
-    _consumed: set[int] = attrs.field(factory=set[int], init=False)
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.index = 0
+        self._consumed: set[int] = set()
 
     @property
     def record(self) -> Record | None:
@@ -136,7 +136,6 @@ class Position:
             self.index += 1
 
 
-@attrs.define(eq=False, repr=False)
 class LeftOutRequests:
     """The requests that a replay goes on without, after they have diverged.
 
@@ -145,14 +144,13 @@ class LeftOutRequests:
     requests that the handler would have sent, and the retries of a handler that asks in rounds.
     """
 
-    trace: Trace
-    # The lanes of the handlers, the ids of the requests that they have sent when recorded, and the
-    # request states with which clients retry their requests.
-    _lanes: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
-    _sent_ids: set[tuple[int, int | str]] = attrs.field(
-        factory=set[tuple[int, int | str]], init=False
-    )
-    _states: set[object] = attrs.field(factory=set[object], init=False)
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        # The lanes of the handlers, the ids of the requests that they have sent when recorded, and
+        # the request states with which clients retry their requests.
+        self._lanes: set[LaneKey] = set()
+        self._sent_ids: set[tuple[int, int | str]] = set()
+        self._states: set[object] = set()
 
     def __bool__(self) -> bool:
         """Return whether any request is left out."""
@@ -166,11 +164,11 @@ class LeftOutRequests:
         """Leave out a request; return the indexes of its records at `index` and later."""
         self._lanes.add(request)
         skipped: list[int] = []
-        for lane, indexes in self.trace.indexes.items():
+        for lane, indexes in self._trace.indexes.items():
             if request_lane(lane) != request:
                 continue
             skipped += indexes[bisect_left(indexes, index) :]
-            for record in (self.trace.journal[each] for each in indexes):
+            for record in (self._trace.journal[each] for each in indexes):
                 if record.kind == "out":
                     message = message_fields(body_bytes(record) or b"")
                     if message.is_request and message.id is not msgspec.UNSET:

@@ -704,21 +704,18 @@ class Scheduler:
             end_run(self, [(each.task, each.has_operation) for each in events if each.task])
 
 
-@attrs.define(eq=False, repr=False)
 class SweepSequencer:
     """The `Sequencer` of one schedule, which gives effects their recorded outcomes."""
 
-    scheduler: Scheduler
-    has_lanes: bool = attrs.field(default=True, init=False)
-    has_steps: bool = attrs.field(default=True, init=False)
-    replays: bool = attrs.field(default=True, init=False)
-    # For each lane with an effect: the effect, and the index of the recorded one, if there is one.
-    _started: dict[str, tuple[CommandBody, int | None]] = attrs.field(
-        factory=dict[str, tuple[CommandBody, int | None]], init=False
-    )
-    _counts: Counter[tuple[str, str, str]] = attrs.field(
-        factory=Counter[tuple[str, str, str]], init=False
-    )
+    has_lanes = True
+    has_steps = True
+    replays = True
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        # For each lane with an effect: the effect, and the index of the recorded one, if any.
+        self._started: dict[str, tuple[CommandBody, int | None]] = {}
+        self._counts: Counter[tuple[str, str, str]] = Counter()
 
     @property
     def seed(self) -> int | None:

@@ -62,16 +62,16 @@ from mcp_trio.errors import ToolError
 _LIMIT_ROUNDING_US: Final = 1
 
 
-@attrs.define(eq=False, repr=False)
 class SessionReplay:
     """The `Sequencer` of one replayed session; `channel` is its number in the recording."""
 
-    replayer: Replayer
-    channel: int = 0
+    has_lanes = True
+    has_steps = True
+    replays = True
 
-    has_lanes: bool = attrs.field(default=True, init=False)
-    has_steps: bool = attrs.field(default=True, init=False)
-    replays: bool = attrs.field(default=True, init=False)
+    def __init__(self, replayer: Replayer, channel: int = 0) -> None:
+        self.replayer = replayer
+        self.channel = channel
 
     @property
     def seed(self) -> int | None:
@@ -472,19 +472,16 @@ class OutboundReplayer(Replayer):
             await self.settle()
 
 
-@attrs.define(eq=False, repr=False)
 class OutboundReplay(SessionReplay):
-    """A `SessionReplay` that compares only what is sent.
+    """A `SessionReplay` that compares only what is sent."""
 
-    `_performed` counts the operations of each lane by kind and name. `_awaited` has, for each lane
-    with an effect, the index of the outcome that the effect gets; None if it has no outcome, so
-    that the lane waits until it is cancelled.
-    """
-
-    _performed: Counter[tuple[LaneKey, str, str]] = attrs.field(
-        factory=Counter[tuple[LaneKey, str, str]], init=False
-    )
-    _awaited: dict[LaneKey, int | None] = attrs.field(factory=dict[LaneKey, int | None], init=False)
+    def __init__(self, replayer: Replayer, channel: int = 0) -> None:
+        super().__init__(replayer, channel)
+        # The number of operations of each lane by kind and name.
+        self._performed: Counter[tuple[LaneKey, str, str]] = Counter()
+        # For each lane with an effect, the index of the outcome that the effect gets; None if it
+        # has no outcome, so that the lane waits until it is cancelled.
+        self._awaited: dict[LaneKey, int | None] = {}
 
     async def turn(self, lane: Lane) -> None:
         """Wait until the next compared record is the lane's."""

@@ -17,11 +17,7 @@ import attrs
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcp_trio._journal.conversation import (
-    Conversation,
-    conversation,
-    members_of,
-)
+from mcp_trio._journal.conversation import Conversation, conversation, members_of
 from mcp_trio._journal.reader import Damage, first_loss, read_recording
 from mcp_trio._journal.records import (
     BEGINS_STEP,
