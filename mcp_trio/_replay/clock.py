@@ -4,7 +4,6 @@ import math
 import time
 from typing import Final
 
-import attrs
 import trio
 
 from mcp_trio._journal.records import FOREIGN_CLOCK, VIRTUAL_CLOCK
@@ -25,7 +24,6 @@ ROUNDING_SECONDS: Final = 2e-9
 _IDLE_SECONDS: Final = 0.05
 
 
-@attrs.define(eq=False, repr=False)
 class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
     """A clock that shows the times of a recording and never runs by itself.
 
@@ -45,22 +43,21 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         reason: A description of what set `stalled`.
     """
 
-    begin_ns: int = 0
-    kind: str = FOREIGN_CLOCK
-    next_deadline: float = attrs.field(default=math.inf, init=False)
-    stalled: trio.Event = attrs.field(factory=trio.Event, init=False)
-    reason: str = attrs.field(default=BUSY_LOOP, init=False)
-    _now: float = attrs.field(default=0.0, init=False)
-    # Whether deadlines may expire in the next turn, and whether Trio reads the clock for that now.
-    _has_advanced: bool = attrs.field(default=False, init=False)
-    _is_expiring: bool = attrs.field(default=False, init=False)
-    _is_free: bool = attrs.field(default=False, init=False)
-    _readings: int = attrs.field(default=0, init=False)
-    _has_idled: bool = attrs.field(default=False, init=False)
-    _thread_deadline: float | None = attrs.field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._now = seconds_of(self.begin_ns)
+    def __init__(self, begin_ns: int = 0, kind: str = FOREIGN_CLOCK) -> None:
+        self.begin_ns = begin_ns
+        self.kind = kind
+        self.next_deadline = math.inf
+        self.stalled = trio.Event()
+        self.reason = BUSY_LOOP
+        self._now = seconds_of(begin_ns)
+        # Whether deadlines may expire in the next turn, and whether Trio reads the clock for that
+        # now.
+        self._has_advanced = False
+        self._is_expiring = False
+        self._is_free = False
+        self._readings = 0
+        self._has_idled = False
+        self._thread_deadline: float | None = None
 
     def start_clock(self) -> None:
         """Begin to follow the event loop; only `advance_to` and `show` move the clock."""

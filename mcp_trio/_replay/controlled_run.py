@@ -14,7 +14,6 @@ from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
-import attrs
 import outcome
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -89,7 +88,6 @@ def unshield(task: trio.lowlevel.Task) -> None:
 # The threads of `def` handlers --------------------------------------------------------------------
 
 
-@attrs.define(eq=False, repr=False)
 class ThreadToken:
     """A token that lets one thread of a `def` handler run at a time, in the order of the journal.
 
@@ -97,13 +95,14 @@ class ThreadToken:
     thread keeps it for longer than `seconds` of real time.
     """
 
-    clock: VirtualClock
-    seconds: float
-    _is_abandoned: bool = attrs.field(default=False, init=False)
-    _runs_left: float = attrs.field(default=math.inf, init=False)
-    _is_taken: bool = attrs.field(default=False, init=False)
-    _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _given_back: trio.Event = attrs.field(factory=trio.Event, init=False)
+    def __init__(self, clock: VirtualClock, seconds: float) -> None:
+        self.clock = clock
+        self.seconds = seconds
+        self._is_abandoned = False
+        self._runs_left = math.inf
+        self._is_taken = False
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._given_back = trio.Event()
 
     @property
     def is_taken(self) -> bool:

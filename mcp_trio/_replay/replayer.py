@@ -212,7 +212,6 @@ class LaneWait:
     is_ready: bool = attrs.field(default=False, init=False)
 
 
-@attrs.define(eq=False, repr=False)
 class Replayer:
     """A replay of all sessions of a trace.
 
@@ -234,50 +233,49 @@ class Replayer:
         calls: The source location of each lane's last call of its context.
     """
 
-    trace: Trace
-    clock: VirtualClock
-    thread_token: ThreadToken
-    is_strict: bool = attrs.field(kw_only=True, default=True)
-    finds_all: bool = attrs.field(kw_only=True, default=False)
-    redactor: Redactor | None = attrs.field(default=None, init=False)
-    stop: Stop | None = attrs.field(default=None, init=False)
-    list_change: Callable[[str], str] = attrs.field(default=lambda _: "", init=False)
-    make_lifespan: Callable[[int], LifespanRun] = attrs.field(init=False)
+    make_lifespan: Callable[[int], LifespanRun]
 
-    position: Position = attrs.field(init=False)
-    waiting_lanes: dict[LaneKey, LaneWait] = attrs.field(
-        factory=dict[LaneKey, LaneWait], init=False
-    )
-    sessions: dict[int, Session] = attrs.field(factory=dict[int, Session], init=False)
-    lifespans: dict[int, LifespanRun] = attrs.field(factory=dict[int, LifespanRun], init=False)
-    divergences: list[Divergence] = attrs.field(factory=list[Divergence], init=False)
-    left_out: LeftOutRequests = attrs.field(init=False)
-    is_over: bool = attrs.field(default=False, init=False)
-    continuing: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
-    has_shut_itself: bool = attrs.field(default=False, init=False)
-    last_delivered: int = attrs.field(default=0, init=False)
-    untracked_calls: dict[UntrackedCall, None] = attrs.field(
-        factory=dict[UntrackedCall, None], init=False
-    )
-    calls: dict[LaneKey, str] = attrs.field(factory=dict[LaneKey, str], init=False)
-    # The last task that has acted in each lane; it may have ended, or act in another lane now.
-    _tasks: dict[LaneKey, trio.lowlevel.Task] = attrs.field(
-        factory=dict[LaneKey, trio.lowlevel.Task], init=False
-    )
-    # The lanes that have taken a turn.
-    _lanes_begun: set[LaneKey] = attrs.field(factory=set[LaneKey], init=False)
-    # The time of the record that the clock shows.
-    _time_ns: int = attrs.field(default=-1, init=False)
-    # The index of the record with which its lane has gone on, so that the lane does so only once.
-    _resumed_index: int = attrs.field(default=-1, init=False)
-    # The state at a stop, which the task of this lane reports when it goes on.
-    _stopping: tuple[LaneKey, StoppedReplay] | None = attrs.field(default=None, init=False)
-    # A lane of a request that waits for a turn after its last record.
-    _lane_without_record: LaneKey | None = attrs.field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.position = Position(self.trace)
-        self.left_out = LeftOutRequests(self.trace)
+    def __init__(
+        self,
+        trace: Trace,
+        clock: VirtualClock,
+        thread_token: ThreadToken,
+        *,
+        is_strict: bool = True,
+        finds_all: bool = False,
+    ) -> None:
+        self.trace = trace
+        self.clock = clock
+        self.thread_token = thread_token
+        self.is_strict = is_strict
+        self.finds_all = finds_all
+        self.redactor: Redactor | None = None
+        self.stop: Stop | None = None
+        self.list_change: Callable[[str], str] = lambda _: ""
+        self.position = Position(trace)
+        self.waiting_lanes: dict[LaneKey, LaneWait] = {}
+        self.sessions: dict[int, Session] = {}
+        self.lifespans: dict[int, LifespanRun] = {}
+        self.divergences: list[Divergence] = []
+        self.left_out = LeftOutRequests(trace)
+        self.is_over = False
+        self.continuing: dict[str, str] = {}
+        self.has_shut_itself = False
+        self.last_delivered = 0
+        self.untracked_calls: dict[UntrackedCall, None] = {}
+        self.calls: dict[LaneKey, str] = {}
+        # The last task that has acted in each lane; it may have ended, or act in another lane now.
+        self._tasks: dict[LaneKey, trio.lowlevel.Task] = {}
+        # The lanes that have taken a turn.
+        self._lanes_begun: set[LaneKey] = set()
+        # The time of the record that the clock shows.
+        self._time_ns = -1
+        # The index of the record with which its lane has gone on, so that it does so only once.
+        self._resumed_index = -1
+        # The state at a stop, which the task of this lane reports when it goes on.
+        self._stopping: tuple[LaneKey, StoppedReplay] | None = None
+        # A lane of a request that waits for a turn after its last record.
+        self._lane_without_record: LaneKey | None = None
 
     @property
     def error(self) -> ReplayDivergence | None:

@@ -368,7 +368,6 @@ class _PossibleEvent:
     has_operation: bool = attrs.field(default=True, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
 class Scheduler:
     """A session of a trace that runs in an order; `SweepSequencer` reports its operations here.
 
@@ -385,44 +384,46 @@ class Scheduler:
         problem: The reason why the session ended before its time; empty if it did not.
     """
 
-    trace: SweepTrace
-    order: Order
-    clock: VirtualClock
-    thread_token: ThreadToken
-    decisions: list[Decision] = attrs.field(factory=list[Decision], init=False)
-    outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
-    last_delivered: int = attrs.field(default=0, init=False)
-    ended: set[str] = attrs.field(factory=set[str], init=False)
-    is_over: bool = attrs.field(default=False, init=False)
-    problem: str = attrs.field(default="", init=False)
-    _session: "Session" = attrs.field(init=False)
-    # The lanes that wait for their turn, by name; and the effects, and requests to the client, that
-    # have not ended, by the lane or the option.
-    _ready: dict[str, _PossibleEvent] = attrs.field(factory=dict[str, _PossibleEvent], init=False)
-    _running: dict[str, _PossibleEvent] = attrs.field(factory=dict[str, _PossibleEvent], init=False)
-    # The client's messages that have not arrived, the next one last; and the batch in which it may
-    # arrive at the earliest, because the client has received a response in it.
-    _inputs: list[Input] = attrs.field(init=False)
-    _input_batch: int = attrs.field(default=0, init=False)
-    # The number of responses that each lane has sent.
-    _responses: Counter[str] = attrs.field(factory=Counter[str], init=False)
-    # The number of turns that each lane has taken; and the lanes that have taken one in an
-    # operation, and have made no record since.
-    _turns: Counter[str] = attrs.field(factory=Counter[str], init=False)
-    _unused_turns: set[str] = attrs.field(factory=set[str], init=False)
-    # The current batch; whether one of its lanes has gone on; the batch of lanes that become ready.
-    _batch: int = attrs.field(default=0, init=False)
-    _has_begun: bool = attrs.field(default=False, init=False)
-    _wake_batch: int = attrs.field(default=0, init=False)
-    # Whether a message that arrives now is read together with the one before.
-    _is_reading: bool = attrs.field(default=False, init=False)
-    # The rank and the option of the last effect that has ended in this batch; `_FIRST` before.
-    _last_end: tuple[float, str] = attrs.field(default=_FIRST, init=False)
-    # Whether every recorded response has come, or never will.
-    _is_complete: bool = attrs.field(default=False, init=False)
+    _session: "Session"
 
-    def __attrs_post_init__(self) -> None:
-        self._inputs = [*reversed(self.trace.inputs)]
+    def __init__(
+        self, trace: SweepTrace, order: Order, clock: VirtualClock, thread_token: ThreadToken
+    ) -> None:
+        self.trace = trace
+        self.order = order
+        self.clock = clock
+        self.thread_token = thread_token
+        self.decisions: list[Decision] = []
+        self.outcomes = Outcomes()
+        self.last_delivered = 0
+        self.ended: set[str] = set()
+        self.is_over = False
+        self.problem = ""
+        # The lanes that wait for their turn, by name; and the effects, and requests to the client,
+        # that have not ended, by the lane or the option.
+        self._ready: dict[str, _PossibleEvent] = {}
+        self._running: dict[str, _PossibleEvent] = {}
+        # The client's messages that have not arrived, the next one last; and the batch in which it
+        # may arrive at the earliest, because the client has received a response in it.
+        self._inputs = [*reversed(trace.inputs)]
+        self._input_batch = 0
+        # The number of responses that each lane has sent.
+        self._responses: Counter[str] = Counter()
+        # The number of turns that each lane has taken; and the lanes that have taken one in an
+        # operation, and have made no record since.
+        self._turns: Counter[str] = Counter()
+        self._unused_turns: set[str] = set()
+        # The current batch; whether one of its lanes has gone on; the batch of lanes that become
+        # ready.
+        self._batch = 0
+        self._has_begun = False
+        self._wake_batch = 0
+        # Whether a message that arrives now is read together with the one before.
+        self._is_reading = False
+        # The rank and the option of the last effect that has ended in this batch; `_FIRST` before.
+        self._last_end = _FIRST
+        # Whether every recorded response has come, or never will.
+        self._is_complete = False
 
     async def run_sessions(
         self,

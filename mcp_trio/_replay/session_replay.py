@@ -19,7 +19,6 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Final
 
-import attrs
 import msgspec
 import trio
 from msgspec import UNSET
@@ -396,7 +395,6 @@ class SessionReplay:
 _FORCED_STEPS_MAX: Final = 10_000
 
 
-@attrs.define(eq=False, repr=False)
 class OutboundReplayer(Replayer):
     """A `Replayer` that compares only what is sent."""
 

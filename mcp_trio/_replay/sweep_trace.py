@@ -24,7 +24,6 @@ from mcp_trio._journal.records import (
     SUSPENDED_MARK,
     CommandBody,
     MarkBody,
-    OpenBody,
     Record,
     ShutBody,
     ValueBody,
@@ -34,14 +33,14 @@ from mcp_trio._journal.records import (
     message_name,
     messages_in,
 )
-from mcp_trio._journal.redaction import Redactor, redactor_for_replay
+from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.metadata import PROGRESS_TOKEN
 from mcp_trio._protocol.methods import METHODS, PROGRESS
 from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.trace import (
     MessageFields,
-    NamedRecords,
+    Trace,
     call_text,
     load_trace,
     message_fields,
@@ -49,7 +48,6 @@ from mcp_trio._replay.trace import (
     request_lane_name,
 )
 from mcp_trio._server.command_limits import recorded_limits
-from mcp_trio._server.middleware import Middleware
 from mcp_trio.errors import RecordingError
 
 _LONGEST_SECONDS_MIN: Final = 1e-3
@@ -165,11 +163,11 @@ class RequestUpdate(msgspec.Struct, frozen=True):
         return encode_body(message)
 
 
-@attrs.define(eq=False, repr=False)
 class SweepTrace:
     """A recorded session, with its inputs, outcomes and order.
 
     Attributes:
+        opening: The body of the `open` record.
         journal: The records; an index is a position here.
         named: The effects and values in it.
         digest: A digest of the records.
@@ -184,40 +182,36 @@ class SweepTrace:
         seconds: The duration of the session.
     """
 
-    opening: OpenBody
-    journal: Sequence[Record]
-    named: NamedRecords
-    digest: str
-    redactor: Redactor | None
-    limits: Sequence[Middleware]
-    inputs: list[Input] = attrs.field(factory=list[Input], init=False)
-    responses: list[str] = attrs.field(factory=list[str], init=False)
-    turns: dict[str, list[int]] = attrs.field(factory=dict[str, list[int]], init=False)
-    states: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]], init=False)
-    updates: defaultdict[tuple[str, str], list[list[RequestUpdate]]] = attrs.field(
-        factory=lambda: defaultdict(list), init=False
-    )
-    outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
-    calls: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
-    longest_seconds: float = attrs.field(default=_LONGEST_SECONDS_MIN, init=False)
-    seconds: float = attrs.field(default=0.0, init=False)
-    # While the records are read: the subscriptions, the cause of the shutdown, whether the last
-    # record was an input, and the requests to the client that have not ended.
-    _subscriptions: set[str] = attrs.field(factory=set[str], init=False)
-    _cause: str | None = attrs.field(default=None, init=False)
-    _is_after_input: bool = attrs.field(default=False, init=False)
-    _open_requests: dict[int | str, tuple[list[RequestUpdate], float]] = attrs.field(
-        factory=dict[int | str, tuple[list[RequestUpdate], float]], init=False
-    )
-
-    def __attrs_post_init__(self) -> None:
-        for index, record in enumerate(self.journal):
+    def __init__(self, trace: Trace) -> None:
+        redaction, journal = trace.opening.redaction, trace.journal
+        self.opening = trace.opening
+        self.journal = journal
+        self.named = trace.named
+        self.digest = hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16]
+        self.redactor = None if redaction is None else redactor_for_replay(redaction, journal)
+        self.limits = recorded_limits(journal)
+        self.inputs: list[Input] = []
+        self.responses: list[str] = []
+        self.turns: dict[str, list[int]] = {}
+        self.states: dict[str, list[str]] = {}
+        self.updates: defaultdict[tuple[str, str], list[list[RequestUpdate]]] = defaultdict(list)
+        self.outcomes = Outcomes()
+        self.calls: dict[str, str] = {}
+        self.longest_seconds = _LONGEST_SECONDS_MIN
+        self.seconds = 0.0
+        # While the records are read: the subscriptions, the cause of the shutdown, whether the last
+        # record was an input, and the requests to the client that have not ended.
+        self._subscriptions: set[str] = set()
+        self._cause: str | None = None
+        self._is_after_input = False
+        self._open_requests: dict[int | str, tuple[list[RequestUpdate], float]] = {}
+        for index, record in enumerate(journal):
             self._read(index, record)
         for (_, kind, name), indexes in self.named.indexes.items():
             if kind == "cmd" and name not in _CONTEXT_CALLS:
                 for index in indexes:
-                    outcome = self.journal[self.named.outcomes.get(index, index)]
-                    begin = seconds_of(self.journal[index].time_ns)
+                    outcome = journal[self.named.outcomes.get(index, index)]
+                    begin = seconds_of(journal[index].time_ns)
                     self._note_duration(begin, seconds_of(outcome.time_ns))
 
     def time_ns_at(self, rank: float) -> int:
@@ -345,15 +339,7 @@ def load_sweep_trace(path: str | os.PathLike[str]) -> SweepTrace:
             "a sweep takes a recording of one session, and this one holds several: record to a"
             " folder, in which each session gets a file of its own"
         )
-    redaction, journal = trace.opening.redaction, trace.journal
-    return SweepTrace(
-        trace.opening,
-        journal,
-        trace.named,
-        digest=hashlib.sha256(msgspec.json.encode(journal)).hexdigest()[:16],
-        redactor=None if redaction is None else redactor_for_replay(redaction, journal),
-        limits=recorded_limits(journal),
-    )
+    return SweepTrace(trace)
 
 
 # Comparison ---------------------------------------------------------------------------------------
