@@ -170,9 +170,7 @@ class Visibility:
     each of them.
     """
 
-    decisions: dict[Selector, tuple[int, bool]] = attrs.field(
-        factory=dict[Selector, tuple[int, bool]], init=False
-    )
+    decisions: dict[Selector, tuple[int, bool]] = attrs.field(factory=dict[Any, Any], init=False)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
 
     def decide(self, selection: Selection, *, shows: bool) -> None:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -139,39 +139,25 @@ def _checked_per(per: str | Collection[str]) -> tuple[str, ...]:
 _SESSION_IDS: Final = WeakKeyDictionary[Session, str]()
 
 
-def _user(context: Context) -> str:
-    return f"user {context.principal}" if context.principal else _network(context)
-
-
-def _client(context: Context) -> str:
-    auth = context.auth
-    return _user(context) if auth is None or auth.client is None else f"client {auth.client}"
-
-
-def _session(context: Context) -> str:
-    session = _handling(context).session
-    if hasattr(session.channel, "networks"):
-        return _user(context)
+def _caller(per: str, context: Context) -> str:
+    """Return the caller of a request: its "user", "client" or "session", as `Per` says."""
+    auth, handling = context.auth, _handling(context)
+    session, channel = handling.session, cast("Any", handling.session.channel)
+    if per == "client" and auth is not None and auth.client is not None:
+        return f"client {auth.client}"
+    is_shared = hasattr(channel, "networks")  # by the stateless requests of all clients
+    if per != "session" or is_shared:
+        if context.principal:
+            return f"user {context.principal}"
+        if is_shared:
+            return f"network {channel.networks.get(handling.request.client_key)}"
+        network = getattr(channel, "network", None)
+        if network is not None:
+            return f"network {network}"
+    # A client without a network, as over stdio, is told apart by its session.
     if session not in _SESSION_IDS:
         _SESSION_IDS[session] = uuid.uuid4().hex
     return f"session {_SESSION_IDS[session]}"
-
-
-def _network(context: Context) -> str:
-    """Return the network of a client; a session with unknown network, as over stdio, is its own."""
-    handling = _handling(context)
-    channel: Any = handling.session.channel
-    if hasattr(channel, "networks"):  # one channel has the stateless requests of all clients
-        return f"network {channel.networks.get(handling.request.client_key)}"
-    network = getattr(channel, "network", None)
-    return _session(context) if network is None else f"network {network}"
-
-
-_CALLERS: Final[Mapping[str, Callable[[Context], str]]] = {
-    "user": _user,
-    "client": _client,
-    "session": _session,
-}
 
 
 def _handling(context: Context) -> Handling:
@@ -253,7 +239,7 @@ class _Scope:
         parts = [
             f"{request.method} {_entry(request, context)}"
             if each == "tool"
-            else _CALLERS[each](context)
+            else _caller(each, context)
             for each in self.per
         ]
         settings = [*self.settings.values()]
@@ -349,8 +335,10 @@ class RateLimit:
         Raises:
             RateLimited: The caller has too few tokens left; the error says when to try again.
         """
-        context, scope = self._scope.context_of(request), self._scope
-        cost = 1.0 if context is None else self._cost(request, context)
+        context, scope, cost = self._scope.context_of(request), self._scope, 1.0
+        if context is not None and self.cost:
+            of_method = self.cost.get(request.method, 1.0)
+            cost = self.cost.get(_entry(request, context), of_method)
         if context is None or not cost:
             return await call_next(request)
 
@@ -363,12 +351,6 @@ class RateLimit:
             text = f"too many requests ({_rate_text(self.rate)} per {scope.text})"
             raise _limited(text, seconds)
         return await call_next(request)
-
-    def _cost(self, request: MiddlewareRequest, context: Context) -> float:
-        if not self.cost:
-            return 1.0
-        of_method = self.cost.get(request.method, 1.0)
-        return self.cost.get(_entry(request, context), of_method)
 
 
 async def _nothing() -> None:
@@ -564,21 +546,9 @@ class LogLimit:
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, with the limit on its log messages."""
         context = request.context
-        if context is not None:
-            handling = _handling(context)
-            handling.may_log = partial(self._may_log, request, context, handling.may_log)
-        return await call_next(request)
-
-    def _may_log(
-        self,
-        request: MiddlewareRequest,
-        context: Context,
-        outer: Callable[[Handling], bool] | None,
-        handling: Handling,
-    ) -> bool:
-        """Return whether the next message may be sent: this limit allows it, and the outer ones."""
-        if outer is not None and not outer(handling):
-            return False
+        if context is None:
+            return await call_next(request)
+        outer_limit = _handling(context).may_log
 
         def take() -> bool:
             key = self._scope.key(request, context)
@@ -589,4 +559,10 @@ class LogLimit:
             )
             return False
 
-        return perform_without_waiting(handling, self._scope.effect(take, _IS_LOGGED))
+        def may_log(handling: Handling) -> bool:
+            if outer_limit is not None and not outer_limit(handling):
+                return False
+            return perform_without_waiting(handling, self._scope.effect(take, _IS_LOGGED))
+
+        _handling(context).may_log = may_log
+        return await call_next(request)

@@ -9,7 +9,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,7 +30,7 @@ import msgspec
 from mcp_trio._protocol.client_features import forbidden_tool_use, unbalanced_tool_use
 from mcp_trio._protocol.metadata import Peer
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._server.forms import SECRETS, Form, FormError, form_of, reject_link
+from mcp_trio._server.forms import SECRETS, FormError, form_of, reject_link
 from mcp_trio._session.calls import ProgressCallback, Question
 from mcp_trio._session.effects import randomness
 from mcp_trio._session.handlers import Handling
@@ -288,10 +288,6 @@ class Elicitation(ClientQuestion[Answer[T]]):
         self.message = message
         self.kind = kind
 
-    @property
-    def _form(self) -> Form:
-        return form_of(self.kind)
-
     def missing_capabilities(self, peer: Peer) -> Mapping[str, Any]:
         """Return the capability for forms if the client lacks it."""
         # A client that announces elicitation without a mode supports forms.
@@ -301,7 +297,9 @@ class Elicitation(ClientQuestion[Answer[T]]):
     def as_sent(self) -> Question:
         """Return the method and params, as `ClientQuestion.as_sent` describes."""
         reject_link(self.message)
-        params = ElicitParams(message=self.message, mode="form", requested_schema=self._form.schema)
+        params = ElicitParams(
+            message=self.message, mode="form", requested_schema=form_of(self.kind).schema
+        )
         return Question(method=_ELICIT, params=params, check=self.read)
 
     def read(self, result: ElicitResult) -> Answer[T]:
@@ -309,7 +307,7 @@ class Elicitation(ClientQuestion[Answer[T]]):
         if result.action != "accept":
             return Answer(action=result.action)
         try:
-            return Answer(action="accept", data=self._form.read(result.content or {}))
+            return Answer(action="accept", data=form_of(self.kind).read(result.content or {}))
         except FormError as error:
             raise RemoteProtocolError(
                 f"{_ELICIT}: the answer does not match the form: {error}"
@@ -479,25 +477,20 @@ def question_of(method: str, params: Any) -> ClientQuestion[Any]:
     Raises:
         LocalProtocolError: The method is not allowed there, or the params are invalid.
     """
-    make = _QUESTIONS.get(method)
-    if make is None:
-        raise LocalProtocolError(f"{method} is no input request: use {', '.join(_QUESTIONS)}")
+    known = (_ELICIT, _SAMPLE, _LIST_ROOTS)
+    if method not in known:
+        raise LocalProtocolError(f"{method} is no input request: use {', '.join(known)}")
     kind = METHODS[method].params
     try:
         decoded = params if isinstance(params, kind) else msgspec.convert(params or {}, kind)
     except msgspec.ValidationError as error:
         raise LocalProtocolError(f"{method}: {error}") from error
-    return make(decoded)
-
-
-def _elicitation_of(params: ElicitParams) -> ClientQuestion[Any]:
-    if params.url is not None:
-        return UrlElicitation(params.message, params.url, elicitation_id=params.elicitation_id)
-    return Elicitation(params.message, params.requested_schema)
-
-
-_QUESTIONS: Final[Mapping[str, Callable[[Any], ClientQuestion[Any]]]] = {
-    _ELICIT: _elicitation_of,
-    _SAMPLE: Sampling,
-    _LIST_ROOTS: lambda _params: Roots(),
-}
+    match decoded:
+        case CreateMessageParams():
+            return Sampling(decoded)
+        case ElicitParams(url=str(url)):
+            return UrlElicitation(decoded.message, url, elicitation_id=decoded.elicitation_id)
+        case ElicitParams():
+            return Elicitation(decoded.message, decoded.requested_schema)
+        case _:
+            return Roots()

@@ -19,12 +19,7 @@ import trio
 from mcp_trio._protocol.websocket import checked_token
 from mcp_trio._recorder.options import RecordTarget, SuccessiveSessions
 from mcp_trio._server.sessions import SessionSource
-from mcp_trio._server.sockets import (
-    Serve,
-    WebSocketOptions,
-    bound_websocket,
-    serve_connections,
-)
+from mcp_trio._server.sockets import Serve, WebSocketOptions, bound_websocket, serve_connections
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel

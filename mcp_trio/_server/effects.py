@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 # The stand-in for the lifespan ------------------------------------------------------------------
 
 ROOT: Final = "ctx.lifespan"
+"""The path of the stand-in for the complete value."""
 
 _PATH: Final = rf'<{re.escape(ROOT)}(\.\w+|\["[^"]*"\])*>'
 
@@ -307,10 +308,7 @@ class _Parameters:
 _OF_FUNCTIONS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
 _OF_METHODS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
 
-_POSITIONAL: Final = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-)
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _encoded(value: Any, served: "ServedSession", levels: int = _SEARCHED_LEVELS) -> bytes:
@@ -432,7 +430,7 @@ def effect(function: F | None = None, /, *, repeatable: bool = False) -> F | Cal
 
 
 class JsonCodec(msgspec.Struct, Generic[T], frozen=True):
-    """The codec for effects whose results are plain JSON, or structs of msgspec."""
+    """The codec for effects whose results are plain JSON, or structs of msgspec, of type `kind`."""
 
     kind: Any
 
@@ -447,6 +445,12 @@ class JsonCodec(msgspec.Struct, Generic[T], frozen=True):
 
 
 NO_RESULT: Final = JsonCodec[None](None)
+
+
+def no_arguments() -> bytes:
+    """Return the arguments of an effect that needs none: all of them follow from other records."""
+    return b"{}"
+
 
 _Reader = Callable[[bytes], Any]
 

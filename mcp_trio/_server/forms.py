@@ -30,6 +30,7 @@ from mcp_trio._server.introspection import (
     strip_metadata,
 )
 from mcp_trio._server.type_adapters import (
+    DEFINITIONS,
     InvalidValue,
     PydanticDecoder,
     TypeAdapter,
@@ -48,7 +49,6 @@ VALUE: Final = "value"
 SECRETS: Final = SecretNames(DEFAULT_SECRET_NAMES)
 
 _LINK: Final = re.compile(r"\bhttps?://", re.IGNORECASE)
-_DEFINITIONS: Final = "#/$defs/"
 
 # The keywords of JSON Schema that a form may have. Other constraints of the type are checked when
 # the answer is decoded.
@@ -359,7 +359,7 @@ def _flat_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if len(alternatives) == 1:
         return _flat_schema({**alternatives[0], **beside})
     if "$ref" in schema:
-        return {**schema["$defs"][schema["$ref"].removeprefix(_DEFINITIONS)], **beside}
+        return {**schema["$defs"][schema["$ref"].removeprefix(DEFINITIONS)], **beside}
     return schema
 
 

@@ -18,7 +18,7 @@ import trio
 
 from mcp_trio._auth.provider_tokens import CREDENTIALS
 from mcp_trio._journal.records import HTTP, HTTP_CLOSE, encode_body
-from mcp_trio._server.effects import NO_RESULT, OPAQUE, active_context
+from mcp_trio._server.effects import NO_RESULT, OPAQUE, active_context, no_arguments
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
 from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
@@ -148,10 +148,7 @@ class EffectTransport(_Transport):
             await self._close_inner()
             return
         effect = Effect(
-            name=HTTP_CLOSE,
-            arguments=functools.partial(encode_body, {}),
-            run=self._close_inner,
-            codec=NO_RESULT,
+            name=HTTP_CLOSE, arguments=no_arguments, run=self._close_inner, codec=NO_RESULT
         )
         with trio.CancelScope(shield=True):
             await perform(context.caller, effect)

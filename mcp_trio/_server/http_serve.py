@@ -49,12 +49,7 @@ from mcp_trio._server.signals import (
     run_until_signal,
     serve_until_signal,
 )
-from mcp_trio._server.sockets import (
-    AccessOptions,
-    HandshakeCheck,
-    protected_resource,
-    tls_context,
-)
+from mcp_trio._server.sockets import AccessOptions, HandshakeCheck, protected_resource, tls_context
 from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._session.leader_followers import TaskPool
 from mcp_trio._transports.concurrency import call_when_cancelled
@@ -74,16 +69,11 @@ _SIGNALS_MAX: Final = 64  # read at once
 _BACKLOG: Final = 0xFFFF  # The operating system caps the backlog at its own, lower maximum.
 
 
-class WorkerFailedError(Exception):
-    """A worker ended before all workers had served; the worker itself logged the reason."""
-
-
 @attrs.define(eq=False, repr=False)
 class _WorkerSlot:
     """One of the workers, which is a new process after each restart.
 
     Attributes:
-        restarts: The pauses before restarts.
         process: The process; None before the first start and in the pause before a restart.
         report_pipe: The pipe on which the worker reports that it serves.
         changed_at: The time at which the process was started; without a process, the time of the
@@ -108,11 +98,9 @@ class Workers:
     """A parent process that forks workers, replaces those that end, and stops them on a signal.
 
     Attributes:
-        number: The number of workers.
         work: The main function of a worker, which runs until SIGTERM; it calls its argument when
             the worker serves.
         serving: Called when all workers serve for the first time.
-        limits: The time that a stop may take, and the pauses between restarts.
     """
 
     number: int
@@ -132,7 +120,7 @@ class Workers:
         when a second signal arrives, are killed.
 
         Raises:
-            WorkerFailedError: A worker ended before all had served; the others are stopped.
+            SystemExit: A worker ended before all had served; the others are stopped.
         """
         with _signal_socket() as signals:
             try:
@@ -172,7 +160,15 @@ class Workers:
         if sys.platform == "win32":
             raise NotImplementedError(_NO_FORK)
         slot.report_pipe, pipe = get_context("fork").Pipe(duplex=False)
-        slot.process = get_context("fork").Process(target=self._work, args=(pipe,))
+
+        def work() -> None:
+            # A terminal sends SIGINT to the parent and all workers; only the parent handles it.
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            self.work(partial(pipe.send_bytes, _SERVING))
+
+        slot.process = get_context("fork").Process(target=work)
         # A signal between the fork and the worker's own handlers would be lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
@@ -182,28 +178,16 @@ class Workers:
         pipe.close()
         slot.changed_at, slot.is_serving = time.monotonic(), False
 
-    def _work(self, pipe: Connection) -> None:
-        """Run as a worker process.
-
-        A terminal sends SIGINT to the parent and all workers; only the parent handles it.
-        """
-        if sys.platform == "win32":
-            raise NotImplementedError(_NO_FORK)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        self.work(partial(pipe.send_bytes, _SERVING))
-
     def _schedule_restart(self, slot: _WorkerSlot, process: BaseProcess) -> None:
         """Schedule the replacement of a worker that has ended by itself.
 
         Raises:
-            WorkerFailedError: The worker ended before all workers had served.
+            SystemExit: The worker ended before all workers had served; it has logged the reason.
         """
         number, status = process.pid, process.exitcode
         self._close(slot)
         if not self._have_served:
-            raise WorkerFailedError(f"worker {number} ended with status {status}, and never served")
+            raise SystemExit(f"worker {number} ended with status {status}, and never served")
         now = time.monotonic()
         pause_seconds = slot.restarts.pause_seconds(now - slot.changed_at)
         slot.changed_at = now + pause_seconds
@@ -380,16 +364,7 @@ def app_of(
 class HttpAddress:
     """The address that a server listens at, and the HTTP server that holds its connections.
 
-    Attributes:
-        host: The host name or address to bind; the default accepts clients of this machine only.
-        port: The port to bind; 0 chooses a free port.
-        http_server: The HTTP server that holds the connections.
-        certfile: The path of a TLS certificate in PEM.
-        keyfile: The path of the private key of the certificate; by default, that of `certfile`.
-        client_cafile: The path of certificates in PEM: a client may prove a certificate of its own
-            that one of them has signed.
-        metrics_port: The port at which `/metrics` is served, without TLS; None: it is not served.
-        metrics_host: The host name or address of that port.
+    `Server.serve_http` documents the attributes; there, `http_server` is called `server`.
     """
 
     host: str = "127.0.0.1"
@@ -434,14 +409,7 @@ async def serve_http(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; report the URL of the MCP endpoint, with the port that was bound.
-
-    If this is cancelled, every stream is ended as its protocol demands, in bounded time.
-
-    Raises:
-        OSError: The address cannot be bound, or the certificate cannot be read.
-        Exception: The error that the lifespan raised, not in an exception group.
-    """
+    """Serve as `Server.serve_http` does, which documents the errors and the end."""
     listeners = await open_tcp_listeners(address.host, address.port)
     await serve_bound(server, listeners, address, options, task_status=task_status)
 
@@ -458,10 +426,6 @@ async def serve_bound(
 
     If this is cancelled, the sessions close, and with them their streams. The listeners close when
     the last response has been sent, or after `limits.shutdown.close_seconds` more.
-
-    Raises:
-        OSError: The certificate or the key cannot be read.
-        Exception: The error that the lifespan raised, not in an exception group.
     """
     metrics, metrics_listeners = None, list[trio.SocketListener]()
     try:
@@ -562,15 +526,14 @@ _ADDRESS_OPTIONS: Final = (
 def run_http(
     server: "Server", /, *, on_serving: OnServing = log_serving, workers: int = 1, **options: Any
 ) -> NoReturn:
-    """Call `trio.run` with the server's `serve_http`, until SIGINT or SIGTERM arrives.
+    """Serve HTTP until a signal arrives, as `Server.run` documents.
 
-    `on_serving` is called with the URL of the MCP endpoint. The process exits
-    `limits.shutdown.exit_seconds` after a signal, and at once after a second one. With several
-    `workers`, each is a process with a Trio run of its own, and this is their parent.
+    `on_serving` is called with the URL of the MCP endpoint. With several `workers`, each is a
+    process with a Trio run of its own, and this is their parent.
 
     Raises:
-        SystemExit: After a signal, with status 128 plus the number of the signal; with status 1 and
-            a text if a worker ended before all workers had served.
+        SystemExit: As `run_until_signal`; with status 1 and a text if a worker ended before all
+            workers had served.
         ValueError: Options contradict each other; or the server cannot have several workers.
         Exception: The error that `serve_http` raised, not in an exception group.
     """
@@ -599,9 +562,9 @@ def _run_workers(
         url = address.url(sockets[0].getsockname()[1], app.path)
 
         def work(serving: Callable[[], None]) -> None:
-            # A worker suspends no handler until its stateless client's next request: that request
-            # may arrive at another worker. Requests in sessions do so too: without stores, through
-            # which they are forwarded, there are no sessions.
+            # The next request of a client may arrive at another worker. So a session needs stores,
+            # by which the workers forward requests, and no handler is suspended until the next
+            # request of its stateless client.
             if not _has_shared_stores(options):
                 server.protocol_versions = [
                     name
@@ -614,9 +577,6 @@ def _run_workers(
             )
             wait = partial(wait_parent_death, parent_pid=parent_pid, limits=server.limits)
 
-            def report_serving(_url: str) -> None:
-                serving()
-
             async def serve(*, task_status: trio.TaskStatus[str]) -> None:
                 listeners = [
                     trio.SocketListener(trio.socket.from_stdlib_socket(each.dup()))
@@ -627,16 +587,12 @@ def _run_workers(
                 )
 
             exit_seconds = server.limits.shutdown.exit_seconds
-            run = partial(serve_until_signal, serve, report_serving, exit_seconds)
+            run = partial(serve_until_signal, serve, lambda _url: serving(), exit_seconds)
             trio.run(run, [signal.SIGTERM], wait, clock=TickClock())
 
-        workers = Workers(
+        return Workers(
             number=number, work=work, serving=partial(on_serving, url), limits=server.limits
-        )
-        try:
-            return workers.run()
-        except WorkerFailedError as error:
-            raise SystemExit(str(error)) from None
+        ).run()
 
 
 def _has_shared_stores(options: HttpOptions) -> bool:

@@ -30,7 +30,7 @@ import msgspec
 from mcp_trio import types
 from mcp_trio._journal.records import encode_body
 from mcp_trio._jsonrpc.messages import encode_request
-from mcp_trio._server.effects import JsonCodec
+from mcp_trio._server.effects import JsonCodec, no_arguments
 from mcp_trio._server.instances import Instance, StoreUnavailableError
 from mcp_trio._server.introspection import is_async
 from mcp_trio._session.effects import Effect, perform
@@ -233,7 +233,7 @@ async def run_kept_call(handling: Handling, served: "ServedSession", version: st
         entries.append(stored)
         return begun
 
-    effect = Effect(name="call.begin", arguments=_nothing, run=begin, codec=_EARLIER)
+    effect = Effect(name="call.begin", arguments=no_arguments, run=begin, codec=_EARLIER)
     try:
         earlier = await perform(handling, effect)
         journal = HandlerJournal(earlier.seed)
@@ -255,7 +255,3 @@ async def run_kept_call(handling: Handling, served: "ServedSession", version: st
 
 
 _EARLIER: Final = JsonCodec[EarlierCall](EarlierCall)
-
-
-def _nothing() -> bytes:
-    return b"{}"  # The arguments follow from the recorded request.

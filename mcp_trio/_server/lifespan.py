@@ -18,12 +18,7 @@ no longer. A replay then gives handlers a stand-in (`ReplayLifespan`) for the li
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -40,7 +35,7 @@ from mcp_trio._journal.records import (
     LIFESPAN_OPENED_MARK,
     LIFESPAN_SESSIONS,
 )
-from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext
+from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext, no_arguments
 from mcp_trio._session.effects import Effect, is_cancelled_now, recorded_outcome, start_effect
 from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._session.handler_journal import HandlerJournal
@@ -76,33 +71,32 @@ class LifespanValues(msgspec.Struct, frozen=True, eq=False):
 def lifespan_of(sessions: "ServerSessions") -> MakeLifespan | None:
     """Return the function that makes the lifespan of a server and of all that it mounts.
 
-    None: none of them has one. If mounted servers have one, its value is a `LifespanValues`.
+    None: none of them has one. If mounted servers have one, that of the server is entered first,
+    then each of theirs once, and the value is a `LifespanValues`.
     """
     lifespan = sessions.server.lifespan
-    if any(each.server.lifespan is not None for each in sessions.mounted()):
-        return partial(_all_lifespans, sessions)
-    return None if lifespan is None else partial(lifespan, sessions.server)
+    inner = [each for each in sessions.mounted() if each.server.lifespan is not None]
+    if not inner:
+        return None if lifespan is None else partial(lifespan, sessions.server)
 
-
-@asynccontextmanager
-async def _all_lifespans(sessions: "ServerSessions") -> AsyncGenerator[LifespanValues]:
-    """Enter the lifespan of the server, and then those of the mounted servers, each once."""
-    async with AsyncExitStack() as stack:
-        own = None
-        if sessions.server.lifespan is not None:
-            own = await stack.enter_async_context(sessions.server.lifespan(sessions.server))
-        mounted: dict[ServerSessions, Any] = {}
-        for each in sessions.mounted():
-            if each.server.lifespan is not None:
+    @asynccontextmanager
+    async def enter_all() -> AsyncGenerator[LifespanValues]:
+        async with AsyncExitStack() as stack:
+            own = None
+            if lifespan is not None:
+                own = await stack.enter_async_context(lifespan(sessions.server))
+            mounted: dict[ServerSessions, Any] = {}
+            for each in inner:
                 mounted[each] = await stack.enter_async_context(_lifespan_of_mounted(each))
-        yield LifespanValues(own, mounted)
+            yield LifespanValues(own, mounted)
+
+    return enter_all
 
 
 @asynccontextmanager
 async def _lifespan_of_mounted(sessions: "ServerSessions") -> AsyncGenerator[Any]:
     """Enter the lifespan of a mounted server; its effects are encoded as those of its handlers."""
-    outer = CURRENT_CONTEXT.get()
-    inner = outer
+    outer = inner = CURRENT_CONTEXT.get()
     if outer is not None:
         inner = CurrentContext(outer.caller, outer.served.mounted_session(sessions))
     CURRENT_CONTEXT.set(inner)
@@ -218,14 +212,10 @@ def watch_of_lifespan(sequencer: LifespanRecording) -> "UntrackedCallWatch":
     return UntrackedCallWatch(on_untracked_call=note)
 
 
-def _no_arguments() -> bytes:
-    return b"{}"
-
-
 # The effect for which a lifespan waits while its sessions are served. Nothing calls its `run`: its
 # outcome is that of the block in which the lifespan is entered.
 _SESSIONS: Final = Effect(
-    name=LIFESPAN_SESSIONS, arguments=_no_arguments, run=_no_arguments, codec=NO_RESULT
+    name=LIFESPAN_SESSIONS, arguments=no_arguments, run=trio.sleep_forever, codec=NO_RESULT
 )
 
 
@@ -237,7 +227,6 @@ class LifespanRun:
 
     Attributes:
         make: Makes the context manager of the lifespan.
-        sequencer: The sequencer of the lifespan.
         served: Encodes the effects of the lifespan.
         watch: The watch for untracked calls of the lifespan; None in a replay, which has its own.
         value: The value of the lifespan for its sessions, once the lifespan is entered.

@@ -174,11 +174,6 @@ class ResultLimit:
         return result
 
 
-class _Cached(msgspec.Struct):
-    result: msgspec.Raw
-    until: float
-
-
 _CACHED_MAX: Final = 1_000
 
 
@@ -195,7 +190,8 @@ class CacheResults:
 
     tools: Collection[str]
     seconds: float = attrs.field(validator=attrs.validators.gt(0))
-    _kept: dict[str, _Cached] = attrs.field(factory=dict[str, _Cached], init=False)
+    # The JSON text of each result, and the time until which it is kept.
+    _kept: dict[str, tuple[str, float]] = attrs.field(factory=dict[Any, Any], init=False)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Return the kept result of such a call, or run it and keep its result."""
@@ -212,15 +208,13 @@ class CacheResults:
             return METHODS[request.method].decode_result(msgspec.Raw(found.encode()))
         result = await call_next(request)
         if isinstance(result, CallToolResult) and not result.is_error:
-            encoded = msgspec.Raw(msgspec.json.encode(result))
-            self._kept[key.decode()] = _Cached(encoded, time.monotonic() + self.seconds)
+            text = msgspec.json.encode(result).decode()
+            self._kept[key.decode()] = text, time.monotonic() + self.seconds
             while len(self._kept) > _CACHED_MAX:
                 del self._kept[next(iter(self._kept))]
         return result
 
     async def _find(self, key: str) -> str | None:
         """Return the JSON text of a kept result."""
-        kept = self._kept.get(key)
-        if kept is None or kept.until <= time.monotonic():
-            return None
-        return bytes(kept.result).decode()
+        text, until = self._kept.get(key, (None, 0.0))
+        return text if time.monotonic() < until else None

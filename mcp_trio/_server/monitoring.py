@@ -5,6 +5,7 @@ paths, and need no credentials: load balancers send none. `/metrics` is on a por
 """
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -56,24 +57,16 @@ async def _reasons_not_ready(runtime: Runtime) -> list[str]:
     stores: dict[str, Any] = {"changes": opened.changes, "instances": opened.instances}
     if isinstance(runtime.server, ServerSessions):
         stores["states"] = runtime.server.server.states
-    return [
-        f"the store of {name} cannot be reached"
-        for name, store in stores.items()
-        if not await _is_reached(getattr(store, "check", None))
-    ]
-
-
-async def _is_reached(check: Any) -> bool:
-    """Return whether a store answers; a store without a method `check` is in this process."""
-    if check is None:
-        return True
-    with trio.move_on_after(_STORE_SECONDS):
-        try:
-            await check()
-        except Exception:  # a store may fail in any way
-            return False
-        return True
-    return False
+    reasons: list[str] = []
+    for name, store in stores.items():
+        is_reached = not hasattr(store, "check")  # such a store is in this process
+        with trio.move_on_after(_STORE_SECONDS), suppress(Exception):  # it may fail in any way
+            if not is_reached:
+                await store.check()
+                is_reached = True
+        if not is_reached:
+            reasons.append(f"the store of {name} cannot be reached")
+    return reasons
 
 
 def metrics_of(server: SessionSource) -> "Metrics":

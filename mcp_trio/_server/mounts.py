@@ -195,8 +195,6 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     """The place from which an entry of a registry comes: a mount, and the entry there.
 
     Attributes:
-        mount: The mount.
-        entry: The entry at the mounted server.
         rule: The rule of the mount, with all scopes that the entry needs as well, so that one
             challenge names them all; None if the mount has no rule.
     """

@@ -1,7 +1,8 @@
 """Servers from OpenAPI documents: each operation of an HTTP API becomes a tool or a resource.
 
 `Server.from_openapi` documents the rules. An operation is read into a `RequestTemplate`, a schema
-of its arguments and one of its result; an operation that cannot be read is rejected with a reason.
+of its arguments and one of its result. Every function that reads a part of an operation raises
+`Unsupported` if that part has no equivalent in MCP; the operation is then rejected with its text.
 """
 
 import base64
@@ -19,13 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Type
 import attrs
 import msgspec
 
-from mcp_trio._protocol.http_headers import is_json_type, media_type_of
+from mcp_trio._protocol.http_headers import JSON, is_json_type, media_type_of
 from mcp_trio._protocol.uri_templates import TemplateError, UriTemplate
 from mcp_trio._server.context import Context
 from mcp_trio._server.http_effects import EffectTransport
 from mcp_trio._server.openapi_requests import (
     FORM,
-    JSON,
     MULTIPART,
     STYLES,
     Location,
@@ -178,6 +178,9 @@ class _Encoding(msgspec.Struct, rename="camel"):
     allow_reserved: bool = False
 
 
+_DEFAULT_ENCODING: Final = _Encoding()
+
+
 class _MediaType(msgspec.Struct):
     schema: Any = msgspec.field(default_factory=dict[str, Any])
     encoding: dict[str, _Encoding] = {}
@@ -319,7 +322,6 @@ class _OperationReader:
     """A reader of one operation, and the parts that it has read so far.
 
     Attributes:
-        document: The document.
         objects_max: The maximum number of objects and arrays in a schema.
         properties: The schemas of the arguments, by name.
         required: The names of the arguments that a call needs.
@@ -343,11 +345,7 @@ class _OperationReader:
     result_media_type: str | None = attrs.field(default=None, init=False)
 
     def read(self, path: str, operation: _Operation, shared: Sequence[Any]) -> None:
-        """Read an operation; `shared` are the parameters of all operations at its path.
-
-        Raises:
-            Unsupported: The operation cannot be called.
-        """
+        """Read an operation; `shared` are the parameters of all operations at its path."""
         if operation.callbacks:
             names = ", ".join(operation.callbacks)
             raise Unsupported(f"the API calls back ({names}), which a server of MCP cannot receive")
@@ -390,33 +388,32 @@ class _OperationReader:
                     raise Unsupported(f"{text}, cannot be sent")
                 self.notes.append(f"without {text}")
                 return
-        styles = STYLES[parameter.location]
-        style = parameter.style or styles[0]
-        if style not in styles:
-            raise Unsupported(f"the parameter {parameter.name} has the unknown style {style}")
         self._add(
             {} if schema is None else schema,
+            parameter.location,
+            parameter.name,
             description=parameter.description,
             is_required=parameter.required or parameter.location == "path",
-            location=parameter.location,
-            wire_name=parameter.name,
-            style=style,
-            is_exploded=style in _EXPLODED if parameter.explode is None else parameter.explode,
-            keeps_reserved=parameter.allow_reserved,
+            encoding=parameter,
             is_json=is_json,
         )
 
     def _add(
         self,
         schema: Any,
+        location: Location,
+        wire_name: str,
         *,
         description: str = "",
         is_required: bool,
-        location: Location,
-        wire_name: str,
-        **details: Any,
+        encoding: _Parameter | _Encoding = _DEFAULT_ENCODING,
+        is_json: bool = False,
     ) -> None:
         """Add an argument; its name is made valid, and unique by its place or a number."""
+        style = encoding.style or STYLES[location][0]
+        if style not in STYLES[location]:
+            part = "field" if location == "member" else "parameter"
+            raise Unsupported(f"the {part} {wire_name} has the unknown style {style}")
         name = _NOT_IN_ARGUMENTS.sub("_", wire_name).strip("_") or "argument"
         if name in self.properties and location != "body":
             name = f"{name}_{'body' if location == 'member' else location}"
@@ -432,7 +429,15 @@ class _OperationReader:
         if is_required:
             self.required.append(name)
         self.arguments.append(
-            RequestArgument(name=name, location=location, wire_name=wire_name, **details)
+            RequestArgument(
+                name=name,
+                location=location,
+                wire_name=wire_name,
+                style=style,
+                is_exploded=style in _EXPLODED if encoding.explode is None else encoding.explode,
+                keeps_reserved=encoding.allow_reserved,
+                is_json=is_json,
+            )
         )
 
     def _add_body(self, body: _RequestBody) -> None:
@@ -453,16 +458,16 @@ class _OperationReader:
                 raise Unsupported("the multipart request body has no fields that are known")
             self._add(
                 content.schema,
+                "body",
+                "body",
                 description=body.description,
                 is_required=body.required,
-                location="body",
-                wire_name="body",
             )
             return
         properties, required = members
         for name, schema in properties.items():
             is_required = body.required and name in required
-            encoding = content.encoding.get(name, _Encoding())
+            encoding = content.encoding.get(name, _DEFAULT_ENCODING)
             if self.media_type == MULTIPART and self._is_file(schema, encoding):
                 if is_required:
                     raise Unsupported(f"the request uploads a file, in the field {name}")
@@ -470,19 +475,10 @@ class _OperationReader:
                 continue
             resolved = self.document.resolve(schema)
             kind = resolved.get("type") if is_object(resolved) else None
-            style = encoding.style or "form"
-            if style not in STYLES["member"]:
-                raise Unsupported(f"the field {name} has the unknown style {style}")
+            # Without a style, a field that is an object is JSON text.
+            is_json = encoding.style is None and kind == "object"
             self._add(
-                schema,
-                is_required=is_required,
-                location="member",
-                wire_name=name,
-                style=style,
-                is_exploded=style in _EXPLODED if encoding.explode is None else encoding.explode,
-                keeps_reserved=encoding.allow_reserved,
-                # Without a style, a field that is an object is JSON text.
-                is_json=encoding.style is None and kind == "object",
+                schema, "member", name, is_required=is_required, encoding=encoding, is_json=is_json
             )
 
     def _is_file(self, schema: Any, encoding: _Encoding) -> bool:
@@ -528,11 +524,7 @@ class _OperationReader:
             self.notes.append(f"without an output schema: {error}")
 
     def input_schema(self) -> dict[str, Any]:
-        """Return the schema of the arguments.
-
-        Raises:
-            Unsupported: A schema refers to another document, or to nothing.
-        """
+        """Return the schema of the arguments."""
         schema = {
             "type": "object",
             "properties": self.properties,
@@ -695,11 +687,7 @@ def _error_result(text: str) -> CallToolResult:
 def _resource_uri(
     reader: _OperationReader, method: str, path: str
 ) -> tuple[str, dict[str, RequestArgument]]:
-    """Return the URI, or URI template, of an operation, and the arguments by variable.
-
-    Raises:
-        Unsupported: The operation cannot be a resource.
-    """
+    """Return the URI, or URI template, of an operation, and the arguments by variable."""
     if method != "GET":
         raise Unsupported("a resource is read by GET")
     arguments: dict[str, RequestArgument] = {}
@@ -766,17 +754,9 @@ def _resource_handler(
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class OperationRegistration:
-    """The registration of a document's operations at a server; see `Server.from_openapi`.
+    """The registration of a document's operations at a server.
 
-    Attributes:
-        server: The server.
-        document: The document.
-        sender: The sender of the requests.
-        resources: The rule by which operations become resources.
-        include: The rule by which operations are wanted.
-        exclude: The rule by which operations are not wanted.
-        rename: The names of tools, by the ids of operations.
-        output_schemas: Whether tools have the output schemas of the document.
+    `Server.from_openapi` documents the attributes.
     """
 
     server: "Server"
@@ -835,9 +815,7 @@ class OperationRegistration:
             )
         return report
 
-    def _operations(
-        self,
-    ) -> Iterator[tuple[OpenApiOperation, _Operation | Unsupported, Schema]]:
+    def _operations(self) -> Iterator[tuple[OpenApiOperation, _Operation | Unsupported, Schema]]:
         """Yield each operation, the object that describes it, or an error, and its path item."""
         for path, given in self.document.contents.get("paths", {}).items():
             item: Any = None
@@ -875,11 +853,7 @@ class OperationRegistration:
         path_item: Schema,
         reader: _OperationReader,
     ) -> tuple[Outcome, str]:
-        """Register an operation; return its outcome and its name.
-
-        Raises:
-            Unsupported, SchemaError, TemplateError: The operation cannot be called.
-        """
+        """Register an operation; return its outcome and its name."""
         url, own_url = _server_url(self.document.contents), _server_url(path_item)
         own_url = parsed.servers[0].filled() if parsed.servers else own_url
         if own_url is not None and url is not None and own_url.rstrip("/") != url.rstrip("/"):
@@ -949,11 +923,7 @@ def info_of(document: Document) -> dict[str, str]:
 
 
 def _server_url(contents: Schema) -> str | None:
-    """Return the URL of the first server that a document or a path item names.
-
-    Raises:
-        Unsupported: The servers are malformed.
-    """
+    """Return the URL of the first server that a document or a path item names."""
     try:
         servers = msgspec.convert(contents.get("servers", []), list[_Server])
     except msgspec.ValidationError as error:

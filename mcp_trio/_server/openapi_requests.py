@@ -13,13 +13,13 @@ from urllib.parse import quote
 import attrs
 import msgspec
 
+from mcp_trio._protocol.http_headers import JSON
 from mcp_trio._server.openapi_schemas import is_array, is_object
 from mcp_trio.errors import ToolError
 
 Location: TypeAlias = Literal["path", "query", "header", "cookie", "member", "body"]
 """The place of an argument: a parameter, a member of the body's object, or the whole body."""
 
-JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
 MULTIPART: Final = "multipart/form-data"
 

@@ -9,6 +9,7 @@ https://spec.openapis.org/oas/v3.0.4#schema-object
 https://spec.openapis.org/oas/v3.1.1#schema-object
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeGuard
@@ -51,7 +52,7 @@ _SCHEMAS_BY_NAME: Final = frozenset(
 # Members that are no JSON Schema, or that only help people to read the document.
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples"})
 
-# The member that is left out of each direction.
+# The keyword of properties that are left out of requests, or of responses.
 _OF_OTHER_DIRECTION: Final[Mapping[Direction, str]] = {
     "request": "readOnly",
     "response": "writeOnly",
@@ -61,41 +62,37 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _DEFINITIONS: Final = "#/$defs/"
 
 
-@attrs.frozen(eq=False, repr=False)
 class _Definition:
     """A converted part of a document.
 
     Attributes:
-        schema: The JSON Schema.
         references: The names in `$defs` that it refers to.
         size: The number of its objects and arrays.
     """
 
-    schema: Any
-    references: Sequence[str] = attrs.field(init=False)
-    size: int = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        found: list[str] = []
-        waiting, size = [self.schema], 0
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+        self.references: list[str] = []
+        self.size = 0
+        waiting = [schema]
         while waiting:
             value = waiting.pop()
             if is_object(value):
-                size += 1
+                self.size += 1
                 reference = value.get("$ref")
                 if isinstance(reference, str):
-                    found.append(reference.removeprefix(_DEFINITIONS))
+                    self.references.append(reference.removeprefix(_DEFINITIONS))
                 waiting += value.values()
             elif is_array(value):
-                size += 1
+                self.size += 1
                 waiting += value
-        object.__setattr__(self, "references", found)
-        object.__setattr__(self, "size", size)
 
 
 @attrs.define(eq=False, repr=False)
 class Document:
     """An OpenAPI document, and the JSON Schemas that were made of its parts.
+
+    Each method raises `Unsupported` for a reference to another document, to nothing, or to itself.
 
     Attributes:
         contents: The document as plain JSON.
@@ -110,18 +107,13 @@ class Document:
     _definitions: dict[tuple[Direction, str], _Definition] = attrs.field(
         factory=dict[tuple[Direction, str], "_Definition"], init=False
     )
-    _patterns: dict[str, bool] = attrs.field(factory=dict[str, bool], init=False)
 
     def __attrs_post_init__(self) -> None:
         resource: Resource[Any] = DRAFT202012.create_resource(self.contents)
         self._resolver = Registry[Any]().with_resource("", resource).resolver()
 
     def resolve(self, value: Any) -> Any:
-        """Return a part of the document, or what it refers to.
-
-        Raises:
-            Unsupported: It refers to another document, to nothing, or to itself.
-        """
+        """Return a part of the document, or what it refers to."""
         seen: set[str] = set()
         while is_object(value) and isinstance(value.get("$ref"), str):
             reference: str = value["$ref"]
@@ -144,11 +136,7 @@ class Document:
     # Schemas.
 
     def schema(self, schema: Any, direction: Direction) -> Any:
-        """Return a JSON Schema whose references lead to `$defs`; see `with_definitions` for those.
-
-        Raises:
-            Unsupported: The schema refers to another document, or to nothing.
-        """
+        """Return a JSON Schema whose references lead to `$defs`; `with_definitions` adds those."""
         if isinstance(schema, bool):
             return schema
         if not is_object(schema):
@@ -173,7 +161,7 @@ class Document:
             elif key in _SCHEMAS_BY_NAME and is_object(value):
                 named = self._in_direction(value, direction) if key == "properties" else value
                 value = {name: self.schema(each, direction) for name, each in named.items()}
-            elif key == "pattern" and not self._is_searchable(value):
+            elif key == "pattern" and isinstance(value, str) and not _is_searchable(value):
                 continue  # the API itself checks it
             converted[key] = value
         properties, required = given.get("properties"), given.get("required")
@@ -189,19 +177,6 @@ class Document:
             for name, each in properties.items()
             if not (is_object(each) and each.get(other) is True)
         }
-
-    def _is_searchable(self, pattern: Any) -> bool:
-        """Return whether a pattern can be searched in linear time."""
-        if not isinstance(pattern, str):
-            return True  # which is an error of the schema
-        if pattern not in self._patterns:
-            try:
-                Pattern(pattern)
-            except ValueError:
-                self._patterns[pattern] = False
-            else:
-                self._patterns[pattern] = True
-        return self._patterns[pattern]
 
     def _name(self, reference: str) -> str:
         """Return the name in `$defs` of what a reference leads to."""
@@ -268,9 +243,6 @@ class Document:
         The result is None if the value need not be an object with just these properties. Schemas in
         `allOf` are merged. Of `anyOf` and `oneOf`, alternatives that only require properties are
         left to the API. `inside` are the schemas whose `allOf` the schema is in.
-
-        Raises:
-            Unsupported: The schema refers to another document, or to nothing.
         """
         given = self.resolve(schema)
         if not is_object(given) or any(given is each for each in inside):
@@ -295,6 +267,16 @@ class Document:
             merged |= found[0]
             names += found[1]
         return (merged, [name for name in names if name in merged]) if merged else None
+
+
+@functools.lru_cache
+def _is_searchable(pattern: str) -> bool:
+    """Return whether a pattern can be searched in linear time."""
+    try:
+        Pattern(pattern)
+    except ValueError:
+        return False
+    return True
 
 
 def _translated(schema: dict[str, Any]) -> dict[str, Any]:

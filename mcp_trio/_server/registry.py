@@ -30,26 +30,12 @@ from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio._protocol.uri_templates import UriTemplate
 from mcp_trio._protocol.versions import ProtocolVersion
 from mcp_trio._server.access import AccessRule, Selection, Unregistered, Visibility, joined_rule
-from mcp_trio._server.introspection import (
-    function_label,
-    is_async,
-    name_of,
-    plain_function,
-)
+from mcp_trio._server.introspection import function_label, is_async, name_of, plain_function
 from mcp_trio._server.mounts import Mount, Origin
 from mcp_trio._server.results import JsonWriter, OutputSchema, output_schema_of
 from mcp_trio._server.signatures import RawSignature, Signature, param_headers_of
 from mcp_trio.errors import INVALID_PARAMS, RequestError
 from mcp_trio.limits import Limits
-from mcp_trio.types import (
-    CompleteParams,
-    CompleteResult,
-    Completion,
-    EmptyResult,
-    PromptReference,
-    Reference,
-    Result,
-)
 
 if TYPE_CHECKING:
     from mcp_trio._server.remote_mounts import RemoteMount
@@ -112,7 +98,7 @@ class Registered:
 
     @property
     def needs_check(self) -> bool:
-        """Return whether `check` could fail; it takes longer than this."""
+        """Return whether `check`, which takes longer, could fail."""
         return not self.signature.is_plain
 
     def check(self) -> None:
@@ -203,7 +189,7 @@ class RegisteredTool(RegisteredEntry):
 
     @property
     def needs_check(self) -> bool:
-        """Return whether `check` could fail; it takes longer than this."""
+        """Return whether `check`, which takes longer, could fail."""
         return bool(self.structured) or not self.signature.is_plain
 
     def check(self) -> None:
@@ -373,8 +359,8 @@ def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Ra
         TypeError: The value has no JSON form, or its JSON form is not an object.
     """
     if value is None:
-        return EmptyResult()
-    if isinstance(value, Result):
+        return types.EmptyResult()
+    if isinstance(value, types.Result):
         return value
     encoded = writer.encode(value)
     if not encoded.startswith(b"{"):
@@ -399,19 +385,19 @@ class CompletionSignature(RawSignature):
 
     def bind(self, arguments: Any, context: Any) -> dict[str, Any]:
         """Return the keywords to call the function with, from the params of the request."""
-        params: CompleteParams = arguments
+        params: types.CompleteParams = arguments
         given = None if params.context is None else params.context.arguments
         return self._keywords((params.argument.value, given or {}), context)
 
 
-def target_of(reference: Reference) -> Target:
+def target_of(reference: types.Reference) -> Target:
     """Return the target that a reference in a request names."""
-    if isinstance(reference, PromptReference):
+    if isinstance(reference, types.PromptReference):
         return "prompts", reference.name
     return "resources", reference.uri
 
 
-def completion_result(value: Any) -> CompleteResult:
+def completion_result(value: Any) -> types.CompleteResult:
     """Return the result of a completion whose function returned `value`.
 
     A `Completion` is used as it is, None has no values, a set is sorted. Of more than 100 values
@@ -420,14 +406,14 @@ def completion_result(value: Any) -> CompleteResult:
     Raises:
         TypeError: The values are not strings.
     """
-    if isinstance(value, Completion):
+    if isinstance(value, types.Completion):
         if len(value.values) > VALUES_MAX:
-            value = Completion(
+            value = types.Completion(
                 values=value.values[:VALUES_MAX],
                 total=len(value.values) if value.total is None else value.total,
                 has_more=True,
             )
-        return CompleteResult(completion=value)
+        return types.CompleteResult(completion=value)
     proposed: Iterable[Any] = () if value is None else value
     if isinstance(proposed, str):
         raise TypeError("a completion returns a list of strings, not one string")
@@ -438,10 +424,10 @@ def completion_result(value: Any) -> CompleteResult:
         if not isinstance(text, str):
             raise TypeError(f"a completion returns strings, not {type(text).__name__}")
     if len(values) <= VALUES_MAX:
-        return CompleteResult(completion=Completion(values=values))
+        return types.CompleteResult(completion=types.Completion(values=values))
     total = len(proposed) if isinstance(proposed, Sized) else None
-    return CompleteResult(
-        completion=Completion(values=values[:VALUES_MAX], total=total, has_more=True)
+    return types.CompleteResult(
+        completion=types.Completion(values=values[:VALUES_MAX], total=total, has_more=True)
     )
 
 
@@ -526,19 +512,14 @@ class Registry:
     """Everything that is registered at a server, by name or URI.
 
     Attributes:
-        limits: The limits of the server.
         changed: Called after each change of a list, with "tools", "resources" or "prompts".
-        hints: The cache hints of the lists.
         offers: The kinds that are declared as capabilities even while nothing is registered.
-        tools: The tools by name.
-        prompts: The prompts by name.
         resources: The resources by URI or template text.
-        completions: The completions by target and argument.
         methods: The users' handlers of methods by method name.
         known_methods: All methods that a session knows, by method name.
         mounts: The servers of this process that are mounted into this one.
         remotes: The servers behind a client that are mounted into this one.
-        mounted_as: The mounts of this server into others, whose registries follow each change.
+        mounted_as: The mounts of this server into others, which get each of its changes.
         visibility: The decisions of `Server.enable` and `Server.disable`.
     """
 
@@ -570,11 +551,7 @@ class Registry:
     _unchecked: list[Registered] = attrs.field(factory=list[Registered], init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._tables = {
-            "tools": self.tools,
-            "resources": self.resources,
-            "prompts": self.prompts,
-        }
+        self._tables = {"tools": self.tools, "resources": self.resources, "prompts": self.prompts}
 
     def capabilities(self) -> types.ServerCapabilities:
         """Return the capabilities that follow from `offers` and from what is registered."""
@@ -684,7 +661,7 @@ class Registry:
     def insert(
         self, kind: str, key: str, entry: Registered, *, is_replacement: bool = False
     ) -> None:
-        """Add an entry here and to the registries that follow this one; to all, or to none.
+        """Add an entry here and at the servers that mount this one; at all of them, or at none.
 
         A replacement takes the place of the entry with the same key.
         """
@@ -715,7 +692,7 @@ class Registry:
         self.forget_lists()
 
     def discard(self, kind: str, key: str) -> None:
-        """Remove an entry and its completions, here and from the registries that follow."""
+        """Remove an entry and its completions, here and at the servers that mount this one."""
         table = self._tables[kind]
         removed = table.pop(key, None)
         for target, argument in tuple(self.completions):
@@ -915,7 +892,7 @@ class Registry:
         self.forget_lists()
 
     def discard_completion(self, target: Target, argument: str) -> Registered | None:
-        """Remove a completion, here and from the registries that follow."""
+        """Remove a completion, here and at the servers that mount this one."""
         removed = self.completions.pop((target, argument), None)
         kind, key = target
         for mount in tuple(self.mounted_as):

@@ -14,7 +14,7 @@ import os
 import pathlib
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast, get_args
 
 import attrs
@@ -37,6 +37,7 @@ from mcp_trio._server.type_adapters import (
     no_json_form,
     pydantic_to_plain,
     structure,
+    with_keywords_at_root,
 )
 from mcp_trio.limits import Limits
 from mcp_trio.types import (
@@ -63,26 +64,7 @@ if TYPE_CHECKING:
 
 # Images and audio -------------------------------------------------------------------------------
 
-# File signatures: the offset of the signature, its bytes, and the subtype of the MIME type.
-_IMAGE_SIGNATURES: Final = (
-    (0, b"\x89PNG", "png"),
-    (0, b"\xff\xd8\xff", "jpeg"),
-    (0, b"GIF8", "gif"),
-    (8, b"WEBP", "webp"),
-    (4, b"ftypavif", "avif"),
-    (0, b"BM", "bmp"),
-    (0, b"II*\0", "tiff"),
-    (0, b"MM\0*", "tiff"),
-    (0, b"<svg", "svg+xml"),
-)
-_AUDIO_SIGNATURES: Final = (
-    (8, b"WAVE", "wav"),
-    (0, b"ID3", "mpeg"),
-    (0, b"\xff\xfb", "mpeg"),
-    (0, b"OggS", "ogg"),
-    (0, b"fLaC", "flac"),
-    (4, b"ftypM4A", "mp4"),
-)
+# The subtypes of MIME types that differ from the suffix of the file.
 _SUFFIXES: Final = {
     "jpg": "jpeg",
     "svg": "svg+xml",
@@ -101,8 +83,9 @@ class _Media:
     format: str
 
     _kind: ClassVar[str]
-    _signatures: ClassVar[tuple[tuple[int, bytes, str], ...]]
     _default_format: ClassVar[str]
+    # The offset of the file signature, its bytes, and the subtype of the MIME type.
+    _signatures: ClassVar[Sequence[tuple[int, bytes, str]]]
 
     def __init__(
         self,
@@ -150,8 +133,18 @@ class Image(_Media):
     """
 
     _kind = "image"
-    _signatures = _IMAGE_SIGNATURES
     _default_format = "png"
+    _signatures = (
+        (0, b"\x89PNG", "png"),
+        (0, b"\xff\xd8\xff", "jpeg"),
+        (0, b"GIF8", "gif"),
+        (8, b"WEBP", "webp"),
+        (4, b"ftypavif", "avif"),
+        (0, b"BM", "bmp"),
+        (0, b"II*\0", "tiff"),
+        (0, b"MM\0*", "tiff"),
+        (0, b"<svg", "svg+xml"),
+    )
 
 
 class Audio(_Media):
@@ -166,8 +159,15 @@ class Audio(_Media):
     """
 
     _kind = "audio"
-    _signatures = _AUDIO_SIGNATURES
     _default_format = "wav"
+    _signatures = (
+        (8, b"WAVE", "wav"),
+        (0, b"ID3", "mpeg"),
+        (0, b"\xff\xfb", "mpeg"),
+        (0, b"OggS", "ogg"),
+        (0, b"fLaC", "flac"),
+        (4, b"ftypM4A", "mp4"),
+    )
 
 
 # JSON -------------------------------------------------------------------------------------------
@@ -231,14 +231,22 @@ class JsonWriter:
 @functools.lru_cache
 def _ordering_of(kind: Any) -> Callable[[Any, JsonWriter], Any]:
     """Return the function that brings values of a class into the order of `JsonWriter.in_order`."""
-    for is_kind, convert in _KINDS:
-        if is_kind(kind):
-            return convert
-    return next((_BY_CLASS[base] for base in kind.__mro__ if base in _BY_CLASS), _unchanged)
+    if is_pydantic(kind):
+        return lambda value, _writer: pydantic_to_plain(value)
+    if issubclass(kind, msgspec.Struct):
+        return _struct
+    # Of attrs and dataclasses, these are the fields that msgspec encodes.
+    if attrs.has(kind):
+        names = [each.name for each in attrs.fields(kind) if not each.name.startswith("_")]
+        return functools.partial(_fields, names)
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses  # A server that has none starts without it.
 
-
-def _unchanged(value: Any, _writer: JsonWriter) -> Any:
-    return value
+        return functools.partial(_fields, [each.name for each in dataclasses.fields(kind)])
+    for base in kind.__mro__:
+        if base in _BY_CLASS:
+            return _BY_CLASS[base]
+    return lambda value, _writer: value
 
 
 def _set(values: Collection[Any], writer: JsonWriter) -> list[Any]:
@@ -278,27 +286,8 @@ def _struct(value: Any, writer: JsonWriter) -> Any:
     return result
 
 
-def _fields(value: Any, writer: JsonWriter) -> dict[str, Any]:
-    names = _field_names(value.__class__)
+def _fields(names: Iterable[str], value: Any, writer: JsonWriter) -> dict[str, Any]:
     return {name: writer.in_order(getattr(value, name)) for name in names if hasattr(value, name)}
-
-
-@functools.lru_cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    # msgspec encodes the same fields.
-    if attrs.has(kind):
-        return tuple(field.name for field in attrs.fields(kind) if not field.name.startswith("_"))
-    import dataclasses  # A server that has none starts without it.
-
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-_KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, JsonWriter], Any]], ...]] = (
-    (is_pydantic, lambda value, _writer: pydantic_to_plain(value)),
-    (lambda kind: issubclass(kind, msgspec.Struct), _struct),
-    (attrs.has, _fields),
-    (lambda kind: hasattr(kind, "__dataclass_fields__"), _fields),
-)
 
 
 # Tools ------------------------------------------------------------------------------------------
@@ -461,7 +450,6 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
 
 _NO_DATA: Final = (bytes, bytearray, memoryview, Result)
 _ANYTHING: Final = (Any, object)
-_DEFINITIONS: Final = "#/$defs/"
 
 
 def output_schema_of(signature: "Signature", *, structured: bool | None) -> OutputSchema | None:
@@ -512,7 +500,7 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
         return []
 
     if schema is None:
-        return OutputSchema(_with_keywords_at_root(json_schema(decodable)), validation_errors)
+        return OutputSchema(with_keywords_at_root(json_schema(decodable)), validation_errors)
     # Not float, as not every float is valid: NaN would be sent as null.
     return OutputSchema(schema, validation_errors, hint if hint in (str, int, bool) else None)
 
@@ -556,23 +544,6 @@ def _is_data(hint: Any) -> bool:
 
 def _is_subclass(hint: Any, bases: type | tuple[type, ...]) -> bool:
     return isinstance(hint, type) and issubclass(hint, bases)
-
-
-def _with_keywords_at_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with the definition of its root `$ref` inlined.
-
-    Older protocol versions require `"type": "object"` at the root of an output schema. The
-    definition stays under `$defs` if anything else refers to it, such as a recursive type.
-    """
-    name = schema.get("$ref", "").removeprefix(_DEFINITIONS)
-    definitions: dict[str, Any] = schema.get("$defs", {})
-    if name not in definitions:
-        return schema
-    own: dict[str, Any] = definitions[name]
-    is_used = f'"{_DEFINITIONS}{name}"'.encode() in msgspec.json.encode(definitions)
-    remaining = {key: it for key, it in definitions.items() if key != name or is_used}
-    siblings = {key: it for key, it in schema.items() if key not in ("$ref", "$defs")}
-    return own | siblings | ({"$defs": remaining} if remaining else {})
 
 
 # Resources --------------------------------------------------------------------------------------

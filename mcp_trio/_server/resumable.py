@@ -38,7 +38,7 @@ from mcp_trio._server.client_requests import (
     prepared,
     question_of,
 )
-from mcp_trio._server.effects import JsonCodec
+from mcp_trio._server.effects import JsonCodec, no_arguments
 from mcp_trio._server.sealed_state import NONCE_BYTES, Binding, Sealer, State
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
@@ -122,17 +122,30 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         self, handling: Handling, served: "ServedSession", version: str | None
     ) -> Result:
         """Answer a retry with a state; a state that was used before gets the same result again."""
-        params = handling.request.params
-        open_state = functools.partial(
-            self._open_state, handling, params.request_state, version or ""
+        request, params = handling.request, handling.request.params
+
+        def open_state() -> State | None:
+            sealed, binding = params.request_state, _binding(handling)
+            return self.sealer.open(sealed, binding, version=version or "", now=time.time())
+
+        state: State | None = await _perform_effect(
+            handling, "state.open", State | None, open_state
         )
-        state = await _perform_effect(handling, "state.open", State | None, open_state)
         if state is None:
             raise invalid_state_error()
         answers = _answers(state.pending, params.input_responses or {})
         use = StateUse()
-        if self.store is not None:
-            take = functools.partial(self._take_state, state, handling.request.client_key)
+        store, key = self.store, f"{state.chain}.{state.round}"
+        seconds = self.sealer.limits.requests.state_chain_seconds
+        if store is not None:
+
+            async def take() -> StateUse:
+                if await store.take(key, seconds=seconds, client=request.client_key):
+                    return StateUse()
+                reply = await store.kept(key)
+                kept = msgspec.UNSET if reply is None else msgspec.Raw(reply)
+                return StateUse(before=True, reply=kept)
+
             use = await _perform_effect(handling, "state.take", StateUse, take)
         if use.reply is not msgspec.UNSET:
             return use.reply
@@ -143,20 +156,16 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             result = await self._answer_by_result(handling, served, state)
         else:
             result = await self._resume(handling, served, state, params.input_responses or {})
-        if self.store is not None:
-            request, kept = handling.request, result
+        if store is not None:
+            kept = result
             if isinstance(result, types.Model):
                 kept = with_result_metadata(
                     downgraded(result, request.peer.protocol_version),
                     request.method,
                     handling.session.connection.result_metadata,
                 )
-            keep = functools.partial(
-                self.store.keep,
-                _store_key(state),
-                msgspec.json.encode(kept),
-                seconds=self.sealer.limits.requests.state_chain_seconds,
-            )
+            encoded = msgspec.json.encode(kept)
+            keep = functools.partial(store.keep, key, encoded, seconds=seconds)
             await _perform_effect(handling, "state.keep", None, keep)
         return result
 
@@ -270,27 +279,11 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         text: str = await _perform_effect(handling, "state.seal", str, seal)
         return text
 
-    def _open_state(self, handling: Handling, text: str, version: str) -> State | None:
-        return self.sealer.open(text, _binding(handling), version=version, now=time.time())
-
-    async def _take_state(self, state: State, client: str | int) -> StateUse:
-        assert self.store is not None
-        seconds = self.sealer.limits.requests.state_chain_seconds
-        if await self.store.take(_store_key(state), seconds=seconds, client=client):
-            return StateUse()
-        reply = await self.store.kept(_store_key(state))
-        return StateUse(before=True, reply=msgspec.UNSET if reply is None else msgspec.Raw(reply))
-
 
 async def _perform_effect(handling: Handling, name: str, kind: Any, run: Callable[[], Any]) -> Any:
     codec = JsonCodec[Any](kind)
-    effect: Effect[Any] = Effect(name=name, arguments=_nothing, run=run, codec=codec)
+    effect: Effect[Any] = Effect(name=name, arguments=no_arguments, run=run, codec=codec)
     return await perform(handling, effect)
-
-
-def _nothing() -> bytes:
-    # The arguments of these effects are not recorded: they follow from the recorded request.
-    return b"{}"
 
 
 # States -----------------------------------------------------------------------------------------
@@ -301,10 +294,6 @@ _FIRST_STATE: Final = State(chain="", round=0, began=0.0, version="")
 
 def _random_hex() -> str:
     return secrets.token_hex(_CHAIN_BYTES)
-
-
-def _store_key(state: State) -> str:
-    return f"{state.chain}.{state.round}"
 
 
 def _binding(handling: Handling) -> Binding:
@@ -347,34 +336,19 @@ def _answers(
     Raises:
         RequestError: An answer is invalid.
     """
+
+    def decoded(key: str, method: str | None = None) -> Any:
+        reason = "it is no result of a known method"
+        try:
+            if method is None:
+                members = msgspec.json.decode(responses[key], type=dict[str, msgspec.Raw])
+                method = next((it for member, it in _MEMBERS.items() if member in members), None)
+            if method is not None:
+                return METHODS[method].decode_result(responses[key])
+        except msgspec.MsgspecError as error:
+            reason = str(error)
+        raise RequestError(INVALID_PARAMS, f"inputResponses[{key!r}]: {reason}")
+
     if pending is None:
-        return {
-            key: _decoded_answer(key, _method_of(key, raw), raw) for key, raw in responses.items()
-        }
-    return {
-        key: _decoded_answer(key, operation_id.name, responses[key])
-        for key, operation_id in pending.items()
-        if key in responses
-    }
-
-
-def _method_of(key: str, raw: msgspec.Raw) -> str:
-    try:
-        members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError as error:
-        raise _malformed(key, error) from error
-    for member, method in _MEMBERS.items():
-        if member in members:
-            return method
-    raise _malformed(key, "it is no result of a known method")
-
-
-def _decoded_answer(key: str, method: str, raw: msgspec.Raw) -> Any:
-    try:
-        return METHODS[method].decode_result(raw)
-    except msgspec.MsgspecError as error:
-        raise _malformed(key, error) from error
-
-
-def _malformed(key: str, reason: object) -> RequestError:
-    return RequestError(INVALID_PARAMS, f"inputResponses[{key!r}]: {reason}")
+        return {key: decoded(key) for key in responses}
+    return {key: decoded(key, it.name) for key, it in pending.items() if key in responses}

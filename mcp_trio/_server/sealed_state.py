@@ -15,7 +15,7 @@ import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import attrs
@@ -43,12 +43,6 @@ _PREFIX_BYTES: Final = len(_VERSION) + _ID_BYTES
 _PURPOSE: Final = b"mcp_trio request state"
 
 
-def _as_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
-    if isinstance(keys, bytes | str):
-        raise TypeError("a KeyRing takes a sequence of keys, such as [key]")
-    return tuple(keys)
-
-
 @attrs.define(eq=False)
 class KeyRing:
     """Secret keys of at least 32 bytes: the first key seals, each key opens.
@@ -62,12 +56,15 @@ class KeyRing:
         ValueError: There is no key, or a key is too short.
     """
 
-    keys: Sequence[bytes] = attrs.field(converter=_as_keys, repr=False)
+    keys: Sequence[bytes] = attrs.field(repr=False)
     _ciphers: list[tuple[bytes, "AESGCM"]] | None = attrs.field(
         default=None, init=False, repr=False
     )
 
     def __attrs_post_init__(self) -> None:
+        if isinstance(self.keys, bytes | str):
+            raise TypeError("a KeyRing takes a sequence of keys, such as [key]")
+        self.keys = tuple(self.keys)
         keys = cast("Sequence[object]", self.keys)
         if not keys:
             raise ValueError("a KeyRing needs at least one key")
@@ -201,22 +198,22 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
             now + limits.requests.state_seconds, state.began + limits.requests.state_chain_seconds
         )
         plain = _encode(msgspec.structs.replace(state, ends=ends))
-        if len(plain) > limits.requests.state_plain_bytes_max:
-            raise _too_large(
-                len(plain),
-                "limits.requests.state_plain_bytes_max",
-                limits.requests.state_plain_bytes_max,
-            )
+        self._check_size(plain, "state_plain_bytes_max")
         packed = zlib.compress(plain, _COMPRESSION_LEVEL)
         packed = len(packed).to_bytes(_LENGTH_BYTES) + packed
         padded = packed + bytes(-len(packed) % _PADDED_TO_BYTES)
         sealed = self.keys.seal(padded, bound_to=binding.bytes_for(self.server), nonce=nonce)
         text = urlsafe_b64encode(sealed).rstrip(b"=").decode()
-        if len(text) > limits.requests.state_bytes_max:
-            raise _too_large(
-                len(text), "limits.requests.state_bytes_max", limits.requests.state_bytes_max
-            )
+        self._check_size(text, "state_bytes_max")
         return text
+
+    def _check_size(self, state: str | bytes, setting: str) -> None:
+        most = getattr(self.limits.requests, setting)
+        if len(state) > most:
+            raise LocalProtocolError(
+                f"the request's state has {len(state)} bytes, more than"
+                f" limits.requests.{setting}={most}: return less from the handler's effects"
+            )
 
     def open(self, text: str, binding: Binding, *, version: str, now: float) -> State | None:
         """Return the state of a `requestState`; None if it is invalid, bound otherwise or expired.
@@ -249,13 +246,6 @@ class Sealer(msgspec.Struct, frozen=True, kw_only=True):
         seconds_left = state.ends - now
         is_valid = 0 < seconds_left <= 2 * self.limits.requests.state_seconds
         return state if is_valid else None
-
-
-def _too_large(size: int, setting: str, most: int) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"the request's state has {size} bytes, more than {setting}={most}: return less from the"
-        " handler's effects"
-    )
 
 
 # The store in memory ----------------------------------------------------------------------------

@@ -41,12 +41,7 @@ from mcp_trio._server.registry import (
 )
 from mcp_trio._server.results import given_output_schema
 from mcp_trio._server.sealed_state import KeyRing
-from mcp_trio._server.sessions import (
-    HandlerHttpClient,
-    ServerSessions,
-    sessions_of,
-    transport_of,
-)
+from mcp_trio._server.sessions import HandlerHttpClient, ServerSessions, sessions_of, transport_of
 from mcp_trio._server.signals import run_until_signal
 from mcp_trio._server.signatures import GivenSchemaSignature, RawSignature, Signature
 from mcp_trio._server.stdio import run_stdio, serve_stdio
@@ -849,9 +844,7 @@ class Server:
         def register(handler: F) -> F:
             signature, runs_in_thread = self._inspect(handler, CompletionSignature, thread=thread)
             completion = Registered(
-                name=f"{argument} of {found[1]}",
-                signature=signature,
-                runs_in_thread=runs_in_thread,
+                name=f"{argument} of {found[1]}", signature=signature, runs_in_thread=runs_in_thread
             )
             self._registry.add_completion(found, argument, completion)
             return handler

@@ -65,8 +65,8 @@ def run_until_signal(
 ) -> NoReturn:
     """Call `trio.run` with `serve` and these options, until SIGINT or SIGTERM arrives.
 
-    `on_serving` is called with the URL that `serve` reports. The process exits `exit_seconds` after
-    a signal, and at once after a second one.
+    `on_serving` is called with the URL that `serve` reports. `forced_exit` describes
+    `exit_seconds`.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.
@@ -88,17 +88,15 @@ async def serve_until_signal(
 ) -> int:
     """Serve until a signal arrives, and return its number; return 0 if serving ends before.
 
-    The process exits `exit_seconds` after a signal, and at once after a second one.
-
     Args:
         serve: Serves until cancelled or `stop` is called; it reports what it serves.
         on_serving: Called with what `serve` reports.
-        exit_seconds: The seconds after which the process exits; see `forced_exit`.
+        exit_seconds: The `seconds` of `forced_exit`, as `numbers` and `parent_pid` are its own.
         numbers: The signals.
         until: Serving ends when this returns.
         stop: Called with what `serve` has reported when a signal arrives. Without it, and before
             `serve` has reported, `serve` is cancelled.
-        parent_pid: The parent process, after whose end the process exits; see `forced_exit`.
+        parent_pid: The parent process.
 
     Raises:
         Exception: The error that `serve` raised, not in an exception group.
@@ -275,7 +273,10 @@ def _holders(root: trio.lowlevel.Task | None) -> Iterator[str]:
     blocking = _innermost(frames.get(threading.main_thread().ident or 0))
     if blocking is not None:
         yield f"the event loop, which is blocked {_location(blocking, blocking.f_lineno)}"
-    for task in _descendants(root):
+    pending = [] if root is None else [root]
+    while pending:
+        task = pending.pop()
+        pending += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
         thread = task.context.get(CALLING_THREAD)
         if thread is not None and thread in frames:
             frame = _innermost(frames[thread])
@@ -301,14 +302,6 @@ def _innermost(frame: FrameType | None) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
-
-
-def _descendants(root: trio.lowlevel.Task | None) -> Iterator[trio.lowlevel.Task]:
-    pending = [] if root is None else [root]
-    while pending:
-        task = pending.pop()
-        yield task
-        pending += (child for nursery in task.child_nurseries for child in nursery.child_tasks)
 
 
 def _request_label(task: trio.lowlevel.Task) -> str:

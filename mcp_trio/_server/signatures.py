@@ -43,6 +43,7 @@ from mcp_trio._server.type_adapters import (
     json_schema,
     plain_schema,
     structure,
+    with_keywords_at_root,
 )
 from mcp_trio.errors import MCPError
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
@@ -374,19 +375,16 @@ class Signature:
     @functools.cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments: a closed object, with named types under `$defs`."""
-        definitions: dict[str, Any] = {}
-        own = self._schema_of_plain_parameters()
-        if own is None:
-            schema = json_schema(self.arguments_type)
-            definitions = schema["$defs"]
-            own = definitions.pop(schema["$ref"].removeprefix("#/$defs/"))
+        schema = self._schema_of_plain_parameters()
+        if schema is None:
+            schema = with_keywords_at_root(json_schema(self.arguments_type))
         for parameter in self.parameters.values():
             if not parameter.is_required:
                 # A default without a JSON form works, but is not listed.
                 with contextlib.suppress(TypeError):
                     default = JsonWriter(self.converter).plain(parameter.default)
-                    own["properties"][parameter.name]["default"] = default
-        return own | ({"$defs": definitions} if definitions else {})
+                    schema["properties"][parameter.name]["default"] = default
+        return schema
 
     def _schema_of_plain_parameters(self) -> dict[str, Any] | None:
         """Return what `json_schema` would, in a fraction of its time; None for other parameters."""

@@ -7,25 +7,11 @@ handshake and sends no stateless request within `limits.requests.first_request_s
 
 import logging
 import ssl
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-    Sequence,
-)
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
-from typing import (
-    TYPE_CHECKING,
-    Required,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Required, TypeAlias, TypedDict, TypeVar
 
 import attrs
 import msgspec
@@ -34,10 +20,7 @@ import trio
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.security import LOOPBACK, HostCheck, host_check_for, is_loopback
-from mcp_trio._protocol.websocket import (
-    upgrade_rejection,
-    with_token_header,
-)
+from mcp_trio._protocol.websocket import upgrade_rejection, with_token_header
 from mcp_trio._recorder.options import RecordTarget, holds_many_sessions
 from mcp_trio._server.sessions import HandlerHttpClient, HandshakeTimeouts, SessionSource
 from mcp_trio._session.exceptions import exception_to_raise
@@ -154,8 +137,6 @@ class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The checks that a WebSocket handshake has to pass.
 
     Attributes:
-        host_check: The check of `Host` and `Origin`.
-        path: The path of the WebSocket endpoint.
         protected: Authenticates clients; with None all are accepted, without a name.
     """
 
@@ -249,15 +230,7 @@ async def serve_websocket(
     port: int,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; report the URL, with the port that was bound.
-
-    If this is cancelled, every session closes in bounded time, with close code 1001.
-
-    Raises:
-        OSError: The address cannot be bound, or the certificate cannot be read.
-        ValueError: Options contradict each other.
-        Exception: The error that the lifespan raised, not in an exception group.
-    """
+    """Serve WebSocket until cancelled; `Server.serve_websocket` documents the arguments."""
     async with bound_websocket(
         options, host=host, port=port, auth=server.auth, scopes=server.scopes
     ) as bound:
@@ -313,12 +286,12 @@ async def bound_websocket(
     auth: "ResourceServer | None" = None,
     scopes: Callable[[], Iterable[str]] = tuple,
 ) -> AsyncGenerator[BoundWebSocket, None]:
-    """Bind an address for WebSockets within the block; errors are those of `serve_websocket`."""
+    """Bind an address for WebSockets within the block; for errors see `Server.serve_websocket`."""
     client_cafile = options.get("client_cafile")
     tls = tls_context(options.get("certfile"), options.get("keyfile"), client_cafile)
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
-        addresses = [each.socket.getsockname()[:2] for each in bound]
+        addresses: list[tuple[str, int]] = [each.socket.getsockname()[:2] for each in bound]
         path = options.get("path", "/ws")
         handshake_check = HandshakeCheck(
             host_check=host_check_for(
@@ -335,10 +308,13 @@ async def bound_websocket(
                 scopes=scopes,
             ),
         )
-        url = _url("ws" if tls is None else "wss", host, bound, handshake_check.path)
-        port = bound[0].socket.getsockname()[1]
+        port = addresses[0][1]
         yield BoundWebSocket(
-            url=url, port=port, handshake_check=handshake_check, listeners=bound, tls=tls
+            url=f"{'ws' if tls is None else 'wss'}://{netloc(host, port)}{path}",
+            port=port,
+            handshake_check=handshake_check,
+            listeners=bound,
+            tls=tls,
         )
 
 
@@ -434,7 +410,7 @@ async def serve_tcp(
         )
     bound = await open_tcp_listeners(host, port)
     with _closing(bound):
-        url = _url("tcp", host, bound, "")
+        url = f"tcp://{netloc(host, bound[0].socket.getsockname()[1])}"
         listen = _listen_on(bound, "tcp", url, authorize, server.limits)
         await serve_connections(
             server, listen, transport="tcp", record=record, task_status=task_status
@@ -461,15 +437,9 @@ def _listen_on(
     return listen
 
 
-@contextmanager
-def _closing(bound: Sequence[trio.SocketListener]) -> Generator[None]:
-    """Close the listeners at the end, without a checkpoint that could hide the error raised."""
-    try:
-        yield
-    finally:
-        for each in bound:
-            each.socket.close()
-
-
-def _url(scheme: str, host: str, bound: Sequence[trio.SocketListener], path: str) -> str:
-    return f"{scheme}://{netloc(host, bound[0].socket.getsockname()[1])}{path}"
+def _closing(bound: Sequence[trio.SocketListener]) -> ExitStack:
+    """Close listeners at the end of a block, without a checkpoint that could hide its error."""
+    stack = ExitStack()
+    for each in bound:
+        stack.callback(each.socket.close)
+    return stack

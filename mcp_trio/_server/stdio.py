@@ -67,8 +67,7 @@ def run_stdio(
 ) -> None:
     """Call `trio.run` with `serve_stdio`, which SIGINT and SIGTERM end as well.
 
-    The process exits `limits.shutdown.exit_seconds` after a signal or the end of its parent, and at
-    once after a second signal.
+    The process also exits `limits.shutdown.exit_seconds` after the end of its parent.
 
     Raises:
         SystemExit: After a signal, with status 128 plus the number of the signal.

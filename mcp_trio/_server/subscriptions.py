@@ -6,10 +6,10 @@ is something to send, or a `Subscription`, which is the handler of a `subscripti
 Changes that happen while a listener waits for its turn or for a slow client are sent once. What is
 pending is therefore bounded by the number of lists and of subscribed resources.
 
-In a recording, a listener has a lane. It takes a turn for each notification, and a mark records the
-change that it sends, and how often that has happened until then. A replay may be ahead of the
-recording or behind it: there the listener follows the mark, and waits until the change has happened
-as often. A change that was withdrawn in between leaves a mark with null; if the session ends first,
+In a recording, each listener has a lane. For each notification, a mark records the change that is
+sent, and how often that change has happened until then; it is null if the change was withdrawn
+meanwhile. In a replay, the handlers may be ahead of the listener or behind it. So the listener
+sends the change in the mark, as soon as that has happened as often. If the session ends first,
 there is a `cxl` record. A replay in which the handlers of the session make the same changes sends
 the same notifications; any other replay diverges. A change from outside of the recording, such as
 one by another session, is an input that the recording does not have: a replay diverges at its
@@ -29,6 +29,7 @@ import attrs
 import trio
 from msgspec.structs import replace
 
+from mcp_trio import types
 from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio._protocol.metadata import SUBSCRIPTION_ID
 from mcp_trio._protocol.methods import ACKNOWLEDGED, METHODS, RESOURCE_UPDATED, has_capability
@@ -38,16 +39,6 @@ from mcp_trio._session.lanes import Lane, drive_in
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio.errors import SERVER_BUSY, RequestError
 from mcp_trio.limits import Limits
-from mcp_trio.types import (
-    AcknowledgedParams,
-    EmptyParams,
-    ListenParams,
-    ListenResult,
-    RequestId,
-    ResourceUpdatedParams,
-    ServerCapabilities,
-    SubscriptionFilter,
-)
 
 if TYPE_CHECKING:
     from mcp_trio._session.session import Session
@@ -97,7 +88,7 @@ class ChangeListener(ABC):
         return session
 
     @property
-    def request_id(self) -> RequestId | None:
+    def request_id(self) -> types.RequestId | None:
         """The request that the notifications belong to; None for those of a legacy session."""
         return None
 
@@ -281,7 +272,7 @@ class Announcer(ChangeListener):
 
     def encode(self, method: str, uri: str | None) -> bytes:
         """Return the encoded notification."""
-        params = None if uri is None else ResourceUpdatedParams(uri=uri)
+        params = None if uri is None else types.ResourceUpdatedParams(uri=uri)
         return self.session.connection.notification(method, params)
 
 
@@ -339,7 +330,7 @@ class Subscription(ChangeListener):
     """The handler of one `subscriptions/listen` request; `honoured` is the filter it accepted."""
 
     handling: Handling
-    honoured: SubscriptionFilter
+    honoured: types.SubscriptionFilter
     changes: frozenset[Change] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -351,7 +342,7 @@ class Subscription(ChangeListener):
         self.changes = frozenset([*lists, *((RESOURCE_UPDATED, uri) for uri in self.uris)])
 
     @property
-    def request_id(self) -> RequestId:
+    def request_id(self) -> types.RequestId:
         """The id of the request, which the notifications belong to."""
         return self.handling.request.id
 
@@ -365,7 +356,7 @@ class Subscription(ChangeListener):
         """The `_meta` of each message: the id of the request, a string or a number as sent."""
         return {SUBSCRIPTION_ID: self.handling.request.id}
 
-    async def run(self) -> ListenResult:
+    async def run(self) -> types.ListenResult:
         """Acknowledge the subscription, and send notifications of changes until `end` is called.
 
         A client ends the subscription by cancelling the request; nothing is sent after that.
@@ -374,13 +365,13 @@ class Subscription(ChangeListener):
         # A change that happens before the acknowledgement is sent is pending, and sent after it.
         self.join(handling.session)
         try:
-            acknowledged = AcknowledgedParams(notifications=self.honoured, meta=self.meta)
+            acknowledged = types.AcknowledgedParams(notifications=self.honoured, meta=self.meta)
             await handling.notify(ACKNOWLEDGED, acknowledged)
             await self.send_all(handling.lane)
         finally:
             self.leave()
         handling.final_message = handling.session.connection.subscription_end(handling.request)
-        return ListenResult(meta=self.meta)
+        return types.ListenResult(meta=self.meta)
 
     def is_subscribed(self, change: Change) -> bool:
         """Return whether the filter of the subscription has the change."""
@@ -392,7 +383,7 @@ class Subscription(ChangeListener):
 
     def encode(self, method: str, uri: str | None) -> bytes:
         """Return the encoded notification, with the id of the subscription."""
-        params = EmptyParams() if uri is None else ResourceUpdatedParams(uri=uri)
+        params = types.EmptyParams() if uri is None else types.ResourceUpdatedParams(uri=uri)
         params = replace(params, meta=self.meta)
         connection = self.handling.session.connection
         return connection.notification(method, params, request=self.handling.request)
@@ -412,7 +403,7 @@ class Subscriptions:
         self._subscription_shares = request_shares("listens_max", self.limits)
         self._resource_shares = request_shares("subscriptions_max", self.limits)
 
-    def check_room(self, client: str | int, wanted: SubscriptionFilter) -> None:
+    def check_room(self, client: str | int, wanted: types.SubscriptionFilter) -> None:
         """Check the limits for a new subscription, before its filter is examined.
 
         Raises:
@@ -430,7 +421,7 @@ class Subscriptions:
         for subscription in tuple(self._open):
             subscription.notify(change)
 
-    async def run(self, client: str | int, subscription: Subscription) -> ListenResult:
+    async def run(self, client: str | int, subscription: Subscription) -> types.ListenResult:
         """Run a subscription until it is cancelled or the session begins to close.
 
         The caller has called `check_room` for its filter, and has not waited since.
@@ -458,8 +449,10 @@ class Subscriptions:
 
 
 def honoured_filter(
-    params: ListenParams, capabilities: ServerCapabilities, is_readable: Callable[[str], bool]
-) -> SubscriptionFilter:
+    params: types.ListenParams,
+    capabilities: types.ServerCapabilities,
+    is_readable: Callable[[str], bool],
+) -> types.SubscriptionFilter:
     """Return the part of a client's filter that the server can honour.
 
     Lists that the server does not offer, and resources that do not exist, are omitted; the protocol
@@ -473,4 +466,4 @@ def honoured_filter(
     }
     uris = wanted.resource_subscriptions if has_capability(capabilities, _SUBSCRIBE) else None
     readable = [uri for uri in dict.fromkeys(uris or ()) if is_readable(uri)]
-    return SubscriptionFilter(**lists, resource_subscriptions=readable or None)
+    return types.SubscriptionFilter(**lists, resource_subscriptions=readable or None)

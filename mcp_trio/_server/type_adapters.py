@@ -28,8 +28,9 @@ import re
 import sys
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import attrs
 import msgspec
@@ -76,27 +77,36 @@ class InvalidValue(ValueError):  # noqa: N818 - the name says what is invalid
 # Custom types -----------------------------------------------------------------------------------
 
 
-class CustomDecoder(Protocol):
-    """A decoder for the values of a custom type; `inner` are the types that it decodes first."""
+class CustomDecoder(ABC):
+    """A decoder for the values of a custom type.
+
+    It decodes a value as one of its inner types first. By default it has one.
+    """
+
+    __slots__ = ()
 
     @property
-    def inner(self) -> Sequence[Any]: ...
+    @abstractmethod
+    def inner(self) -> Sequence[Any]:
+        """The inner types."""
 
-    def read(self, value: Any, /, *, strict: bool) -> Any:
+    @abstractmethod
+    def read(self, value: Any, *, strict: bool) -> Any:
         """Return the value, decoded from plain JSON.
 
         Raises:
             ValueError: The value does not fit; the text may end in a path, as msgspec's texts do.
         """
 
-    def likeliest(self, value: Any, /) -> Any | None:
-        """Return the inner type whose validation errors for `value` help most, if there is one."""
+    def likeliest(self, _value: Any, /) -> Any | None:
+        """Return the inner type whose validation errors for a value help most, if there is one."""
+        return self.inner[0]
 
     def schema(
-        self, inner: Sequence[dict[str, Any]], definitions: dict[str, Any], /
+        self, inner: Sequence[dict[str, Any]], _definitions: dict[str, Any], /
     ) -> dict[str, Any]:
         """Return the JSON Schema, given the schemas of the inner types; add new definitions."""
-        ...
+        return inner[0]
 
 
 class CustomType(type):
@@ -145,22 +155,9 @@ def convert(value: Any, hint: Any, *, strict: bool = True) -> Any:
 # Decoders of custom types -----------------------------------------------------------------------
 
 
-class SingleDecoder:
-    """A base of decoders with one inner type, whose schema is also theirs."""
-
-    __slots__ = ()
-
-    def likeliest(self: CustomDecoder, _value: Any) -> Any | None:
-        """Return the inner type."""
-        return self.inner[0]
-
-    def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
-        """Return the schema of the inner type."""
-        return inner[0]
-
-
-class DerivedDecoder(SingleDecoder, msgspec.Struct, frozen=True, eq=False):
-    """A decoder of an inner type, and passes the value to `make`, which may raise."""
+@attrs.frozen(eq=False, repr=False)
+class DerivedDecoder(CustomDecoder):
+    """A decoder that passes the value of its inner type to `make`, which may raise `ValueError`."""
 
     hint: Any
     make: Callable[[Any], Any]
@@ -173,7 +170,8 @@ class DerivedDecoder(SingleDecoder, msgspec.Struct, frozen=True, eq=False):
         return self.make(convert(value, self.hint, strict=strict))
 
 
-class UnionDecoder(msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False, repr=False)
+class UnionDecoder(CustomDecoder):
     """A decoder of a union that msgspec rejects: it tries the members until one fits.
 
     The members are tried in their order, `str` last. An object is tried first as the member that
@@ -202,11 +200,11 @@ class UnionDecoder(msgspec.Struct, frozen=True, eq=False):
             return sorted(self.members, key=lambda member: strip_metadata(member[0]) is str)
         return sorted(self.members, key=lambda member: -count_known_keys(member[0], value))
 
-    def likeliest(self, value: Any) -> Any | None:
+    def likeliest(self, value: Any, /) -> Any | None:
         likely, decodable = self._in_turn(value)[0]
         return decodable if count_known_keys(likely, value) > 0 else None
 
-    def schema(self, inner: Sequence[dict[str, Any]], _definitions: object) -> dict[str, Any]:
+    def schema(self, inner: Sequence[dict[str, Any]], _definitions: object, /) -> dict[str, Any]:
         return {"anyOf": [*inner]}
 
 
@@ -218,7 +216,7 @@ def type_name(hint: Any) -> str:
 
 
 @attrs.define(eq=False, repr=False)
-class ClassDecoder(SingleDecoder):
+class ClassDecoder(CustomDecoder):
     """A decoder of a class with fields that msgspec does not support.
 
     It decodes a struct with the same fields, and passes the values to the class.
@@ -273,39 +271,23 @@ class ClassDecoder(SingleDecoder):
 # users would rely on a check that does not happen.
 
 
-class ConstraintKind(msgspec.Struct, frozen=True):
-    """A kind of constraint.
-
-    Attributes:
-        member: The attribute of the constraint that has the bound.
-        keyword: The keyword of `msgspec.Meta` for it.
-        text: The end of the error text, with a place for the bound.
-        holds: Compares a value with the bound; without it, only msgspec can check the constraint.
-    """
-
-    member: str
-    keyword: str
-    text: str = ""
-    holds: Callable[[Any, Any], bool] | None = None
-
-
 @functools.cache
-def _constraint_kinds() -> dict[type, ConstraintKind]:
+def _constraint_kinds() -> dict[type, tuple[str, str, Callable[[Any, Any], bool] | None]]:
+    """Return the name of the bound, the end of the error text, and the comparison with the bound.
+
+    The name is that of the constraint's attribute and of the keyword of `msgspec.Meta`. Without a
+    comparison, only msgspec can check the constraint.
+    """
     import annotated_types as at
 
     return {
-        at.Ge: ConstraintKind("ge", "ge", ">= {}", operator.ge),
-        at.Gt: ConstraintKind("gt", "gt", "> {}", operator.gt),
-        at.Le: ConstraintKind("le", "le", "<= {}", operator.le),
-        at.Lt: ConstraintKind("lt", "lt", "< {}", operator.lt),
-        at.MultipleOf: ConstraintKind(
-            "multiple_of",
-            "multiple_of",
-            "that's a multiple of {}",
-            lambda value, unit: not value % unit,
-        ),
-        at.MinLen: ConstraintKind("min_length", "min_length"),
-        at.MaxLen: ConstraintKind("max_length", "max_length"),
+        at.Ge: ("ge", ">= {}", operator.ge),
+        at.Gt: ("gt", "> {}", operator.gt),
+        at.Le: ("le", "<= {}", operator.le),
+        at.Lt: ("lt", "< {}", operator.lt),
+        at.MultipleOf: ("multiple_of", "that's a multiple of {}", lambda it, unit: not it % unit),
+        at.MinLen: ("min_length", "", None),
+        at.MaxLen: ("max_length", "", None),
     }
 
 
@@ -369,13 +351,13 @@ def _with_limits(hint: Any, limits: Sequence[Any]) -> Any:
             tuple(it if it is types.NoneType else _with_limits(it, limits) for it in members)
         ]
     known: dict[str, Any] = {}
-    checks: list[Callable[[Any], None]] = []
+    checks: list[tuple[Callable[[Any], Any], str]] = []
     for limit in limits:
         keywords: dict[str, Any] = {}
         if isinstance(limit, at.Timezone) and (limit.tz is None or limit.tz is ...):
             keywords = {"tz": limit.tz is not None}
-        elif rule := _constraint_kinds().get(limit.__class__):
-            keywords = {rule.keyword: getattr(limit, rule.member)}
+        elif kind := _constraint_kinds().get(limit.__class__):
+            keywords = {kind[0]: getattr(limit, kind[0])}
         if keywords and _is_constraint_accepted(hint, known | keywords):
             known |= keywords
         else:
@@ -383,7 +365,13 @@ def _with_limits(hint: Any, limits: Sequence[Any]) -> Any:
     hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
     if not checks:
         return hint
-    make = functools.partial(_run_checks, checks)
+
+    def make(value: Any) -> Any:
+        for holds, text in checks:
+            if not holds(value):
+                raise ValueError(text)
+        return value
+
     return custom_type(type_name(strip_metadata(hint)), DerivedDecoder(hint, make))
 
 
@@ -395,38 +383,24 @@ def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
     return True
 
 
-# Checks that msgspec cannot make ----------------------------------------------------------------
-
-
-def _run_checks(checks: Iterable[Callable[[Any], None]], value: Any) -> Any:
-    for check in checks:
-        check(value)
-    return value
-
-
-def _check_for(hint: Any, limit: Any) -> Callable[[Any], None]:
+def _check_for(hint: Any, limit: Any) -> tuple[Callable[[Any], Any], str]:
+    """Return the check of a constraint that msgspec cannot check, and its error text."""
     import annotated_types as at
 
     name = type_name(strip_metadata(hint))
     if isinstance(limit, at.Predicate):
         called = getattr(limit.func, "__name__", "<lambda>")
         text = f"another `{name}`" if called == "<lambda>" else f"`{name}` that `{called}` accepts"
-        return functools.partial(_require, limit.func, f"Expected {text}")
-    rule = _constraint_kinds().get(limit.__class__)
-    if rule is None:
+        return limit.func, f"Expected {text}"
+    if limit.__class__ not in _constraint_kinds():
         raise TypeError(f"the constraint {limit!r} is not supported")
-    bound, holds, kind = getattr(limit, rule.member), rule.holds, strip_metadata(hint)
+    member, ending, holds = _constraint_kinds()[limit.__class__]
+    bound, kind = getattr(limit, member), strip_metadata(hint)
     # Only classes are compared: the values of a custom type and of `Any` are not known.
     is_comparable = type(kind) is type and isinstance(bound, _NUMBERS if kind in _NUMBERS else kind)
     if holds is None or not is_comparable:
         raise TypeError(f"the constraint {limit!r} does not fit {name}")
-    text = f"Expected `{name}` {rule.text.format(bound)}"
-    return functools.partial(_require, lambda value: holds(value, bound), text)
-
-
-def _require(holds: Callable[[Any], Any], text: str, value: Any) -> None:
-    if not holds(value):
-        raise ValueError(text)
+    return lambda value: holds(value, bound), f"Expected `{name}` {ending.format(bound)}"
 
 
 # Types that the user's cattrs converter supports ------------------------------------------------
@@ -471,7 +445,8 @@ def hook_input_type(converter: "Converter", hint: Any) -> Any:
         return Any
 
 
-class ConverterDecoder(SingleDecoder, msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False, repr=False)
+class ConverterDecoder(CustomDecoder):
     """A decoder of the type that a converter's hook takes, which then calls the converter."""
 
     hint: Any
@@ -598,30 +573,15 @@ def pydantic_to_plain(value: Any) -> Any:
 
 def _in_order(plain: Any, value: Any) -> Any:
     """Return `plain` with each set sorted: pydantic's order would depend on the hash seed."""
-    row = _REORDERED.get((plain.__class__, value.__class__))
-    return plain if row is None or len(plain) != len(value) else row(plain, value)
-
-
-def _dict(plain: dict[str, Any], value: dict[Any, Any]) -> dict[str, Any]:
-    pairs = zip(plain.items(), value.values(), strict=True)
-    return {key: _in_order(member, original) for (key, member), original in pairs}
-
-
-def _list(plain: list[Any], value: Iterable[Any]) -> list[Any]:
-    return [*map(_in_order, plain, value)]
-
-
-def _set(plain: list[Any], _value: object) -> list[Any]:
-    return sorted(plain, key=_encode)
-
-
-_REORDERED: Final[dict[tuple[type, type], Callable[[Any, Any], Any]]] = {
-    (dict, dict): _dict,
-    (list, list): _list,
-    (list, tuple): _list,
-    (list, set): _set,
-    (list, frozenset): _set,
-}
+    kinds = plain.__class__, value.__class__
+    if kinds in ((list, set), (list, frozenset)):
+        return sorted(plain, key=_encode)
+    if kinds in ((list, list), (list, tuple)) and len(plain) == len(value):
+        return [*map(_in_order, plain, value)]
+    if kinds == (dict, dict) and len(plain) == len(value):
+        pairs = zip(plain.items(), value.values(), strict=True)
+        return {key: _in_order(member, original) for (key, member), original in pairs}
+    return plain
 
 
 @functools.lru_cache
@@ -632,11 +592,15 @@ def _pydantic_adapter(hint: Any) -> Any:
 # Decoding by pydantic -----------------------------------------------------------------------------
 
 
-class PydanticDecoder(msgspec.Struct, frozen=True, eq=False):
+@attrs.frozen(eq=False, repr=False)
+class PydanticDecoder(CustomDecoder):
     """A decoder by pydantic, with the strictness of the model (lax by default)."""
 
     hint: Any
-    inner: tuple[Any, ...] = ()
+
+    @property
+    def inner(self) -> Sequence[Any]:
+        return ()
 
     def read(self, value: Any, *, strict: bool) -> Any:  # noqa: ARG002 - its types are strict by their own rules
         """Return the value of the annotated type.
@@ -657,11 +621,10 @@ class PydanticDecoder(msgspec.Struct, frozen=True, eq=False):
                 errors.append((_pydantic_path(location, value, is_missing=kind == "missing"), text))
             raise InvalidValue(errors) from error
 
-    def likeliest(self, _value: Any) -> Any | None:
+    def likeliest(self, _value: Any, /) -> None:
         """Return None: pydantic reports all validation errors itself."""
-        return None
 
-    def schema(self, _inner: Sequence[Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    def schema(self, _inner: Sequence[Any], definitions: dict[str, Any], /) -> dict[str, Any]:
         """Return pydantic's schema; add its definitions to `definitions`, under unused names."""
         numbers = itertools.count(2)
         schema, own = self._schema("{model}")
@@ -723,7 +686,8 @@ _KEY_TYPES: Final[dict[type, type]] = {dict: str, list: int}
 # JSON Schemas -----------------------------------------------------------------------------------
 
 
-_DEFINITIONS: Final = "#/$defs/"
+DEFINITIONS: Final = "#/$defs/"
+"""The beginning of a `$ref` to a definition."""
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
@@ -732,18 +696,39 @@ def json_schema(hint: Any) -> dict[str, Any]:
     Raises:
         TypeError: A type in it has no JSON form, or is not decodable.
     """
-    components = _SchemaComponents()
-    (schema, *others), definitions = components.collect(hint)
-    inner_types = [inner for kind in components.custom_types for inner in kind.decoder.inner]
-    orders = _declared_orders([hint, *inner_types])
+    # Each custom type has a temporary `$ref` until the schemas of its inner types are made.
+    custom_types: dict[CustomType, str] = {}
+
+    def temporary_schema(kind: Any) -> dict[str, Any]:
+        if not isinstance(kind, CustomType):
+            raise no_json_form(kind)
+        return {"$ref": custom_types.setdefault(kind, f"custom-type:{len(custom_types)}")}
+
+    hints: list[Any] = []
+    wanted = [hint]
+    schemas: list[dict[str, Any]] = []
+    definitions: dict[str, Any] = {}
+    # One call of msgspec gets all types, because names are unique only within a call. It is
+    # repeated until it finds no further custom types.
+    while len(wanted) > len(hints):
+        hints = wanted
+        for each in hints:
+            msgspec.json.Decoder(each)  # This rejects a type that is not decodable.
+        made, definitions = msgspec.json.schema_components(
+            hints, schema_hook=temporary_schema, ref_template=DEFINITIONS + "{name}"
+        )
+        schemas = [*made]
+        wanted = [hint, *(it for kind in custom_types for it in kind.decoder.inner)]
+    schema, *others = schemas
+    orders = _declared_orders(hints)
     for part in (schema, *others, *definitions.values()):
         _normalize(part, orders)
     for definition in definitions.values():
         definition.pop("title", None)
     replaced: dict[str, Any] = {}
-    for number, kind in enumerate(components.custom_types):
+    for kind, temporary_ref in custom_types.items():
         inner = [others.pop(0) for _ in kind.decoder.inner]
-        replaced[_temporary_ref(number)] = kind.decoder.schema(inner, definitions)
+        replaced[temporary_ref] = kind.decoder.schema(inner, definitions)
     complete = schema | {"$defs": definitions} if definitions else schema
     resolved: dict[str, Any] = _with_refs_replaced(complete, replaced)
     return resolved
@@ -785,10 +770,9 @@ def is_plain(hint: Any) -> bool:
     )
 
 
-# The keys of a schema that hold one schema, a list of schemas, or schemas by name.
+# The keys of a schema that hold one schema, or a list of schemas.
 _ONE_SCHEMA: Final = ("items", "additionalProperties")
 _SCHEMA_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SCHEMAS_BY_NAME: Final = ("properties",)
 
 _JSON_TYPES: Final[dict[type, str]] = {
     str: "string",
@@ -845,52 +829,8 @@ def _normalize(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]
     inner = [schema[key] for key in _ONE_SCHEMA if isinstance(schema.get(key), dict)]
     for key in _SCHEMA_LISTS:
         inner += schema.get(key, ())
-    for key in _SCHEMAS_BY_NAME:
-        inner += schema.get(key, {}).values()
-    for part in inner:
+    for part in (*inner, *schema.get("properties", {}).values()):
         _normalize(part, orders)
-
-
-def _temporary_ref(number: int) -> str:
-    """Return the temporary `$ref` of a custom type, which is used until all names are known."""
-    return f"custom-type:{number}"
-
-
-class _SchemaComponents:
-    """The schemas that msgspec makes for a type and for the custom types in it.
-
-    Attributes:
-        custom_types: The custom types in the type, each once.
-    """
-
-    def __init__(self) -> None:
-        self.custom_types: list[CustomType] = []
-
-    def collect(self, hint: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return the schemas of `hint` and of all inner types of the custom types, and definitions.
-
-        One call of msgspec gets all types, because names are unique only within a call.
-        """
-        hints: list[Any] = []
-        wanted = [hint]
-        schemas: Iterable[dict[str, Any]] = ()
-        definitions: dict[str, Any] = {}
-        while len(wanted) > len(hints):
-            hints = wanted
-            for each in hints:
-                msgspec.json.Decoder(each)  # This rejects a type that is not decodable.
-            schemas, definitions = msgspec.json.schema_components(
-                hints, schema_hook=self._hook, ref_template=_DEFINITIONS + "{name}"
-            )
-            wanted = [hint, *(it for kind in self.custom_types for it in kind.decoder.inner)]
-        return [*schemas], definitions
-
-    def _hook(self, kind: Any) -> dict[str, Any]:
-        if not isinstance(kind, CustomType):
-            raise no_json_form(kind)
-        if kind not in self.custom_types:
-            self.custom_types.append(kind)
-        return {"$ref": _temporary_ref(self.custom_types.index(kind))}
 
 
 def _with_refs_replaced(schema: Any, replaced: dict[str, Any]) -> Any:
@@ -906,6 +846,23 @@ def _with_refs_replaced(schema: Any, replaced: dict[str, Any]) -> Any:
         return members
     del members["$ref"]
     return _with_refs_replaced(found, replaced) | members
+
+
+def with_keywords_at_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the definition of its root `$ref` inlined.
+
+    Older protocol versions require `"type": "object"` at the root of an output schema. The
+    definition stays under `$defs` if anything else refers to it, such as a recursive type.
+    """
+    name = schema.get("$ref", "").removeprefix(DEFINITIONS)
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    if name not in definitions:
+        return schema
+    own: dict[str, Any] = definitions[name]
+    is_used = f'"{DEFINITIONS}{name}"'.encode() in msgspec.json.encode(definitions)
+    remaining = {key: it for key, it in definitions.items() if key != name or is_used}
+    siblings = {key: it for key, it in schema.items() if key not in ("$ref", "$defs")}
+    return own | siblings | ({"$defs": remaining} if remaining else {})
 
 
 # From annotations to decodable types -------------------------------------------------------------
@@ -987,10 +944,7 @@ class TypeAdapter:
         try:
             input_type = TypeAdapter().decodable(input_type)
             json_schema(input_type)
-        except (
-            TypeError,
-            NameError,
-        ):  # The hook's own type needs the converter.
+        except (TypeError, NameError):  # The hook's own type needs the converter.
             input_type = Any
         return ConverterDecoder(hint, self.converter, input_type)
 
@@ -1003,16 +957,11 @@ def _is_union_accepted(union: Any) -> bool:
     return True
 
 
-# Types of the standard library that msgspec does not support ------------------------------------
-
-
-def _flag(kind: Any) -> CustomDecoder:
-    bits = functools.reduce(lambda one, other: one | other.value, kind, 0)
-    return DerivedDecoder(Annotated[int, msgspec.Meta(ge=0, le=bits)], kind)
-
-
+# Types of the standard library that msgspec does not support.
 _STANDARD_DECODERS: Final[dict[type, Callable[[Any], CustomDecoder]]] = {
-    enum.Flag: _flag,
+    enum.Flag: lambda kind: DerivedDecoder(
+        Annotated[int, msgspec.Meta(ge=0, le=sum(member.value for member in kind))], kind
+    ),
     pathlib.PurePath: lambda kind: DerivedDecoder(str, kind),
 }
 
