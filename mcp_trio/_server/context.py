@@ -17,6 +17,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio import types
 from mcp_trio._journal.records import LOCK, MONOTONIC, NOW, SLEEP, encode_body
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.metadata import Peer
@@ -35,7 +36,7 @@ from mcp_trio._server.client_requests import (
 )
 from mcp_trio._server.effects import NO_RESULT, Opaque, active_context, effect_of
 from mcp_trio._server.introspection import returns_awaitable
-from mcp_trio._server.threads import Limiter, ThreadBridge
+from mcp_trio._server.threads import NESTED_LIMITER, ThreadBridge
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.effects import (
     Effect,
@@ -48,16 +49,6 @@ from mcp_trio._session.effects import (
 from mcp_trio._session.handlers import Handling, InputResponse
 from mcp_trio._session.journal import Recording
 from mcp_trio.errors import LocalProtocolError
-from mcp_trio.types import (
-    ClientCapabilities,
-    CreateMessageResult,
-    ElicitationCompleteParams,
-    Implementation,
-    LoggingLevel,
-    LoggingMessageParams,
-    ResourceContents,
-    Root,
-)
 
 if TYPE_CHECKING:
     import httpx2
@@ -77,7 +68,7 @@ _UUID_BITS: Final = 128
 _ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
 SEVERITY: Final[Mapping[str, int]] = {
-    level: severity for severity, level in enumerate(get_args(LoggingLevel))
+    level: severity for severity, level in enumerate(get_args(types.LoggingLevel))
 }
 """The log levels in the order of RFC 5424, from the least to the most severe."""
 
@@ -103,9 +94,7 @@ class Locks:
     thread has locks of its own.
     """
 
-    _locks: dict[tuple[object, str], _Lock] = attrs.field(
-        factory=dict[tuple[object, str], _Lock], init=False
-    )
+    _locks: dict[tuple[object, str], _Lock] = attrs.field(factory=dict[Any, Any], init=False)
 
     async def acquire(self, handling: Handling, name: str, holder: object) -> None:
         """Wait for a lock, first come, first served, and hold it for `holder`.
@@ -254,7 +243,7 @@ class BaseContext(Opaque):
         return self._handling.request.progress_token
 
     @property
-    def log_level(self) -> LoggingLevel | None:
+    def log_level(self) -> types.LoggingLevel | None:
         """The least severe level of log messages that the client receives; None: it receives none.
 
         A stateless request contains the level. Otherwise `logging/setLevel` sets it for the
@@ -269,15 +258,15 @@ class BaseContext(Opaque):
         return self._peer.protocol_version.name
 
     @property
-    def client_info(self) -> Implementation | None:
+    def client_info(self) -> types.Implementation | None:
         """The name and version of the client, if it sent them; they are not verified."""
         return self._peer.info
 
     @property
-    def client_capabilities(self) -> ClientCapabilities:
+    def client_capabilities(self) -> types.ClientCapabilities:
         """The capabilities that the client declared."""
         capabilities = self._peer.capabilities
-        assert isinstance(capabilities, ClientCapabilities)
+        assert isinstance(capabilities, types.ClientCapabilities)
         return capabilities
 
     def client_can(self, path: str) -> bool:
@@ -318,9 +307,6 @@ class BaseContext(Opaque):
 @attrs.define(eq=False, repr=False)
 class Context(BaseContext):
     """The context of an `async def` handler; each `await` of it is a Trio checkpoint."""
-
-    # Replaces the session's limiter of threads; set if a handler in a thread reads a resource.
-    _limiter: Limiter | None = None
 
     # Time and randomness.
 
@@ -524,7 +510,7 @@ class Context(BaseContext):
                 f"the URL elicitation {elicitation_id!r} was not sent to this client,"
                 " or is complete"
             )
-        params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+        params = types.ElicitationCompleteParams(elicitation_id=elicitation_id)
         await self._handling.notify(_ELICITATION_COMPLETE, params)
 
     async def sample(
@@ -533,7 +519,7 @@ class Context(BaseContext):
         *,
         progress: ProgressCallback | None = None,
         **options: Unpack[SamplingOptions],
-    ) -> CreateMessageResult:
+    ) -> types.CreateMessageResult:
         """Ask the client for a message of its language model.
 
         If the model wants to use tools, ask again with the conversation so far, the model's message
@@ -556,7 +542,7 @@ class Context(BaseContext):
         (result,) = await self.ask_all(Sampling(prompt, progress=progress, **options))
         return result
 
-    async def list_roots(self) -> list[Root]:
+    async def list_roots(self) -> list[types.Root]:
         """Ask the client for its roots.
 
         Raises:
@@ -615,7 +601,7 @@ class Context(BaseContext):
         """
         await self._handling.progress(progress, total, message)
 
-    async def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
+    async def log(self, level: types.LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """Send a log message to the client, if `level` is at least `log_level`.
 
         A message beyond the rate of a `LogLimit` of `mcp_trio.middleware` is dropped.
@@ -633,10 +619,10 @@ class Context(BaseContext):
         may_log = self._handling.may_log
         is_dropped = may_log is not None and is_wanted() and not may_log(self._handling)
 
-        def make() -> LoggingMessageParams | None:
+        def make() -> types.LoggingMessageParams | None:
             if is_dropped or not is_wanted():
                 return None
-            return LoggingMessageParams(level=level, data=data, logger=logger)
+            return types.LoggingMessageParams(level=level, data=data, logger=logger)
 
         await self._handling.notify_if("notifications/message", make)
 
@@ -705,7 +691,7 @@ class Context(BaseContext):
         """
         await self._handling.ask("ping")
 
-    async def read_resource(self, uri: str) -> list[ResourceContents]:
+    async def read_resource(self, uri: str) -> list[types.ResourceContents]:
         """Return the contents of a resource of this server; its handler runs in this request.
 
         Raises:
@@ -713,8 +699,7 @@ class Context(BaseContext):
                 this request is answered with it.
             Exception: The error that the resource's handler raised.
         """
-        read = self._served.read_for_handler
-        return (await read(self._handling, uri, limiter=self._limiter)).contents
+        return (await self._served.read_for_handler(self._handling, uri)).contents
 
 
 def _async(function: Callable[P, Result]) -> Callable[P, Coroutine[Any, Any, Result]]:
@@ -833,14 +818,14 @@ class ThreadContext(BaseContext):
 
     def sample(
         self, prompt: SamplingInput, **options: Unpack[SamplingOptions]
-    ) -> CreateMessageResult:
+    ) -> types.CreateMessageResult:
         """Ask the client for a message of its language model; see `Context.sample`.
 
         There is no `progress` callback.
         """
         return self._bridge.call(functools.partial(self._context.sample, prompt, **options))
 
-    def list_roots(self) -> list[Root]:
+    def list_roots(self) -> list[types.Root]:
         """Ask the client for its roots; see `Context.list_roots`."""
         return self._bridge.call(self._context.list_roots)
 
@@ -885,7 +870,7 @@ class ThreadContext(BaseContext):
         """Notify the client of the progress of this request; see `Context.report_progress`."""
         self._bridge.call(self._context.report_progress, progress, total, message)
 
-    def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
+    def log(self, level: types.LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """Send a log message to the client, if `level` is at least `log_level`."""
         self._bridge.call(functools.partial(self._context.log, level, data, logger=logger))
 
@@ -919,13 +904,14 @@ class ThreadContext(BaseContext):
         """Wait until the client has answered a ping; see `Context.ping`."""
         self._bridge.call(self._context.ping)
 
-    def read_resource(self, uri: str) -> list[ResourceContents]:
+    def read_resource(self, uri: str) -> list[types.ResourceContents]:
         """Return the contents of a resource of this server; see `Context.read_resource`."""
-        # This thread counts for the session's limiter while it waits for the resource's handler,
-        # which may need a thread as well; a limiter of its own avoids a deadlock.
-        limiter = trio.CapacityLimiter(1)
-        read = functools.partial(self._served.read_for_handler, limiter=limiter)
-        return self._bridge.call(read, self._handling, uri).contents
+
+        async def read() -> list[types.ResourceContents]:
+            NESTED_LIMITER.set(trio.CapacityLimiter(1))
+            return await self._context.read_resource(uri)
+
+        return self._bridge.call(read)
 
 
 # The context without a parameter ------------------------------------------------------------------

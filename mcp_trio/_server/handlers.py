@@ -61,7 +61,7 @@ from mcp_trio._server.subscriptions import (
     honoured_filter,
     list_changed,
 )
-from mcp_trio._server.threads import ClientThreads, Limiter, ThreadBridge, run_in_thread
+from mcp_trio._server.threads import NESTED_LIMITER, ClientThreads, ThreadBridge, run_in_thread
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handlers import Handling
@@ -313,7 +313,6 @@ class ServedSession:
         method: str,
         params: Any,
         run: Callable[[Any], Awaitable[_Result]],
-        limiter: Limiter | None = None,
     ) -> Awaitable[_Result]:
         """Call `run` with the params, inside of all middleware of the server."""
         middleware = self.shared.middleware
@@ -323,7 +322,7 @@ class ServedSession:
         async def innermost(request: MiddlewareRequest) -> _Result:
             return typed_result(method, await run(request.params))
 
-        context = Context(handling, self, limiter)
+        context = Context(handling, self)
         request = MiddlewareRequest(method=method, params=params, context=context)
         return run_through(middleware, request, innermost)
 
@@ -384,7 +383,6 @@ class ServedSession:
         handling: Handling,
         method: str,
         params: Any,
-        limiter: Limiter | None = None,
         *,
         is_for_client: bool = True,
     ) -> _Result:
@@ -394,17 +392,16 @@ class ServedSession:
             handling: The request.
             method: The method.
             params: The params, with the names and URIs of this server.
-            limiter: Replaces the session's limiter of handlers in threads.
             is_for_client: False if a handler reads a resource by `read_for_handler`.
         """
 
         async def run(params: Any) -> _Result:
             if not is_for_client:
-                return await self._read(handling, params.uri, limiter, is_for_client=False)
+                return await self._read(handling, params.uri, is_for_client=False)
             return await self._run_handler(handling, method, params)
 
         try:
-            return await self._through_middleware(handling, method, params, run, limiter)
+            return await self._through_middleware(handling, method, params, run)
         except Exception:
             if handling.sends_error_texts is None and handling.request.method.name == method:
                 handling.sends_error_texts = self.sends_error_texts
@@ -446,7 +443,7 @@ class ServedSession:
             elif not self.is_visible(unregistered):
                 continue
             else:
-                mounted = await self.remote(mount, handling).items(handling, self, method)
+                mounted = await self.remote(mount, handling).items(handling, method)
             for each in mounted:
                 try:
                     item = mount.prefix.outer_item(each)
@@ -510,7 +507,6 @@ class ServedSession:
         handling: Handling,
         method: str,
         params: Any,
-        limiter: Limiter | None = None,
         *,
         entry: Registered | None = None,
         is_for_client: bool = True,
@@ -527,10 +523,10 @@ class ServedSession:
         if isinstance(mount, Mount):
             mounted = self.mounted_session(mount.inner)
             result = await mounted.run_mounted(
-                handling, method, params, limiter, is_for_client=is_for_client
+                handling, method, params, is_for_client=is_for_client
             )
         else:
-            result = await self.remote(mount, handling).forward(handling, self, method, params)
+            result = await self.remote(mount, handling).forward(handling, method, params)
         return mount.prefix.outer_result(result, mount.is_own, getattr(params, "uri", None))
 
     async def _read_in_mount(
@@ -539,7 +535,6 @@ class ServedSession:
         own_uri: str,
         handling: Handling,
         uri: str,
-        limiter: Limiter | None,
         *,
         entry: Registered | None = None,
         is_for_client: bool,
@@ -551,7 +546,6 @@ class ServedSession:
                 handling,
                 "resources/read",
                 params,
-                limiter,
                 entry=entry,
                 is_for_client=is_for_client,
             )
@@ -612,7 +606,7 @@ class ServedSession:
         """Answer `logging/setLevel`."""
         self._log_level = params.level
         for remote in tuple((self._remotes or {}).values()):
-            await remote.set_log_level(handling, self, params.level)
+            await remote.set_log_level(handling, params.level)
         return types.EmptyResult()
 
     async def call_tool(
@@ -670,19 +664,16 @@ class ServedSession:
         """Answer `resources/read`."""
         return await self._read(handling, params.uri, is_for_client=True)
 
-    async def read_for_handler(
-        self, handling: Handling, uri: str, *, limiter: Limiter | None = None
-    ) -> types.ReadResourceResult:
+    async def read_for_handler(self, handling: Handling, uri: str) -> types.ReadResourceResult:
         """Read a resource of this server as a part of another request; its access rule is ignored.
 
-        The resource may be hidden from the client. `limiter` replaces the session's limiter of
-        handlers in threads.
+        The resource may be hidden from the client.
 
         Raises:
             RequestError: There is no such resource, or the URI is rejected.
             Exception: The handler failed.
         """
-        result = await self._read(handling, uri, limiter, is_for_client=False)
+        result = await self._read(handling, uri, is_for_client=False)
         if isinstance(result, types.InputRequiredResult):
             raise TypeError(
                 f"{uri!r} returned an InputRequiredResult; only a client's own resources/read may"
@@ -690,19 +681,12 @@ class ServedSession:
         return result
 
     async def _read(
-        self,
-        handling: Handling,
-        uri: str,
-        limiter: Limiter | None = None,
-        *,
-        is_for_client: bool,
+        self, handling: Handling, uri: str, *, is_for_client: bool
     ) -> types.ReadResourceResult | types.InputRequiredResult:
         try:
             found = self._mount_of_unregistered("resources", uri, is_for_client=is_for_client)
             if found is not None:
-                return await self._read_in_mount(
-                    *found, handling, uri, limiter, is_for_client=is_for_client
-                )
+                return await self._read_in_mount(*found, handling, uri, is_for_client=is_for_client)
             resource, values = self._find_resource(uri, is_for_client=is_for_client)
             if resource.origin is not None:
                 mount = resource.origin.mount
@@ -712,14 +696,13 @@ class ServedSession:
                     own_uri,
                     handling,
                     uri,
-                    limiter,
                     entry=resource,
                     is_for_client=is_for_client,
                 )
             if is_for_client and resource.rule is not None:
                 await self._check_access(handling, resource.rule)
             arguments = _decoded(resource.signature.decode_text, values)
-            value = await self._call(resource, handling, arguments, limiter)
+            value = await self._call(resource, handling, arguments)
         except Exception as error:
             failure = sole_exception(error)
             if not isinstance(failure, RequestError) or failure.code != RESOURCE_NOT_FOUND:
@@ -772,7 +755,7 @@ class ServedSession:
             mounted = self.mounted_session(mount.inner)
             await mounted._check_resource(handling, own_uri, is_new=is_new)  # noqa: SLF001
         elif is_new:
-            await self.remote(mount, handling).subscribe(handling, self, own_uri)
+            await self.remote(mount, handling).subscribe(handling, own_uri)
 
     def _unsubscribe_remote(self, uri: str) -> None:
         """End the subscription to a resource of a server behind a client, if it is one."""
@@ -968,23 +951,16 @@ class ServedSession:
 
     # From a method's function to the handler.
 
-    def _call(
-        self,
-        registered: Registered,
-        handling: Handling,
-        arguments: Any,
-        limiter: Limiter | None = None,
-    ) -> Awaitable[Any]:
+    def _call(self, registered: Registered, handling: Handling, arguments: Any) -> Awaitable[Any]:
         """Call a handler; return the awaitable of its value.
 
         If that is cancelled while the handler's thread runs, the thread is abandoned.
         """
         if registered.runs_in_thread:
-            limiter = limiter or ClientThreads(self._thread_limiter, handling.request.client_key)
-            return self._call_in_thread(registered, handling, arguments, limiter)
+            return self._call_in_thread(registered, handling, arguments)
         signature = registered.signature
         takes_context = signature.context_parameter is not None
-        context = Context(handling, self, limiter) if takes_context else None
+        context = Context(handling, self) if takes_context else None
         CURRENT_CONTEXT.set(CurrentContext(handling, self))
         value: Any = signature.handler(**signature.bind(arguments, context))
         is_awaitable = value.__class__ is CoroutineType or hasattr(value, "__await__")
@@ -1017,12 +993,10 @@ class ServedSession:
         return await self._call(transform.wrapper, handling, (call_base, given))
 
     async def _call_in_thread(
-        self,
-        registered: Registered,
-        handling: Handling,
-        arguments: Any,
-        limiter: Limiter,
+        self, registered: Registered, handling: Handling, arguments: Any
     ) -> Any:
+        client = handling.request.client_key
+        limiter = NESTED_LIMITER.get() or ClientThreads(self._thread_limiter, client)
         innermost_lane = LANE.get()
         if innermost_lane is not None:
             innermost_lane = innermost_lane.child(has_own_pace=True)

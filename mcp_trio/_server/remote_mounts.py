@@ -169,7 +169,6 @@ class RemoteMount:
     """A mounted server that a client connects to.
 
     Attributes:
-        prefix: The prefix of its names.
         template: A client that never connects, with the target and options of each connection.
         rule: The condition under which a client may use anything of the mounted server.
         random_source: Spreads the pauses before a lost connection is opened again.
@@ -293,11 +292,8 @@ class RemoteSession:
     """A mounted server in one session of the outer server.
 
     Attributes:
-        mount: The mount.
         outer: The `ServedSession` of the server whose session this is.
-        session: The session.
         number: The number of this among those of the session, for the name of its lane.
-        connections: The connections to the mounted server.
     """
 
     mount: RemoteMount
@@ -310,9 +306,7 @@ class RemoteSession:
         self.connections = RemoteConnections(self.mount, self.session)
         self.session.start_lane(f"mount{self.number}", self._listen)
 
-    async def forward(
-        self, handling: Handling, served: "ServedSession", method: str, params: Any
-    ) -> Any:
+    async def forward(self, handling: Handling, method: str, params: Any) -> Any:
         """Return the mounted server's result of a request, whose params have its own names.
 
         Raises:
@@ -337,7 +331,7 @@ class RemoteSession:
                 params, input_responses=responses or None, request_state=handling.request_state
             )
         send = partial(RemoteConnection.request, method=method, params=params)
-        event = await self._perform(handling, served, method, params, send)
+        event = await self._perform(handling, method, params, send)
         result = self._result(method, event)
         if not isinstance(result, types.CallToolResult):
             return result
@@ -348,7 +342,7 @@ class RemoteSession:
             return result
         return msgspec.structs.replace(result, structured_content={"result": value})
 
-    async def items(self, handling: Handling, served: "ServedSession", method: str) -> list[Any]:
+    async def items(self, handling: Handling, method: str) -> list[Any]:
         """Return all entries of a list of the mounted server; none if it is not connected."""
         read, capability, kind = _READERS[method]
 
@@ -358,7 +352,7 @@ class RemoteSession:
                 "result", await read(client) if client.server_can(capability) else []
             )
 
-        event = await self._perform(handling, served, method, None, send)
+        event = await self._perform(handling, method, None, send)
         if event.kind != "result":
             reason = event.read(Failure).message if event.kind == "error" else event.read()
             logger.warning("%s lacks the entries of %s: %s", method, self.mount.label, reason)
@@ -371,7 +365,7 @@ class RemoteSession:
                 item.output_schema = schema.schema_for(handling.request.peer.protocol_version)
         return items
 
-    async def subscribe(self, handling: Handling, served: "ServedSession", uri: str) -> None:
+    async def subscribe(self, handling: Handling, uri: str) -> None:
         """Subscribe to a resource of the mounted server; `RemoteConnections.unsubscribe` ends that.
 
         Raises:
@@ -389,11 +383,9 @@ class RemoteSession:
             return _mount_event("result", types.EmptyResult())
 
         method, params = "resources/subscribe", types.SubscribeParams(uri=uri)
-        self._result(method, await self._perform(handling, served, method, params, send))
+        self._result(method, await self._perform(handling, method, params, send))
 
-    async def set_log_level(
-        self, handling: Handling, served: "ServedSession", level: types.LoggingLevel
-    ) -> None:
+    async def set_log_level(self, handling: Handling, level: types.LoggingLevel) -> None:
         """Set the level of the mounted server's log messages; an error is logged."""
 
         async def send(connection: "RemoteConnection", _call: "RemoteCall") -> MountEvent:
@@ -403,17 +395,12 @@ class RemoteSession:
             return _mount_event("result", types.EmptyResult())
 
         method, params = "logging/setLevel", types.SetLevelParams(level=level)
-        event = await self._perform(handling, served, method, params, send)
+        event = await self._perform(handling, method, params, send)
         if event.kind != "result":
             logger.warning("%s has not set the log level: %s", self.mount.label, event.body)
 
     async def _perform(
-        self,
-        handling: Handling,
-        served: "ServedSession",
-        method: str,
-        params: Any,
-        send: "Send",
+        self, handling: Handling, method: str, params: Any, send: "Send"
     ) -> MountEvent:
         """Send a request, forward the events that arrive meanwhile, and return the last one."""
         call = RemoteCall(send)
@@ -426,12 +413,17 @@ class RemoteSession:
                     if event.kind == "question":
                         question = event.read(MountedQuestion)
                         asked[question.number] = scope = trio.CancelScope()
-                        answer = partial(self._answer, handling, served, question, call, scope)
+                        answer = partial(self._answer, handling, question, call, scope)
                         nursery.start_soon(answer)
                     elif event.kind == "withdrawn":
                         asked[event.read(int)].cancel()
+                    elif event.kind == "progress":
+                        progress = event.read(types.ProgressParams)
+                        await handling.progress(progress.progress, progress.total, progress.message)
                     else:
-                        await _report(handling, served, event)
+                        log = event.read(types.LoggingMessageParams)
+                        context = Context(handling, self.outer)
+                        await context.log(log.level, log.data, logger=log.logger)
                     proceed = self._effect(f"{method} goes on", None, call.next_event)
                     event = await perform(handling, proceed)
                 nursery.cancel_scope.cancel()
@@ -442,7 +434,6 @@ class RemoteSession:
     async def _answer(
         self,
         handling: Handling,
-        served: "ServedSession",
         question: "MountedQuestion",
         call: "RemoteCall",
         scope: trio.CancelScope,
@@ -453,7 +444,7 @@ class RemoteSession:
             try:
                 params = msgspec.json.decode(question.params)
                 params.pop("_meta", None)  # It belongs to the connection to the mounted server.
-                (ready,) = prepared(handling, served, [question_of(question.method, params)])
+                (ready,) = prepared(handling, self.outer, [question_of(question.method, params)])
                 report = partial(call.report_to_server, number)
                 to_client = msgspec.structs.replace(ready.as_sent(), on_progress=report)
                 (result,) = await ask_all(handling, [to_client])
@@ -526,16 +517,6 @@ class RemoteSession:
         queue.post(connection.notification(method, params), lane, at_once=True)
 
 
-async def _report(handling: Handling, served: "ServedSession", event: MountEvent) -> None:
-    """Send progress, or a log message, to the client of the session."""
-    if event.kind == "progress":
-        progress = event.read(types.ProgressParams)
-        await handling.progress(progress.progress, progress.total, progress.message)
-    else:
-        log = event.read(types.LoggingMessageParams)
-        await Context(handling, served).log(log.level, log.data, logger=log.logger)
-
-
 # The part that only effects use -----------------------------------------------------------------
 
 
@@ -557,20 +538,25 @@ class RemoteCall:
     has_ended: bool = attrs.field(default=False, init=False)
 
     async def run(self, connection: "RemoteConnection") -> None:
-        """Send the request, and report how it ends."""
-        with self._scope:
-            try:
-                event = await self.send(connection, self)
-            except RequestError as error:
-                event = _mount_event("error", Failure(error.code, error.message, error.data))
-            except Unavailable as error:
-                event = _mount_event("lost", str(error))
-            except MCPError as error:
-                event = _mount_event("lost", f"did not answer: {error}")
-            except Exception as error:
-                logger.exception("a request to %s failed", connection.mount.label)
-                event = _mount_event("lost", f"did not answer: {type(error).__name__}: {error}")
-            await self.put(event)
+        """Send the request, which is one of the connection's calls, and report how it ends."""
+        try:
+            with self._scope:
+                try:
+                    event = await self.send(connection, self)
+                except RequestError as error:
+                    event = _mount_event("error", Failure(error.code, error.message, error.data))
+                except Unavailable as error:
+                    event = _mount_event("lost", str(error))
+                except MCPError as error:
+                    event = _mount_event("lost", f"did not answer: {error}")
+                except Exception as error:
+                    logger.exception("a request to %s failed", connection.mount.label)
+                    text = f"did not answer: {type(error).__name__}: {error}"
+                    event = _mount_event("lost", text)
+                await self.put(event)
+        finally:
+            self.end()
+            del connection.calls[self]
 
     async def put(self, event: MountEvent) -> None:
         """Report an event to the handler; wait while the handler is far behind."""
@@ -605,7 +591,18 @@ class RemoteCall:
         encoded = msgspec.Raw(msgspec.json.encode(params))
         await self.put(_mount_event("question", MountedQuestion(number, method, encoded)))
         try:
-            answer = await self._answer_to(number, report)
+            while True:
+                if self.has_ended:
+                    raise RequestError(INTERNAL_ERROR, "the request of the client has ended")
+                if self._progress and self._progress[0][0] == number:
+                    _, progress = self._progress.popleft()
+                    if report is not None:
+                        await report(progress.progress, progress.total, progress.message)
+                    self._taken.wake()
+                elif number in self._answers:
+                    break
+                else:
+                    await self._taken.wait()
         except trio.Cancelled:
             self.events.append(_mount_event("withdrawn", number))
             self._news.wake()
@@ -614,24 +611,11 @@ class RemoteCall:
             left = [each for each in self._progress if each[0] != number]
             self._progress.clear()
             self._progress.extend(left)
+        answer = self._answers.pop(number)
         if answer.failure is not None:
             raise answer.failure.error()
         assert answer.result is not None
         return METHODS[method].decode_result(answer.result)
-
-    async def _answer_to(self, number: int, report: ReportProgress | None) -> ClientAnswer:
-        while True:
-            if self.has_ended:
-                raise RequestError(INTERNAL_ERROR, "the request of the client has ended")
-            if self._progress and self._progress[0][0] == number:
-                _, progress = self._progress.popleft()
-                if report is not None:
-                    await report(progress.progress, progress.total, progress.message)
-                self._taken.wake()
-            elif number in self._answers:
-                return self._answers.pop(number)
-            else:
-                await self._taken.wait()
 
     async def answer(self, number: int, answer: ClientAnswer) -> MountEvent:
         """Pass on the answer to a question."""
@@ -680,7 +664,7 @@ class RemoteConnections:
         await self._ready.wait()
         alike = [each for each in self._connections if each.key == key]
         while not any(each.has_room for each in alike) and any(it.is_connecting for it in alike):
-            # Only a connected server is known as one that needs no connection for each request.
+            # Whether requests can share a connection is known once the server is connected.
             await next(it for it in alike if it.is_connecting).wait_connected()
         connection = next((each for each in alike if each.has_room), None)
         if connection is None:
@@ -697,7 +681,7 @@ class RemoteConnections:
             self._connections.append(connection)
             self.start(connection.keep)
         connection.calls[call] = None
-        self.start(partial(connection.run, call))
+        self.start(partial(call.run, connection))
         return await call.next_event()
 
     def start(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -745,7 +729,6 @@ class RemoteConnection:
     """A connection to a mounted server, which is opened again when it is lost.
 
     Attributes:
-        mount: The mount.
         key: The options that depend on the client of the session.
         on_notification: Called with each notification that belongs to no request.
         subscribed: The number of subscriptions to each resource.
@@ -763,14 +746,6 @@ class RemoteConnection:
     _loss: str = attrs.field(default="", init=False)
     _retry_at: float = attrs.field(default=math.inf, init=False)
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
-
-    async def run(self, call: RemoteCall) -> None:
-        """Run a request, which is one of `calls` already."""
-        try:
-            await call.run(self)
-        finally:
-            call.end()
-            del self.calls[call]
 
     @property
     def is_used(self) -> bool:
@@ -897,12 +872,6 @@ class RemoteConnection:
             return
         for client in self._clients:
             await client.aclose()
-        self._clients = [self._new_client()]
-        await self._clients[0].__aenter__()
-        for uri in +self.subscribed:
-            await self._try(partial(self._clients[0].subscribe, uri))
-
-    def _new_client(self) -> Client:
         template, key = self.mount.template, self.key
         options: dict[str, Any] = {
             "state_changed": self._state_changed,
@@ -918,19 +887,37 @@ class RemoteConnection:
         if template.elicitation is None and key.modes:
             options["elicitation"] = partial(self._ask, "elicitation/create")
             options["elicitation_modes"] = key.modes
-            options["elicitation_complete"] = _both(template.elicitation_complete, self._completed)
+
+            def completed(elicitation_id: str) -> None:
+                params = types.ElicitationCompleteParams(elicitation_id=elicitation_id)
+                self.on_notification(_mount_event(_ELICITATION_COMPLETE, params))
+
+            options["elicitation_complete"] = _both(template.elicitation_complete, completed)
         if template.sampling is None and key.has_sampling:
-            options["sampling"] = self._sample
+
+            async def sample(params: types.CreateMessageParams, report: ReportProgress) -> Any:
+                return await self._ask("sampling/createMessage", params, report)
+
+            options["sampling"] = sample
             options["sampling_tools"] = key.has_sampling_tools
         if template.roots is None and key.has_roots:
-            options["roots"] = self._roots
-        return attrs.evolve(template, **options)
+
+            async def roots() -> list[types.Root]:
+                result: types.ListRootsResult = await self._ask("roots/list", {})
+                return result.roots
+
+            options["roots"] = roots
+        client = attrs.evolve(template, **options)
+        self._clients = [client]
+        await client.__aenter__()
+        for uri in +self.subscribed:
+            await self._try(partial(client.subscribe, uri))
 
     def _lose(self, reason: str) -> None:
         self._loss = reason or "the connection was lost"
         self._news.wake()
 
-    # Callbacks of the client.
+    # Callbacks of the client, and questions for the client of the session.
 
     def _state_changed(self, state: State, reason: str) -> None:
         if self.mount.template.state_changed is not None:
@@ -944,10 +931,6 @@ class RemoteConnection:
 
     def _resource_updated(self, params: types.ResourceUpdatedParams) -> None:
         self.on_notification(_mount_event(RESOURCE_UPDATED, params))
-
-    def _completed(self, elicitation_id: str) -> None:
-        params = types.ElicitationCompleteParams(elicitation_id=elicitation_id)
-        self.on_notification(_mount_event(_ELICITATION_COMPLETE, params))
 
     async def _logged(self, params: types.LoggingMessageParams) -> None:
         """Pass a log message to a running request; its client is the only one that may see it."""
@@ -964,14 +947,6 @@ class RemoteConnection:
             text = f"{method}: no request is running, so there is no client to ask"
             raise RequestError(INTERNAL_ERROR, text)
         return await next(reversed(self.calls)).ask(method, params, report)
-
-    async def _sample(self, params: types.CreateMessageParams, report: ReportProgress) -> Any:
-        return await self._ask("sampling/createMessage", params, report)
-
-    async def _roots(self) -> list[types.Root]:
-        result = await self._ask("roots/list", {})
-        roots: list[types.Root] = result.roots
-        return roots
 
 
 def _both(given: Any, own: Any) -> Any:

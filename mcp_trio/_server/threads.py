@@ -39,8 +39,6 @@ class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
 
     Attributes:
-        name: The name of the handler.
-        sequencer: The sequencer of the session.
         innermost_lane: The lane of the thread, in which its calls happen. It belongs to this
             session, to the journal of a resumable handler, or to a session inside of the handler of
             another one; `Lane.outer` leads to the lane in this session.
@@ -54,9 +52,7 @@ class ThreadBridge:
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
-    _locks_to_release: list[Callable[[], None]] = attrs.field(
-        factory=list[Callable[[], None]], init=False
-    )
+    _locks_to_release: list[Callable[[], None]] = attrs.field(factory=list[Any], init=False)
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _outliving: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _waits_for_turn: bool = attrs.field(default=False, init=False)
@@ -76,10 +72,7 @@ class ThreadBridge:
         return self.is_abandoned or self.scope.cancel_called
 
     def call(
-        self,
-        function: Callable[..., Awaitable[Result]],
-        *args: Any,
-        outlives_request: bool = False,
+        self, function: Callable[..., Awaitable[Result]], *args: Any, outlives_request: bool = False
     ) -> Result:
         """Return the result of an async function that runs in the event loop.
 
@@ -194,6 +187,11 @@ class Limiter(Protocol):
     def release_on_behalf_of(self, borrower: object, /) -> None:
         """Note that the thread has ended."""
         ...
+
+
+# The limiter of threads that are started while a handler's thread waits for them: that thread holds
+# a place of its client's share, and would wait for itself if it needed another one.
+NESTED_LIMITER: Final[ContextVar[Limiter | None]] = ContextVar("mcp_trio_limiter", default=None)
 
 
 class ClientThreads(msgspec.Struct, frozen=True, eq=False):

@@ -626,16 +626,19 @@ async def test_what_arrives_while_the_client_is_asked_is_forwarded_at_once(outer
 
 @pytest.mark.requirement("CANC-01")
 async def test_a_question_that_the_mounted_server_cancels_is_cancelled_at_the_client():
-    other, cancelled = Server("asking"), trio.Event()
+    other, asked, cancelled = Server("asking"), trio.Event(), trio.Event()
 
     @other.tool
     async def ask(ctx: Context) -> str:
-        with trio.move_on_after(0.01):
-            await ctx.elicit("sure?", bool)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ctx.elicit, "sure?", bool)
+            await asked.wait()
+            nursery.cancel_scope.cancel()
         await cancelled.wait()
         return "late"
 
     async def wait(_params):
+        asked.set()
         try:
             await trio.sleep_forever()
         finally:
