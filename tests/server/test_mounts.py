@@ -9,7 +9,6 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, Context, Limits, RequestError, Server, ThreadContext, ToolError, effect
-from mcp_trio._server.mounts import Prefix
 from mcp_trio.auth import StaticTokens
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.limits import RequestLimits
@@ -160,21 +159,32 @@ def test_a_prefix_that_a_name_must_not_have_is_an_error(prefix):
 
 
 @pytest.mark.parametrize(
-    ("own", "outer"),
+    ("own", "outer", "handler", "values"),
     [
-        ("data://info", "data://w/info"),
-        ("data:///info", "data://w//info"),
-        ("file:/etc/motd", "file:w//etc/motd"),
-        ("urn:isbn:1", "urn:w/isbn:1"),
-        ("weather://{city}/now", "weather://w/{city}/now"),
-        ("{scheme}://{host}", "{scheme}://w/{host}"),
+        ("data://info", "data://w/info", lambda: "", {}),
+        ("data:///info", "data://w//info", lambda: "", {}),
+        ("file:/etc/motd", "file:w//etc/motd", lambda: "", {}),
+        ("urn:isbn:1", "urn:w/isbn:1", lambda: "", {}),
+        ("weather://{city}/now", "weather://w/{city}/now", lambda city: city, {"city": "oslo"}),
+        (
+            *("{scheme}://{host}", "{scheme}://w/{host}"),
+            *(lambda scheme, host: scheme + host, {"scheme": "data", "host": "oslo"}),
+        ),
     ],
 )
-def test_the_prefix_stands_after_the_scheme_and_can_be_removed(own, outer):
-    prefix = Prefix("w")
-    assert prefix.uri(own) == outer
-    assert prefix.own_uri(outer) == own
-    assert prefix.own_uri(own) is None
+async def test_the_prefix_stands_after_the_scheme_and_is_removed_on_reading(
+    own, outer, handler, values
+):
+    other = Server("weather")
+    other.resource(own)(handler)
+    async with Client(hub((other, "w"))) as client:
+        listed = [it.uri for it in await client.list_resources()]
+        listed += [it.uri_template for it in await client.list_resource_templates()]
+        uri = outer.format(**values)
+        (contents,) = (await client.read_resource(uri)).contents
+        with pytest.raises(RequestError, match="not found"):
+            await client.read_resource(own.format(**values))
+    assert (listed, contents.uri, contents.text) == ([outer], uri, "".join(values.values()))
 
 
 def test_a_uri_without_a_place_for_the_prefix_is_an_error():

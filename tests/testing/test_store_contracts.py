@@ -7,7 +7,6 @@ import pytest
 
 from mcp_trio._protocol.event_store import MemoryEventStore
 from mcp_trio._protocol.shares import TokenBuckets
-from mcp_trio._server.http_sessions import MemoryChanges
 from mcp_trio._server.instances import MemoryInstance
 from mcp_trio.http import HttpStores, MemoryInstances, MemoryStore
 from mcp_trio.middleware import MemoryLimitStore
@@ -29,7 +28,7 @@ def buffer():
 async def test_the_contracts_hold_in_memory(autojump_clock):
     await check_instances(MemoryInstances().joined)
     await check_events(buffer, is_shared=False)
-    changes = MemoryChanges()
+    changes = HttpStores().changes
     await check_changes(lambda: contextlib.nullcontext(changes))
     await check_states(MemoryStore())
 

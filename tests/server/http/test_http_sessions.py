@@ -16,7 +16,6 @@ import trio.testing
 
 from mcp_trio import Context, Limits, Server
 from mcp_trio._protocol.event_store import MemoryEventStore
-from mcp_trio._server.http_sessions import MemoryChanges
 from mcp_trio.http import HttpStores
 from mcp_trio.limits import KIB, HttpLimits
 from mcp_trio.recording import RecordOptions, replay
@@ -491,7 +490,7 @@ class Wire:
 
 
 EVENT_STORES = [lambda: MemoryEventStore(events_max=100, bytes_max=1000), EventList]
-CHANGES = [MemoryChanges, Wire]
+CHANGES = [lambda: HttpStores().changes, Wire]
 
 TOOLS = ("notifications/tools/list_changed", None)
 
