@@ -30,7 +30,6 @@ from mcp_trio._server.openapi_requests import (
     STYLES,
     Location,
     RequestArgument,
-    RequestParts,
     RequestTemplate,
 )
 from mcp_trio._server.openapi_schemas import (
@@ -581,21 +580,22 @@ class _Sender:
     base_url: str
 
     async def send(
-        self, context: Context, method: str, parts: RequestParts, *, wants_json: bool
+        self, context: Context, template: RequestTemplate, arguments: Mapping[str, Any]
     ) -> Any:
-        """Send a request, and return the response.
+        """Send the request for a call, and return the response.
 
         Raises:
-            ToolError: There was no response.
+            ToolError: An argument cannot be sent in its place, or there was no response.
         """
+        parts = template.parts(arguments)
         client: Any = context.http if self.client is None else self.client
         library = library_of(client)
         headers = {**parts.headers}
-        if wants_json and client.headers.get("accept") == "*/*":  # unless the user has set it
+        if template.wants_json and client.headers.get("accept") == "*/*":  # the client's default
             headers["Accept"] = JSON
         try:
             request = client.build_request(
-                method,
+                template.method,
                 self.base_url + parts.url,
                 headers=headers,
                 content=parts.content,
@@ -613,7 +613,7 @@ class _Sender:
             raise ToolError(f"the request to the API failed: {type(error).__name__}") from error
 
 
-def _phrase(status: int) -> str:
+def _status_text(status: int) -> str:
     try:
         return f"HTTP {status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -633,7 +633,7 @@ def _content(response: Any) -> Any:
 
 
 def _failure_text(response: Any) -> str:
-    return "\n\n".join(filter(None, [_phrase(response.status_code), response.text]))
+    return "\n\n".join(filter(None, [_status_text(response.status_code), response.text]))
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -642,14 +642,10 @@ class _Tool:
 
     sender: _Sender
     template: RequestTemplate
-    wants_json: bool
     output: "OutputSchema | None" = None
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
-        parts = self.template.parts(arguments)
-        response = await self.sender.send(
-            ctx, self.template.method, parts, wants_json=self.wants_json
-        )
+        response = await self.sender.send(ctx, self.template, arguments)
         if not response.is_success:
             return _error_result(_failure_text(response))
         if self.output is not None:
@@ -660,7 +656,7 @@ class _Tool:
             blob = base64.b64encode(content).decode()
             resource = ResourceContents(uri=BYTES_URI, mime_type=media_type, blob=blob)
             return EmbeddedResource(resource=resource)
-        return content or _phrase(response.status_code)
+        return content or _status_text(response.status_code)
 
     def _structured(self, response: Any, output: "OutputSchema") -> Any:
         try:
@@ -672,7 +668,7 @@ class _Tool:
             return value
         # The result has to conform to the output schema. An API that does not conform to its own
         # document has still done what it was asked to, which the model has to know.
-        status = _phrase(response.status_code)
+        status = _status_text(response.status_code)
         text = f"{status}: the API has answered, but not as its document says ({'; '.join(errors)})"
         return _error_result(f"{text}\n\n{response.text}")
 
@@ -720,15 +716,13 @@ def _resource_handler(
     uri: UriTemplate,
     arguments: Mapping[str, RequestArgument],
     required: Sequence[str],
-    *,
-    wants_json: bool,
 ) -> Any:
     """Return the handler of a resource, which has a parameter for each variable of its URI."""
 
     async def read(*, ctx: Context, **values: str | None) -> str | bytes:
         given = {name: value for name, value in values.items() if value is not None}
-        parts = template.parts({arguments[name].name: value for name, value in given.items()})
-        response = await sender.send(ctx, template.method, parts, wants_json=wants_json)
+        by_argument = {arguments[name].name: value for name, value in given.items()}
+        response = await sender.send(ctx, template, by_argument)
         if response.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
             raise ResourceNotFound(uri.expand(given))
         if not response.is_success:
@@ -868,8 +862,8 @@ class OperationRegistration:
             arguments=reader.arguments,
             media_type=reader.media_type,
             needs_body=reader.needs_body,
+            wants_json=is_json_type(reader.result_media_type),
         )
-        wants_json = is_json_type(reader.result_media_type)
         description = operation.description or operation.summary or operation.id
         if operation.is_deprecated:
             description = f"Deprecated. {description}"
@@ -886,13 +880,11 @@ class OperationRegistration:
         if self.resources is not None and self.resources(operation):
             text, arguments = _resource_uri(reader, operation.method, operation.path)
             uri = UriTemplate.parse(text)
-            handler = _resource_handler(
-                self.sender, template, uri, arguments, reader.required, wants_json=wants_json
-            )
+            handler = _resource_handler(self.sender, template, uri, arguments, reader.required)
             media_type = reader.result_media_type
             self.server.resource(text, name=name, mime_type=media_type, **listed)(handler)
             return ("resource template" if arguments else "resource"), text
-        tool = _Tool(sender=self.sender, template=template, wants_json=wants_json)
+        tool = _Tool(sender=self.sender, template=template)
         output = reader.output if self.output_schemas else None
         hints, schema = _HINTS[operation.method], reader.input_schema()
         register = partial(

@@ -101,6 +101,7 @@ class RequestTemplate:
         arguments: The arguments, in the order of the document.
         media_type: The media type of the body; None if there is none.
         needs_body: Whether there is a body even if no argument has a value in it.
+        wants_json: Whether the request asks for a result in JSON.
     """
 
     method: str
@@ -108,6 +109,7 @@ class RequestTemplate:
     arguments: Sequence[RequestArgument]
     media_type: str | None = None
     needs_body: bool = False
+    wants_json: bool = False
 
     def parts(self, values: Mapping[str, Any]) -> RequestParts:
         """Return the request for a call; arguments without a value are left out.

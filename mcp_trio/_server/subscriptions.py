@@ -43,11 +43,9 @@ from mcp_trio.limits import Limits
 if TYPE_CHECKING:
     from mcp_trio._session.session import Session
 
-ANNOUNCE_LANE: Final = "announce"
-CHOICE: Final = "announce"
-
-# The choice of a listener that has nothing more to send.
-END: Final = "end"
+_ANNOUNCE_LANE: Final = "announce"
+_CHANGE_MARK: Final = "announce"  # for each notification, with the change that is sent
+_END: Final = "end"  # in place of a change: the listener has nothing more to send
 
 Change: TypeAlias = tuple[str, str | None]
 """A change: the method of its notification, and the URI of the changed resource, if it has one."""
@@ -161,15 +159,15 @@ class ChangeListener(ABC):
         """
         await self.session.send_queue.room_for_message(lane)
         change = next(iter(self._pending), None) if self.may_send else None
-        choice: Any = END if self.is_over else None
+        to_send: Any = _END if self.is_over else None
         if change is not None:
-            choice = [*change, self._counts[change]]
+            to_send = [*change, self._counts[change]]
         if lane is not None:
-            recorded = self.session.sequencer.marked(CHOICE, choice, lane)
+            recorded = self.session.sequencer.marked(_CHANGE_MARK, to_send, lane)
             # A replay follows the recording, but never ends before its own changes are sent.
-            choice = choice if recorded == END else recorded
-        if choice is not None and choice != END:
-            method, uri, count = choice
+            to_send = to_send if recorded == _END else recorded
+        if to_send is not None and to_send != _END:
+            method, uri, count = to_send
             while self._counts.get((method, uri), 0) < count:  # The replay is behind the recording.
                 await self._wakeup.wait()
             if self._counts[method, uri] == count:
@@ -177,7 +175,7 @@ class ChangeListener(ABC):
             self.session.send_queue.post(
                 self.encode(method, uri), lane, related_request_id=self.request_id, at_once=True
             )
-        return bool(choice == END)
+        return bool(to_send == _END)
 
     def _queue(self, change: Change) -> None:
         if self.is_subscribed(change) and self.is_due(change):
@@ -215,7 +213,7 @@ class Announcer(ChangeListener):
         if session.sequencer.has_lanes:
             sequencer = session.sequencer
             self._lane = Lane(
-                ANNOUNCE_LANE, sequencer, has_steps=sequencer.has_steps, has_own_pace=True
+                _ANNOUNCE_LANE, sequencer, has_steps=sequencer.has_steps, has_own_pace=True
             )
         super().join(session)
 

@@ -186,7 +186,7 @@ class UnionDecoder(CustomDecoder):
 
     def read(self, value: Any, *, strict: bool) -> Any:
         errors: list[msgspec.ValidationError] = []
-        for _, decodable in self._in_turn(value):
+        for _, decodable in self._likeliest_first(value):
             try:
                 return convert(value, decodable, strict=strict)
             except msgspec.ValidationError as error:
@@ -195,13 +195,13 @@ class UnionDecoder(CustomDecoder):
             raise errors[0]
         raise ValueError(f"Expected `{' | '.join(type_name(hint) for hint, _ in self.members)}`")
 
-    def _in_turn(self, value: Any) -> list[tuple[Any, Any]]:
+    def _likeliest_first(self, value: Any) -> list[tuple[Any, Any]]:
         if isinstance(value, str):
             return sorted(self.members, key=lambda member: strip_metadata(member[0]) is str)
         return sorted(self.members, key=lambda member: -count_known_keys(member[0], value))
 
     def likeliest(self, value: Any, /) -> Any | None:
-        likely, decodable = self._in_turn(value)[0]
+        likely, decodable = self._likeliest_first(value)[0]
         return decodable if count_known_keys(likely, value) > 0 else None
 
     def schema(self, inner: Sequence[dict[str, Any]], _definitions: object, /) -> dict[str, Any]:
