@@ -448,7 +448,7 @@ NO_RESULT: Final = JsonCodec[None](None)
 
 
 def no_arguments() -> bytes:
-    """Return the arguments of an effect that needs none: all of them follow from other records."""
+    """Return no arguments, for an effect whose arguments follow from earlier records."""
     return b"{}"
 
 

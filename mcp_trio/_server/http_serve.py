@@ -409,7 +409,7 @@ async def serve_http(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve as `Server.serve_http` does, which documents the errors and the end."""
+    """Serve until cancelled; `Server.serve_http` documents the options and errors."""
     listeners = await open_tcp_listeners(address.host, address.port)
     await serve_bound(server, listeners, address, options, task_status=task_status)
 

@@ -91,12 +91,12 @@ async def serve_until_signal(
     Args:
         serve: Serves until cancelled or `stop` is called; it reports what it serves.
         on_serving: Called with what `serve` reports.
-        exit_seconds: The `seconds` of `forced_exit`, as `numbers` and `parent_pid` are its own.
+        exit_seconds: The seconds between a signal and the forced exit; see `forced_exit`.
         numbers: The signals.
         until: Serving ends when this returns.
         stop: Called with what `serve` has reported when a signal arrives. Without it, and before
             `serve` has reported, `serve` is cancelled.
-        parent_pid: The parent process.
+        parent_pid: The parent process, whose end forces the exit as well.
 
     Raises:
         Exception: The error that `serve` raised, not in an exception group.
