@@ -19,7 +19,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 import pytest
 
@@ -67,7 +67,7 @@ class UntrackedCallWarning(pytest.PytestWarning):
     """A replayed handler called a clock or a random source directly, not through its context."""
 
 
-# Hooks ------------------------------------------------------------------------------------------
+# Hooks.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,31 +96,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(text, pytrace=False)
 
 
-# The marker -------------------------------------------------------------------------------------
+# The marker.
 
 
-class _MarkerArguments:
-    """The arguments of a test's marker."""
-
-    def __init__(
-        self, path: str | os.PathLike[str], mode: Mode = "strict", ignore: str | Sequence[str] = ()
-    ) -> None:
-        if mode not in _MODES:
-            raise ValueError(f"unknown mode {mode!r}: one of {', '.join(_MODES)}")
-        if ignore and mode != "inputs":
-            raise ValueError("ignore is for mode='inputs'")
-        self.path = os.fspath(path)
-        self.mode: Mode = mode
-        self.ignore: Sequence[str] = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-
-
-def _marker_arguments(marker: pytest.Mark) -> _MarkerArguments:
+def _marker_arguments(marker: pytest.Mark) -> "tuple[str, Mode, Sequence[str]]":
+    """Return path, mode and ignored paths of a marker; fail the test if they are invalid."""
     try:
-        return _MarkerArguments(*marker.args, **marker.kwargs)
+        return _checked_arguments(*marker.args, **marker.kwargs)
     except (TypeError, ValueError) as error:
-        # A wrong argument raises TypeError with the name of `__init__`, which users do not know.
-        text = str(error).replace("_MarkerArguments.__init__()", _MARK)
+        # A wrong argument raises TypeError with the name of the function, which users do not know.
+        text = str(error).replace("_checked_arguments()", _MARK)
         pytest.fail(f"{_MARK}: {text}", pytrace=False)
+
+
+def _checked_arguments(
+    path: str | os.PathLike[str], mode: Mode = "strict", ignore: str | Sequence[str] = ()
+) -> "tuple[str, Mode, Sequence[str]]":
+    if mode not in _MODES:
+        raise ValueError(f"unknown mode {mode!r}: one of {', '.join(_MODES)}")
+    if ignore and mode != "inputs":
+        raise ValueError("ignore is for mode='inputs'")
+    return os.fspath(path), mode, (ignore,) if isinstance(ignore, str) else tuple(ignore)
 
 
 class _RecordingPaths:
@@ -131,25 +127,26 @@ class _RecordingPaths:
         self._folder: Path = request.path.parent
         self._test: list[str] = request.node.nodeid.split("::")[1:]
         self._file = request.path.stem
-        self._arguments = None if marker is None else _marker_arguments(marker)
-        self.mode: Mode = "strict" if self._arguments is None else self._arguments.mode
-        self.ignore: Sequence[str] = () if self._arguments is None else self._arguments.ignore
+        self._marked: str | None = None
+        self.mode: Mode = "strict"
+        self.ignore: Sequence[str] = ()
+        if marker is not None:
+            self._marked, self.mode, self.ignore = _marker_arguments(marker)
 
     def given_or_marked_path(self, path: str | os.PathLike[str] | None) -> Path:
         """Return `path`, or else the path from the marker, in the folder of the test's file."""
         __tracebackhide__ = True
-        if path is not None:
-            return self._folder / path
-        if self._arguments is None:
+        path = self._marked if path is None else path
+        if path is None:
             raise AssertionError(
                 f"no recording given: pass a path, or mark the test with {_MARK}(path)"
             )
-        return self._folder / self._arguments.path
+        return self._folder / path
 
     def path_for_test(self, label: str) -> Path:
         """Return the path from the marker, or else a path named after the test and `label`."""
-        if self._arguments is not None and not label:
-            return self._folder / self._arguments.path
+        if self._marked is not None and not label:
+            return self._folder / self._marked
         names = [*self._test, label] if label else self._test
         return self._folder / "recordings" / self._file / f"{_file_name(names)}.mcprec.jsonl"
 
@@ -164,7 +161,7 @@ def _file_name(names: Sequence[str]) -> str:
     return f"{file_name}-{digest[:_DIGEST_CHARACTERS]}"
 
 
-# Fixtures ---------------------------------------------------------------------------------------
+# Fixtures.
 
 
 @pytest.fixture
@@ -375,7 +372,10 @@ class RecordedClient:
     def __init__(
         self, target: "Target", path: Path, mode: RecordMode, options: Mapping[str, Any]
     ) -> None:
+        from mcp_trio import Server
+
         self._target = target
+        self._server = target if isinstance(target, Server) else None
         self._path = path
         self._temporary_path = path.with_name(f".{path.name}")
         self._mode: RecordMode = mode
@@ -397,7 +397,7 @@ class RecordedClient:
             self._client = Client(self._mock, **self._options)
         else:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._is_server:
+            if self._server is not None:
                 server = _RecordingServer(self._server, self._temporary_path)
                 self._client = Client(server, **self._options)
             else:
@@ -447,25 +447,15 @@ class RecordedClient:
         if self._mode == "new":
             # A recording is outdated if the target no longer gives the recorded responses.
             try:
-                if not self._is_server:
+                if self._server is None:
                     return not (await run_inputs(self._path, self._target)).is_same
                 await replay_async(self._path, self._server)
             except (NothingCompared, RecordingError, ReplayDivergence):
                 return True
             return False
-        if self._is_server:
+        if self._server is not None:
             _replay(self._path, self._server, "strict")
         return False
-
-    @property
-    def _is_server(self) -> bool:
-        from mcp_trio import Server
-
-        return isinstance(self._target, Server)
-
-    @property
-    def _server(self) -> "Server":
-        return cast("Server", self._target)
 
 
 class _RecordingServer:
@@ -483,7 +473,7 @@ class _RecordingServer:
         await self._server.serve(channel, record=record)
 
 
-# Failing the test -------------------------------------------------------------------------------
+# Failing the test.
 
 
 def _replay(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -20,6 +19,7 @@ import msgspec
 from mcp_trio._catalogue.query import Condition, parse_query
 from mcp_trio._catalogue.summary import Summary, summarize
 from mcp_trio._journal.calls import NO_ERROR_KINDS
+from mcp_trio._journal.records import OpenBody
 from mcp_trio._recorder.encryption import KeyMissingError, is_encrypted
 from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
@@ -33,7 +33,7 @@ from mcp_trio.errors import RecordingError
 CATALOGUE: Final = "catalogue.sqlite"
 """The name of the catalogue's file in the folder of the recordings."""
 
-# Raised with each change of the tables; a catalogue of another version is made again.
+# Increased with each change of the tables; a catalogue of another version is made again.
 _VERSION: Final = 1
 
 _TABLES: Final = """
@@ -112,14 +112,6 @@ _BATCH: Final = 500
 _TEXT_CHARS_MAX: Final = 10_000
 
 
-class RecordingFiles(NamedTuple):
-    """A recording in a folder: its files in order, their bytes, and when they last changed."""
-
-    files: tuple[str, ...]
-    size: int
-    changed: int
-
-
 class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
     """A recording in the catalogue.
 
@@ -172,26 +164,21 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
     loss: bool
 
 
-# The columns of a row, with the names of its attributes.
+# The attributes of a row that are no columns: names with their counts.
+_DETAILS: Final = {
+    "tools": "SELECT recording, name, count(*) FROM calls WHERE method = 'tools/call' AND"
+    " recording IN ({}) GROUP BY recording, name",
+    "error_kinds": "SELECT recording, error, count(*) FROM calls WHERE error != '' AND"
+    " recording IN ({}) GROUP BY recording, error",
+    "principals": "SELECT recording, principal, count(*) FROM calls WHERE principal != ''"
+    " AND recording IN ({}) GROUP BY recording, principal",
+    "kept": "SELECT recording, tag, 1 FROM tags WHERE recording IN ({})",
+}
+# The other attributes, each with its column.
 _COLUMNS: Final = {
-    "file": "file",
-    "size": "size",
-    "started": "started",
-    "seconds": "seconds",
-    "session": "session",
-    "name": "server",
-    "version": "version",
-    "role": "role",
-    "transport": "transport",
-    "client": "client",
-    "client_version": "client_version",
-    "protocol_version": "protocol_version",
-    "records": "records",
-    "calls": "calls",
-    "errors": "errors",
-    "slowest": "slowest",
-    "complete": "complete",
-    "loss": "loss",
+    name: "name" if name == "server" else name
+    for name in CatalogueRow.__struct_fields__
+    if name not in _DETAILS
 }
 
 
@@ -231,12 +218,7 @@ class Catalogue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -292,7 +274,6 @@ class Catalogue:
         again: bool = False,
         only_new: bool = False,
         summaries: "Callable[[Iterable[ReadJob]], Iterator[ReadRecording]] | None" = None,
-        on_found: Callable[[int], object] = lambda _: None,
     ) -> IndexReport:
         """Read the recordings that are new or have changed, and forget those that are gone.
 
@@ -304,7 +285,6 @@ class Catalogue:
                 were read. It is much faster in a large folder, and overlooks a complete recording
                 that was replaced by another one of the same name.
             summaries: Reads the recordings of some jobs, perhaps in several processes.
-            on_found: Called with the number of recordings to read.
 
         Raises:
             RecordingError: The folder or the catalogue cannot be read.
@@ -324,12 +304,12 @@ class Catalogue:
             known = {file: rest for file, *rest in self._database.execute(query)}
             names = names_in_folder(self.folder)
             gone = {*settled, *known} - names
+            found = recordings_of(self.folder, names, settled, arguments=arguments)
             jobs = [
-                ReadJob(str(self.folder), file, each.files, each.size, each.changed, arguments)
-                for file, each in recordings_of(self.folder, names, settled).items()
-                if again or known.get(file) != [each.size, each.changed, 0]
+                job
+                for file, job in found.items()
+                if again or known.get(file) != [job.size, job.changed, 0]
             ]
-            on_found(len(jobs))
             self.remove(sorted(gone))
             added, unreadable = 0, dict[str, str]()
             batch: list[ReadRecording] = []
@@ -396,44 +376,39 @@ class Catalogue:
                 self._database.execute("DELETE FROM recordings WHERE id = ?", (recording,))
 
     def _insert(self, indexed: "ReadRecording") -> None:
-        job, summary, database = indexed.job, indexed.summary, self._database
-        calls = [] if summary is None else summary.calls
-        opening = None if summary is None else summary.opening
-        started = 0.0
-        if opening is not None:
-            with suppress(ValueError):
-                started = datetime.fromisoformat(opening.started).timestamp()
+        job, summary, database = indexed.job, indexed.summary or _EMPTY, self._database
+        calls, opening, started = summary.calls, summary.opening, 0.0
+        with suppress(ValueError):
+            started = datetime.fromisoformat(opening.started).timestamp()
         values = {
             "file": job.file,
             "size": job.size,
             "changed": job.changed,
             "is_open": indexed.is_open,
             "problem": indexed.problem,
-            "session": "" if opening is None else opening.session,
+            "session": opening.session,
             "started": started,
-            "seconds": 0.0 if summary is None else summary.seconds,
-            "transport": "" if opening is None else opening.transport,
-            "role": "" if opening is None else opening.role,
-            "name": "" if opening is None else opening.name,
-            "version": "" if opening is None else opening.version,
-            "client": "" if summary is None else summary.client,
-            "client_version": "" if summary is None else summary.client_version,
-            "protocol_version": "" if summary is None else summary.protocol_version,
-            "records": 0 if summary is None else summary.records,
+            "seconds": summary.seconds,
+            "transport": opening.transport,
+            "role": opening.role,
+            "name": opening.name,
+            "version": opening.version,
+            "client": summary.client,
+            "client_version": summary.client_version,
+            "protocol_version": summary.protocol_version,
+            "records": summary.records,
             "calls": len(calls),
             "errors": sum(call.error not in NO_ERROR_KINDS for call in calls),
             "slowest": max((call.duration_ns for call in calls), default=0) / 1e9,
-            "masked": 0 if summary is None else sum(summary.masked.values()),
-            "complete": summary is not None and summary.complete,
-            "loss": summary is not None and summary.loss,
-            "damaged": summary is not None and summary.damaged,
+            "masked": sum(summary.masked.values()),
+            "complete": summary.complete,
+            "loss": summary.loss,
+            "damaged": summary.damaged,
         }
         names, places = ", ".join(values), ", ".join("?" * len(values))
         insert = f"INSERT INTO recordings ({names}) VALUES ({places})"
         recording = database.execute(insert, tuple(values.values())).lastrowid
         assert recording is not None
-        if summary is None:
-            return
         database.executemany(
             "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -484,7 +459,7 @@ class Catalogue:
         condition = parse_query(query)
         order = "ASC" if oldest_first else "DESC"
         sql = (
-            f"SELECT id, {', '.join(_COLUMNS)} FROM recordings WHERE problem = '' AND"
+            f"SELECT id, {', '.join(_COLUMNS.values())} FROM recordings WHERE problem = '' AND"
             f" ({condition.sql}) ORDER BY started {order}, id {order} LIMIT ?"
         )
         with _reporting(self._path):
@@ -494,30 +469,19 @@ class Catalogue:
             details = self._details([row[0] for row in rows])
         found: list[CatalogueRow] = []
         for number, *values in rows:
-            columns = dict(zip(_COLUMNS.values(), values, strict=True))
+            columns = dict(zip(_COLUMNS, values, strict=True))
             columns |= {kind: each.get(number, {}) for kind, each in details.items()}
             columns["file"] = os.fspath(self.folder / columns["file"])
-            columns["principals"], columns["kept"] = (
-                [*columns["principals"]],
-                [*columns["kept"]],
-            )
+            for kind in ("principals", "kept"):
+                columns[kind] = [*columns[kind]]
             # Without `strict`, a number is converted to a time or a truth value.
             found.append(msgspec.convert(columns, CatalogueRow, strict=False))
         return found
 
     def _details(self, numbers: Sequence[int]) -> Mapping[str, Mapping[int, dict[str, int]]]:
         """Return the names that belong to recordings, with their counts, by recording."""
-        queries = {
-            "tools": "SELECT recording, name, count(*) FROM calls WHERE method = 'tools/call' AND"
-            " recording IN ({}) GROUP BY recording, name",
-            "error_kinds": "SELECT recording, error, count(*) FROM calls WHERE error != '' AND"
-            " recording IN ({}) GROUP BY recording, error",
-            "principals": "SELECT recording, principal, count(*) FROM calls WHERE principal != ''"
-            " AND recording IN ({}) GROUP BY recording, principal",
-            "kept": "SELECT recording, tag, 1 FROM tags WHERE recording IN ({})",
-        }
         details: dict[str, dict[int, dict[str, int]]] = {}
-        for kind, query in queries.items():
+        for kind, query in _DETAILS.items():
             found: defaultdict[int, dict[str, int]] = defaultdict(dict)
             for begin in range(0, len(numbers), _BATCH):
                 some = numbers[begin : begin + _BATCH]
@@ -576,11 +540,20 @@ class Catalogue:
         return number
 
 
-# Reading the files -------------------------------------------------------------------------------
+# Reading the files.
 
 
 class ReadJob(NamedTuple):
-    """A recording to read: its folder, its first file relative to that, and all its files."""
+    """A recording in a folder, and how to read it.
+
+    Attributes:
+        folder: The folder.
+        file: Its first file, relative to the folder.
+        files: All its files, in order.
+        size: Their bytes.
+        changed: When they last changed, in nanoseconds.
+        arguments: Whether the arguments of calls are read as well.
+    """
 
     folder: str
     file: str
@@ -597,6 +570,10 @@ class ReadRecording(NamedTuple):
     summary: Summary | None
     is_open: bool
     problem: str
+
+
+# Stands for the summary of a file that is no recording.
+_EMPTY: Final = Summary(opening=OpenBody(transport="", role="", name="", version="", started=""))
 
 
 def read_jobs(jobs: Iterable[ReadJob]) -> Iterator[ReadRecording]:
@@ -650,10 +627,14 @@ def names_in_folder(folder: Path) -> set[str]:
 
 
 def recordings_of(
-    folder: Path, names: Collection[str], settled: Collection[str]
-) -> dict[str, RecordingFiles]:
+    folder: Path,
+    names: Collection[str],
+    settled: Collection[str] = frozenset(),
+    *,
+    arguments: bool = False,
+) -> dict[str, ReadJob]:
     """Return the recordings of a folder's files by first file, without those that are settled."""
-    recordings: dict[str, RecordingFiles] = {}
+    recordings: dict[str, ReadJob] = {}
     for first, names_of_one in files_by_first(names, settled).items():
         files: list[str] = []
         size = changed = 0
@@ -663,7 +644,8 @@ def recordings_of(
                 files.append(file)
                 size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
         if first in files:
-            recordings[first] = RecordingFiles(tuple(files), size, changed)
+            job = ReadJob(os.fspath(folder), first, tuple(files), size, changed, arguments)
+            recordings[first] = job
     return recordings
 
 

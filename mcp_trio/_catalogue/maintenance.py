@@ -28,21 +28,24 @@ from mcp_trio._catalogue.catalogue import (
     job_of,
     names_in_folder,
 )
-from mcp_trio._catalogue.uploads import FolderUpload, uploaded_recordings
+from mcp_trio._catalogue.uploads import (
+    PART,
+    FolderUpload,
+    compressed_chunks,
+    locked,
+    new_file,
+    uploaded_recordings,
+)
 from mcp_trio._recorder.encryption import is_encrypted
 from mcp_trio._recorder.files import COMPRESSED_SUFFIX
 from mcp_trio._recorder.policy import PolicyRun
-from mcp_trio._system import try_lock
 
 logger = logging.getLogger("mcp_trio")
 
 _SECONDS_PER_DAY: Final = 24 * 60 * 60
 _LOCK: Final = ".retention.lock"
-_PART: Final = ".part"
 # The time in which complete recordings are collected, to be put into the catalogue together.
 _COLLECT_SECONDS: Final = 1.0
-_LEVEL: Final = 9
-_COPIED_BYTES: Final = 256 * 1024
 
 
 @attrs.define(eq=False, repr=False)
@@ -156,18 +159,16 @@ class FolderMaintenance:
         If another process does that now, only the catalogue gets this process's recordings.
         """
         self.index_finished()
-        descriptor = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            if try_lock(descriptor):
-                with Catalogue(self.folder) as catalogue:
-                    # On a full disk the catalogue cannot be written. Removing has to go on then, by
-                    # what the catalogue knows already, and before anything new is written.
-                    self.try_to(partial(self._index, catalogue))
-                    self._remove(catalogue)
-                    if self.policy_run.policy.compress:
-                        self._compress(catalogue)
-        finally:
-            os.close(descriptor)
+        with locked(self.folder / _LOCK) as is_locked:
+            if not is_locked:
+                return
+            with Catalogue(self.folder) as catalogue:
+                # On a full disk the catalogue cannot be written. Removing has to go on then, by
+                # what the catalogue knows already, and before anything new is written.
+                self.try_to(partial(self._index, catalogue))
+                self._remove(catalogue)
+                if self.policy_run.policy.compress:
+                    self._compress(catalogue)
 
     def _index(self, catalogue: Catalogue) -> None:
         """Bring the catalogue up to date; look at complete recordings again the first time only."""
@@ -261,17 +262,12 @@ class FolderMaintenance:
 
 def _compress_file(path: Path) -> None:
     """Replace a file by a compressed one, of the same time; after a crash, both may be there."""
-    import zstandard
-
     found = path.stat()
     target = path.with_name(path.name + COMPRESSED_SUFFIX)
-    part = path.with_name(target.name + _PART)
+    part = path.with_name(target.name + PART)
     try:
-        descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with path.open("rb") as source, os.fdopen(descriptor, "wb") as compressed:
-            zstandard.ZstdCompressor(level=_LEVEL).copy_stream(
-                source, compressed, size=found.st_size, read_size=_COPIED_BYTES
-            )
+        with path.open("rb") as source, new_file(part) as compressed:
+            compressed.writelines(compressed_chunks(source, found.st_size))
         os.utime(part, ns=(found.st_atime_ns, found.st_mtime_ns))
         part.replace(target)
     except OSError:

@@ -10,8 +10,10 @@ import msgspec
 
 from mcp_trio._catalogue.catalogue import Catalogue
 from mcp_trio._catalogue.query import IS_ERROR, parse_query
+from mcp_trio._journal.texts import shortened
 
 _PERCENTILES: Final = (50, 95, 99)
+_PERIODS_SECONDS: Final = (1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
 _BARS_MAX: Final = 48
 _TOOLS_MAX: Final = 20
 
@@ -167,10 +169,7 @@ def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-_PERIODS_SECONDS: Final = (1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
-
-
-# The page -----------------------------------------------------------------------------------------
+# The page.
 
 _STYLE: Final = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
@@ -192,6 +191,7 @@ _BARS_HEIGHT: Final = 140
 _MARGIN: Final = 60
 _ROW: Final = 24
 _NAME_WIDTH: Final = 220
+_NAME_CHARS_MAX: Final = 30
 _VALUES_WIDTH: Final = 140
 _LEGEND_WIDTH: Final = 90
 _TIMES_MAX: Final = 6
@@ -301,7 +301,8 @@ def _durations_plot(tools: Sequence[ToolStatistics]) -> str:
         parts.append(f'<text x="{x + 18}" y="16">{name}</text>')
     for number, tool in enumerate(tools, 1):
         y = number * _ROW
-        parts.append(f'<text x="0" y="{y + 16}">{escape(_shortened(tool.name))}</text>')
+        name = escape(shortened(tool.name, _NAME_CHARS_MAX))
+        parts.append(f'<text x="0" y="{y + 16}">{name}</text>')
         for percent in reversed(_PERCENTILES):
             bar = max(math.log10(max(tool.seconds[percent], shortest) / shortest) * scale, 1)
             parts.append(
@@ -314,11 +315,6 @@ def _durations_plot(tools: Sequence[ToolStatistics]) -> str:
         parts.append(f'<text x="{end + 6:.1f}" y="{y + 16}">{text}</text>')
     title = "Median, 95 and 99 percent of the durations by tool, on a logarithmic scale"
     return _svg((len(tools) + 1) * _ROW, parts, title)
-
-
-def _shortened(name: str) -> str:
-    chars_max = 30
-    return name if len(name) <= chars_max else f"{name[: chars_max - 1]}…"
 
 
 def _svg(height: int, parts: Sequence[str], title: str) -> str:
@@ -337,8 +333,6 @@ def duration_text(seconds: float) -> str:
     """Return a duration with its unit."""
     if 0 < seconds < _SHORT_SECONDS:
         return f"{seconds * 1e6:.3g} µs"
-    return (
-        f"{seconds * 1000:.3g} ms"
-        if seconds < 1
-        else f"{seconds:,.3f}".rstrip("0").rstrip(".") + " s"
-    )
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:,.3f}".rstrip("0").rstrip(".") + " s"

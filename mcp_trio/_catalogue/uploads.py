@@ -13,8 +13,8 @@ the environment.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcp_trio")
 
 _LOCK: Final = ".upload.lock"
-_PART: Final = ".part"
+PART: Final = ".part"
+"""The end of the name of a file that is not complete yet."""
 _LEVEL: Final = 9
 _READ_BYTES: Final = 256 * 1024
 
@@ -102,7 +103,7 @@ def uploaded_recordings(folder: Path, url: str, *, compress: bool) -> set[str]:
     names = _names(folder)
     return {
         first
-        for first, recording in recordings_of(folder, names, ()).items()
+        for first, recording in recordings_of(folder, names).items()
         if all(
             uploaded.get(_stored_name(folder / name, compress=compress)) == _changed(folder / name)
             for name in recording.files
@@ -147,11 +148,8 @@ class FolderUpload:
         Raises:
             OSError: The folder, or the list of uploaded files, cannot be used.
         """
-        descriptor = os.open(self.folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            return self._upload() if try_lock(descriptor) else None
-        finally:
-            os.close(descriptor)
+        with locked(self.folder / _LOCK) as is_locked:
+            return self._upload() if is_locked else None
 
     def _upload(self) -> list[str]:
         names = _names(self.folder)
@@ -210,7 +208,7 @@ class FolderUpload:
 
         def chunks() -> Iterator[bytes]:
             nonlocal sent
-            for chunk in _compressed(file, size) if compressed else _read(file):
+            for chunk in compressed_chunks(file, size) if compressed else _read(file):
                 if self.is_ending():
                     raise _EndingError
                 sent += len(chunk)
@@ -226,9 +224,8 @@ class FolderUpload:
         if len(uploaded) > len(names) + _UNUSED_NAMES_MAX:
             kept = {_stored_name(self.folder / name, compress=self.compress) for name in names}
             uploaded = {name: changed for name, changed in uploaded.items() if name in kept}
-            part = path.with_name(path.name + _PART)
-            descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
+            part = path.with_name(path.name + PART)
+            with new_file(part) as file:
                 file.writelines(map(_line, uploaded.items()))
             part.replace(path)
         return uploaded
@@ -277,10 +274,9 @@ def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:
                     break
                 present += 1
                 continue
-            part = folder / (name + _PART)
-            descriptor = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            part = folder / (name + PART)
             try:
-                with os.fdopen(descriptor, "wb") as file:
+                with new_file(part) as file:
                     for chunk in obstore.get(store, name):
                         file.write(chunk)
                 part.replace(target)
@@ -297,6 +293,21 @@ def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:
             " to another folder"
         )
     return copied, present
+
+
+@contextmanager
+def locked(path: Path) -> Generator[bool]:
+    """Hold the lock of a file for the block; yield False if another process holds it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        yield try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def new_file(path: Path) -> IO[bytes]:
+    """Create a file for its owner only, or empty one that is there, and open it."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
 
 
 def _names(folder: Path) -> set[str]:
@@ -331,7 +342,8 @@ def _read(file: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _compressed(file: IO[bytes], size: int) -> Iterator[bytes]:
+def compressed_chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """Compress a file of `size` bytes, and yield its chunks."""
     import zstandard
 
     compressor = zstandard.ZstdCompressor(level=_LEVEL)

@@ -190,12 +190,25 @@ def in_session(
         TargetError: SERVER is a TARGET that names no server.
         MCPError: The session failed.
     """
-    if not with_raw_results:
-        return _run_session(choices, use, None), []
-    # The types drop unknown members; a recording keeps the bytes.
-    with tempfile.TemporaryDirectory(prefix="mcp-trio-") as folder:
-        file = Path(folder) / "wire.mcprec.jsonl"
-        return _run_session(choices, use, file), recorded_results(file)
+    import trio
+
+    from mcp_trio._cli.elicitation import elicitation_callback
+
+    async def connect_and_use() -> _Value:
+        async with connected(client, choices):
+            return await use(client)
+
+    with contextlib.ExitStack() as stack:
+        file = None
+        if with_raw_results:  # the types drop unknown members; a recording keeps the bytes
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp-trio-"))
+            file = Path(folder) / "wire.mcprec.jsonl"
+        # A server in this process may print, but stdout is for results.
+        with contextlib.redirect_stdout(sys.stderr), option_hints(choices):
+            elicitation = elicitation_callback(accepts_defaults=choices.yes)
+            client = client_of(choices, elicitation, record=file)
+            value = trio.run(connect_and_use)
+        return value, [] if file is None else recorded_results(file)
 
 
 def recorded_results(file: Path) -> list[msgspec.Raw]:
@@ -215,24 +228,6 @@ def recorded_results(file: Path) -> list[msgspec.Raw]:
     # The first result is that of `initialize`, or of `server/discover`.
     _, *results = conversation(records).of("server", "result")
     return [each.body for each in results if each.body is not None]
-
-
-def _run_session(
-    choices: SessionChoices, use: "Callable[[Client], Awaitable[_Value]]", record: Path | None
-) -> _Value:
-    import trio
-
-    from mcp_trio._cli.elicitation import elicitation_callback
-
-    async def connect_and_use() -> _Value:
-        async with connected(client, choices):
-            return await use(client)
-
-    # A server in this process may print, but stdout is for results.
-    with contextlib.redirect_stdout(sys.stderr), option_hints(choices):
-        elicitation = elicitation_callback(accepts_defaults=choices.yes)
-        client = client_of(choices, elicitation, record=record)
-        return trio.run(connect_and_use)
 
 
 @contextlib.asynccontextmanager

@@ -22,7 +22,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from functools import partial
 from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -47,7 +46,8 @@ from mcp_trio._cli.call import (
 from mcp_trio._cli.elicitation import answer_function
 from mcp_trio._cli.output import echo_error, echo_peer_text, echo_text, printable, resource_text
 from mcp_trio._cli.tool_arguments import (
-    array_items,
+    alternatives,
+    listed_values,
     parse_arguments,
     prompt_arguments,
     properties_of,
@@ -129,7 +129,8 @@ class SessionThread:
                 # A `KeyboardInterrupt` could come when the function has started, and leave it
                 # running, or after an event is taken, and lose it.
                 with _on_interrupt(lambda: self._token.run_sync_soon(scope.cancel)):
-                    self._token.run_sync_soon(self._start, function, scope)
+                    assert self._nursery is not None
+                    self._token.run_sync_soon(self._nursery.start_soon, self._call, function, scope)
                     event = self._next_event()
             finally:
                 self._is_calling = False
@@ -177,10 +178,6 @@ class SessionThread:
             ):
                 self._events.put(outcome.Value(None))
                 await trio.sleep_forever()
-
-    def _start(self, function: Callable[[Client], Awaitable[Any]], scope: trio.CancelScope) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._call, function, scope)
 
     async def _call(
         self, function: Callable[[Client], Awaitable[Any]], scope: trio.CancelScope
@@ -359,13 +356,11 @@ def _argument_candidates(
 def _values(schema: object, root: Mapping[str, Any]) -> list[str]:
     """Return the values that a schema lists, as a user types them."""
     members = resolved(schema, root)
-    values = array_items(members.get("enum")) + ([members["const"]] if "const" in members else [])
+    values = listed_values(members)
     if "boolean" in schema_types(schema, root):
         values += [True, False]
-    for keyword in ("anyOf", "oneOf"):
-        for alternative in array_items(members.get(keyword)):
-            there = resolved(alternative, root)
-            values += array_items(there.get("enum"))
+    for alternative in alternatives(members):
+        values += listed_values(resolved(alternative, root))
     texts = (each if isinstance(each, str) else json_text(each) for each in values)
     return list(dict.fromkeys(texts))
 
@@ -472,7 +467,7 @@ class CallPrompt:
     def _refresh(self) -> None:
         if self._session.have_lists_changed:
             self._session.have_lists_changed = False
-            self._lists = self._session.run(partial(fetch_lists, kinds=()))
+            self._lists = self._session.run(fetch_lists)
 
     def candidates(self, line: str) -> list[str]:
         """Return the words that can stand in place of the last word of a line."""

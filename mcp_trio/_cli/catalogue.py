@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from mcp_trio._cli.output import (
     Column,
     Line,
-    counting_bar,
     echo_json,
     echo_text,
+    items_with_bar,
     print_table,
     size_text,
 )
 
 if TYPE_CHECKING:
-    from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, ReadJob, ReadRecording
+    from mcp_trio._catalogue.catalogue import Catalogue, ReadJob, ReadRecording
 
 # Fewer recordings are read faster by one process.
 _PARALLEL_RECORDINGS_MIN: Final = 1000
@@ -40,38 +41,33 @@ A minus excludes: -error:any. Put the QUERY in quotes.
 
 
 @contextlib.contextmanager
-def opened_catalogue(folder: str) -> Generator["Catalogue"]:
-    """Open the catalogue of a folder within the block; an invalid query is wrong usage."""
+def opened_catalogue(folder: str, *, updates: bool) -> Generator["Catalogue"]:
+    """Open the catalogue of a folder within the block; an invalid query is wrong usage.
+
+    With `updates`, new recordings are put into it first.
+    """
     from mcp_trio._catalogue.catalogue import Catalogue
 
     with Catalogue(folder) as catalogue:
+        if updates:
+            _update_catalogue(catalogue, only_new=True)
         try:
             yield catalogue
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 
 
-def update_catalogue(
-    catalogue: "Catalogue",
-    *,
-    arguments: bool = False,
-    again: bool = False,
-    only_new: bool = False,
-    jobs: int | None = None,
-) -> int:
+def _update_catalogue(catalogue: "Catalogue", *, jobs: int | None = None, **options: bool) -> int:
     """Bring a catalogue up to date, with a bar on a terminal; return the number of recordings.
 
-    The arguments are those of `Catalogue.index`, and the number of processes.
+    `jobs` is the number of processes. The other options are those of `Catalogue.index`.
     """
     from mcp_trio._catalogue.catalogue import read_job, read_jobs
 
     def summaries(found: "Iterable[ReadJob]") -> "Iterator[ReadRecording]":
         to_read = list(found)
         processes = os.cpu_count() or 1 if jobs is None else jobs
-        with (
-            counting_bar("reading recordings", len(to_read)) as advance,
-            contextlib.ExitStack() as stack,
-        ):
+        with contextlib.ExitStack() as stack:
             read = read_jobs(to_read)
             if processes > 1 and len(to_read) >= _PARALLEL_RECORDINGS_MIN:
                 import multiprocessing
@@ -81,13 +77,9 @@ def update_catalogue(
                 spawn: Any = multiprocessing.get_context("spawn")
                 pool = stack.enter_context(ProcessPoolExecutor(processes, mp_context=spawn))
                 read = pool.map(read_job, to_read, chunksize=_RECORDINGS_PER_TASK)
-            for each in read:
-                yield each
-                advance()
+            yield from items_with_bar(read, "reading recordings", len(to_read))
 
-    report = catalogue.index(
-        arguments=arguments, again=again, only_new=only_new, summaries=summaries
-    )
+    report = catalogue.index(summaries=summaries, **options)
     for file, problem in report.unreadable.items():
         click.echo(f"{file} is left out: {problem}", err=True)
     return report.recordings
@@ -126,8 +118,8 @@ Examples:
 )
 def index_command(folder: str, *, arguments: bool, again: bool, jobs: int | None) -> None:
     """Bring the catalogue of the recordings in DIR up to date."""
-    with opened_catalogue(folder) as catalogue:
-        number = update_catalogue(catalogue, arguments=arguments, again=again, jobs=jobs)
+    with opened_catalogue(folder, updates=False) as catalogue:
+        number = _update_catalogue(catalogue, arguments=arguments, again=again, jobs=jobs)
     click.echo(f"{number} recordings")
 
 
@@ -165,26 +157,20 @@ def find_command(
     no_update: bool,
 ) -> None:
     """Print the recordings in DIR that QUERY finds, the newest first."""
-    import msgspec
-
     if as_files and as_json:
         raise click.UsageError("--files and --json cannot be used together")
-    with opened_catalogue(folder) as catalogue:
-        if not no_update:
-            update_catalogue(catalogue, only_new=True)
-        rows = catalogue.find(query, limit=limit, oldest_first=oldest_first)
-    if as_files:
-        echo_text("\n".join(row.file for row in rows)) if rows else None
-    elif as_json:
-        echo_json(b"".join(msgspec.json.encode(row) + b"\n" for row in rows), nl=False)
-    elif rows:
-        _print_rows(rows)
-    context.exit(0 if rows else 1)
-
-
-def _print_rows(rows: "Iterable[CatalogueRow]") -> None:
     from mcp_trio._catalogue.statistics import duration_text
 
+    with opened_catalogue(folder, updates=not no_update) as catalogue:
+        rows = catalogue.find(query, limit=limit, oldest_first=oldest_first)
+    if not rows:
+        context.exit(1)
+    if as_files:
+        echo_text("\n".join(row.file for row in rows))
+        return
+    if as_json:
+        echo_json(msgspec.json.Encoder().encode_lines(rows), nl=False)
+        return
     columns = (
         Column("started (UTC)"),
         Column("duration", "right"),
@@ -245,13 +231,9 @@ def stats_command(
     folder: str, query: str, page_file: str | None, *, as_json: bool, no_update: bool
 ) -> None:
     """Print calls, errors and durations of the tools in the recordings that QUERY finds."""
-    import msgspec
-
     from mcp_trio._catalogue.statistics import duration_text, errors_text, page, statistics
 
-    with opened_catalogue(folder) as catalogue:
-        if not no_update:
-            update_catalogue(catalogue, only_new=True)
+    with opened_catalogue(folder, updates=not no_update) as catalogue:
         found = statistics(catalogue, query)
     if page_file is not None:
         title = f"Recordings in {folder}" + (f": {query}" if query else "")

@@ -112,10 +112,10 @@ def main(job: str) -> None:
     encoder = msgspec.json.Encoder()
 
     def report(value: Report) -> None:
-        with_end = encoder.encode(value) + b"\n"
+        line = encoder.encode(value) + b"\n"
         try:
-            while with_end:
-                with_end = with_end[_write(reports, with_end) :]
+            while line:
+                line = line[_write(reports, line) :]
         except OSError:  # `mcp-trio dev` has ended, and so does this process
             pass
 

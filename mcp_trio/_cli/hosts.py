@@ -110,7 +110,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         user_files=_everywhere("{home}/.codeium/windsurf/mcp_config.json"),
         url_key="serverUrl",
     ),
-    # The name of Windsurf since June 2026. Its new agent reads another file than Cascade.
+    # Windsurf has this name since June 2026. Its new agent does not read the file above.
     "devin-desktop": Host(
         title="Devin Desktop",
         user_files={

@@ -297,7 +297,7 @@ class _Launch:
             )
         with_packages = (word for each in ("mcp-trio", *self.packages) for word in ("--with", each))
         python = [] if self.python is None else ["--python", _absolute(self.python)]
-        # A host may start servers in a folder with a project, whose environment is another matter.
+        # A host may start servers in the folder of some project, whose environment uv would use.
         return [_absolute(uv), "run", "--no-project", *python, *with_packages, "mcp-trio", *run]
 
     @property

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
 import attrs
 import click
 
+from mcp_trio._cli.output import lines_with_bar
 from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.limits import MIB
 
@@ -83,7 +84,7 @@ class TakesServerCommand(click.Command):
     required.
     """
 
-    server_index: ClassVar[int]
+    server_index: ClassVar[int] = -1
     server_placeholder: ClassVar[Sequence[str]] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -187,7 +188,6 @@ def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
     Raises:
         RecordingError: The file cannot be read or decompressed.
     """
-    from mcp_trio._cli.output import lines_with_bar
     from mcp_trio._recorder.files import COMPRESSED_SUFFIX, open_recording
 
     total_bytes = None

@@ -352,10 +352,10 @@ _Item = TypeVar("_Item")
 
 
 def items_with_bar(
-    items: Sequence[_Item], text: str, *, seconds: float = BAR_DELAY_SECONDS
+    items: Iterable[_Item], text: str, total: int, *, seconds: float = BAR_DELAY_SECONDS
 ) -> Iterator[_Item]:
     """Yield the items; on a terminal, count them in a bar if that takes longer than `seconds`."""
-    with counting_bar(text, len(items), seconds=seconds) as advance:
+    with counting_bar(text, total, seconds=seconds) as advance:
         for item in items:
             yield item
             advance()

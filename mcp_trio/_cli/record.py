@@ -4,9 +4,11 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
+import attrs
 import click
+import msgspec
 
 from mcp_trio._cli.observers import telemetry_option, tracer_of_proxy
 from mcp_trio._cli.options import (
@@ -94,20 +96,13 @@ def _run(
 # `mcp-trio record`.
 
 
-class ListenAddress(NamedTuple):
-    """The host and port to listen on."""
-
-    host: str
-    port: int
-
-
-def _address(_: click.Context, __: click.Parameter, text: str | None) -> ListenAddress | None:
+def _address(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, int] | None:
     if text is None:
         return None
     host, _colon, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004  the highest port
         raise click.BadParameter(f"{text!r} is not HOST:PORT")
-    return ListenAddress(host.strip("[]") or "127.0.0.1", int(port))
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 @click.command(
@@ -166,7 +161,7 @@ def record_command(
     /,
     output: str,
     url: str | None,
-    address: ListenAddress | None,
+    address: tuple[str, int] | None,
     hosts: Sequence[str],
     origins: Sequence[str],
     headers: Mapping[str, str],
@@ -177,7 +172,7 @@ def record_command(
     **choices: Unpack[RecordingChoices],
 ) -> None:
     """Record both directions to FILE: of COMMAND, a server over stdio, or of the server at URL."""
-    if (url is None) is not bool(command):
+    if (url is not None) == bool(command):  # both, or neither
         raise click.UsageError("name one server: --to URL, or its COMMAND after --")
     if address is None and (hosts or origins or allows_cors):
         raise click.UsageError("--allow-host, --allow-origin and --allow-cors need --listen")
@@ -205,15 +200,16 @@ def record_command(
     upstream = Upstream(target=command if url is None else url, headers=headers)
     downstream, listens_at = Downstream(), None
     if address is not None:
+        host, port = address
         listen = ListenOptions(
-            host=address.host,
-            port=address.port,
+            host=host,
+            port=port,
             hosts=hosts or None,
             origins=origins or None,
             allows_cors=allows_cors,
         )
         downstream = Downstream(kind="http", listen=listen)
-        listens_at = listen_address(host=address.host, port=address.port)
+        listens_at = listen_address(host=host, port=port)
     try:
         status = _run(
             downstream,
@@ -301,9 +297,6 @@ def bridge_command(
     **chosen: Any,
 ) -> None:
     """Connect clients at FROM to the server at TO, each client session to a server session."""
-    import attrs
-    import msgspec
-
     from mcp_trio._client.connect import is_http_target
     from mcp_trio._proxy.bridge import Upstream, check_server_url, parse_downstream
 
@@ -313,7 +306,7 @@ def bridge_command(
     options = None if record is None else make_record_options(record, choices)
 
     command = command_after_dashes(context)
-    if (url is None) is (command is None):
+    if (url is None) == (command is None):  # both, or neither
         raise click.UsageError("name one server: its URL, or its COMMAND after --")
     reject_headers(headers, url)
     if command is not None:

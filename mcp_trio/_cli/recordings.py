@@ -35,7 +35,9 @@ from mcp_trio._cli.output import (
     printable,
 )
 from mcp_trio._cli.timeline import (
+    ARROWS,
     METHOD_COLUMNS,
+    OUTCOME_COLOURS,
     Counts,
     Selection,
     bound,
@@ -53,7 +55,7 @@ from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio.errors import RecordingError
 
 if TYPE_CHECKING:
-    from mcp_trio._cli.timeline import Direction, Row
+    from mcp_trio._cli.timeline import Row
     from mcp_trio._journal.diff import Difference
     from mcp_trio._journal.reader import CheckReport
     from mcp_trio._journal.records import Record
@@ -64,8 +66,6 @@ if TYPE_CHECKING:
 
 _Path = str | os.PathLike[str]
 
-ARROWS: Final["Mapping[Direction | None, str]"] = {"to server": "->", "to client": "<-", None: ""}
-OUTCOME_COLOURS: Final = {"error": "red", "cancelled": "yellow", None: None}
 # Before the record's number, for output without colours.
 OUTCOME_SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
 _SCREEN_WHAT_COLUMNS_MAX: Final = 48
@@ -220,7 +220,7 @@ def print_timeline(
         lines.append(Line(cells, OUTCOME_COLOURS[row.outcome], messages.get(row.record)))
     print_table(columns, lines)
     click.echo()
-    print_calls(multi_round_trip_calls(shown), ARROWS)
+    print_calls(multi_round_trip_calls(shown))
 
     found = exchanges(rows)
     if found:

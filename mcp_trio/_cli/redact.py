@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from mcp_trio._cli.completion import complete_recordings
 from mcp_trio._cli.options import (
@@ -34,6 +35,7 @@ from mcp_trio._cli.output import (
 from mcp_trio._journal.reader import Damage
 from mcp_trio._system import NO_FOLLOW, try_lock
 from mcp_trio.errors import RecordingError
+from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
 
 if TYPE_CHECKING:
     from mcp_trio._journal.records import Record
@@ -116,12 +118,9 @@ def redact_command(
     **rules: Any,
 ) -> None:
     """Write the recording FILE with its secrets replaced by tokens."""
-    import msgspec
-
     from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
     from mcp_trio._recorder.encryption import is_encrypted
-    from mcp_trio.limits import DEFAULT_LIMITS, RecordingLimits
 
     # Without a maximum number of secrets, which protects live sessions only.
     limits = msgspec.structs.replace(
@@ -331,7 +330,7 @@ def _scan(file: str) -> int:
     manifest = decode_body(records[0], OpenBody).redaction
     redactor = None if manifest is None else redactor_for_replay(manifest, records)
     found: list[Line] = []
-    for record in items_with_bar(records[1:], f"scanning {Path(file).name}"):
+    for record in items_with_bar(records[1:], f"scanning {Path(file).name}", len(records) - 1):
         if record.kind == "end":  # It has counts only, such as that of masked passwords.
             continue
         for secret in likely_secrets(body_bytes(record) or b"null"):

@@ -47,7 +47,7 @@ from mcp_trio._cli.output import (
     size_text,
     styled,
 )
-from mcp_trio._cli.recordings import ARROWS, OUTCOME_COLOURS
+from mcp_trio._cli.timeline import ARROWS, OUTCOME_COLOURS
 from mcp_trio._journal.texts import shortened
 from mcp_trio._transports.process import ChildProcess, start_child
 from mcp_trio.errors import ConnectionLost
@@ -419,7 +419,7 @@ INSPECTOR: Final = "@modelcontextprotocol/inspector@2.12.0"
 _NODE_VERSION_MIN: Final = (22, 19)
 
 
-async def run_inspector(url: str, limits: Limits = DEFAULT_LIMITS) -> None:
+async def run_inspector(url: str) -> None:
     """Run the official MCP Inspector for a URL, and print its output, until it ends.
 
     If this is cancelled, the Inspector is stopped, with all of its processes. Without Node, or if
@@ -438,7 +438,9 @@ async def run_inspector(url: str, limits: Limits = DEFAULT_LIMITS) -> None:
     command = ["npx", "--yes", INSPECTOR, "--web", "--transport", "http", "--server-url", url]
     command += ["--protocol-era", "auto"]
     try:
-        child = await start_child(command, env=os.environ, inherits_stderr=True, limits=limits)
+        child = await start_child(
+            command, env=os.environ, inherits_stderr=True, limits=DEFAULT_LIMITS
+        )
     except ConnectionLost as error:
         echo_error(f"the MCP Inspector is not opened: {error}")
         return
@@ -454,7 +456,7 @@ async def run_inspector(url: str, limits: Limits = DEFAULT_LIMITS) -> None:
     finally:
         child.terminate()
         with trio.CancelScope(shield=True):
-            with trio.move_on_after(limits.shutdown.terminate_seconds):
+            with trio.move_on_after(DEFAULT_LIMITS.shutdown.terminate_seconds):
                 await child.ended.wait()
             child.kill()
             await child.ended.wait()

@@ -8,12 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import click
 import msgspec
 
-from mcp_trio._cli.catalogue import opened_catalogue, update_catalogue
+from mcp_trio._cli.catalogue import opened_catalogue
 from mcp_trio._cli.completion import (
     complete_recordings,
     complete_recordings_and_targets,
@@ -46,9 +46,11 @@ from mcp_trio._cli.output import (
     echo_error,
     echo_json,
     echo_text,
+    items_with_bar,
     print_table,
 )
 from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
+from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 
 if TYPE_CHECKING:
     from mcp_trio._client.connect import Target
@@ -57,12 +59,6 @@ if TYPE_CHECKING:
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
     from mcp_trio._replay.sweep import SweepReport
-
-
-class LiveServerCommand(TakesServerCommand):
-    """A command that takes TARGET or a URL, or a live server's command after `--`."""
-
-    server_index: ClassVar[int] = -1
 
 
 # `mcp-trio replay`.
@@ -77,7 +73,7 @@ _DIVERGENCE_MEMBERS: Final = (
 
 
 @click.command(
-    cls=LiveServerCommand,
+    cls=TakesServerCommand,
     short_help="Run handlers against a recording.",
     epilog="""\b
 With a TARGET, its handlers run in this process, and nothing else is started or contacted; with
@@ -397,20 +393,13 @@ def _recordings(file: str) -> Sequence[str]:
 def _replay_many(job: "ReplayJob") -> "list[ReplayOutcome]":
     from mcp_trio._replay.many_replays import HASH_SEEDS, replay_here, replay_repeatedly
 
-    total = len(job.files) * (job.repeat * len(HASH_SEEDS) or 1)
-    outcomes: list[ReplayOutcome] = []
     # Handlers may print, but stdout is for the table.
-    with (
-        contextlib.redirect_stdout(sys.stderr),
-        target_errors(),
-        counting_bar("replaying", total) as advance,
-    ):
-        if job.repeat:
+    with contextlib.redirect_stdout(sys.stderr), target_errors():
+        if not job.repeat:
+            return list(items_with_bar(replay_here(job), "replaying", len(job.files)))
+        total = len(job.files) * job.repeat * len(HASH_SEEDS)
+        with counting_bar("replaying", total) as advance:
             return replay_repeatedly(job, on_outcome=lambda _: advance())
-        for outcome in replay_here(job):
-            outcomes.append(outcome)
-            advance()
-    return outcomes
 
 
 _OUTCOME_TEXTS: Final = {
@@ -503,18 +492,15 @@ def _replay_where(
     """
     from mcp_trio._replay.many_replays import replay_in_parallel
 
-    with opened_catalogue(folder) as catalogue:
-        update_catalogue(catalogue, only_new=True)
+    with opened_catalogue(folder, updates=True) as catalogue:
         rows = catalogue.find(query, oldest_first=True)
     files = [row.file for row in rows if row.role == "server"]
     if not files:
         click.echo("no recording of a server matches", err=True)
         return 1
-    outcomes: list[ReplayOutcome] = []
-    with target_errors(), counting_bar("replaying", len(files)) as advance:
-        for outcome in replay_in_parallel(files, target, mode=mode, processes=processes):
-            outcomes.append(outcome)
-            advance()
+    with target_errors():
+        replays = replay_in_parallel(files, target, mode=mode, processes=processes)
+        outcomes = list(items_with_bar(replays, "replaying", len(files)))
     by_cause: dict[str, list[ReplayOutcome]] = {}
     for outcome in outcomes:
         if outcome.status != "same":
@@ -629,10 +615,7 @@ def _replay_live(
             URL that takes them.
         RecordingError: The file is not a recording.
     """
-    import msgspec
-
     from mcp_trio._replay.live_replay import drive
-    from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
 
     limits = DEFAULT_LIMITS
     if timeout is not None:
@@ -644,7 +627,7 @@ def _replay_live(
         busy_bar("waiting for the server"),
     ):
         command = command_after_dashes(context)
-        if (command is None) is (target is None):
+        if (command is None) == (target is None):  # both, or neither
             raise click.UsageError("name one server: TARGET or URL, or its COMMAND after --")
         server: Target
         if command is not None:
@@ -733,7 +716,7 @@ def _users(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Map
 
 
 @click.command(
-    cls=LiveServerCommand,
+    cls=TakesServerCommand,
     short_help="Stand in for a recorded server or client.",
     epilog="""\b
 As a server over stdio, use this command wherever a host expects the server's command. Over the

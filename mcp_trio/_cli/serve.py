@@ -31,6 +31,7 @@ from mcp_trio._cli.options import (
     recording_options,
     serving_options,
 )
+from mcp_trio.errors import ToolError
 from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ def _protocol_versions(_: click.Context, __: click.Parameter, text: str | None) 
 
 _MIB_PER_GIB: Final = 1024
 
+# The parameters are arguments of `RecordPolicy`.
 _policy_options: Final = combined(
     click.option(
         "--keep-rate",
+        "rate",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
         help="Keep this share of the sessions, 0 to 1, and all with an error, a time-out or a "
@@ -68,42 +71,63 @@ _policy_options: Final = combined(
     ),
     click.option(
         "--keep-slow",
+        "slow_seconds",
         type=POSITIVE,
         metavar="SECONDS",
         help="Also keep sessions with a call that takes so long.",
     ),
     click.option(
         "--keep-slowest",
+        "slow_percent",
         type=POSITIVE,
         metavar="PERCENT",
         help="Also keep sessions with one of the slowest calls of a tool.",
     ),
     click.option(
-        "--keep-tool", metavar="NAME", multiple=True, help="Also keep sessions with this tool."
+        "--keep-tool",
+        "tools",
+        metavar="NAME",
+        multiple=True,
+        help="Also keep sessions with this tool.",
     ),
     click.option(
-        "--keep-user", metavar="NAME", multiple=True, help="Also keep sessions of this user."
+        "--keep-user",
+        "principals",
+        metavar="NAME",
+        multiple=True,
+        help="Also keep sessions of this user.",
     ),
     click.option(
         "--keep-header",
+        "headers",
         metavar="NAME",
         multiple=True,
         help="Also keep sessions with this HTTP header.",
     ),
     click.option(
-        "--max-days", type=POSITIVE, metavar="N", help="Remove recordings after so many days."
+        "--max-days",
+        "keep_days",
+        type=POSITIVE,
+        metavar="N",
+        help="Remove recordings after so many days.",
     ),
     click.option(
-        "--max-gib", type=POSITIVE, metavar="N", help="Remove recordings above this size in all."
+        "--max-gib",
+        "keep_bytes_max",
+        type=POSITIVE,
+        metavar="N",
+        help="Remove recordings above this size in all.",
     ),
     click.option(
         "--max-recordings",
+        "keep_count_max",
         type=click.IntRange(1),
         metavar="N",
         help="Remove recordings above this number.",
     ),
     click.option(
         "--min-free-gib",
+        "free_bytes_min",
         type=POSITIVE,
         metavar="N",
         help="Remove recordings, and at last stop recording, while the disk has less room.",
@@ -121,21 +145,11 @@ _policy_options: Final = combined(
     ),
 )
 
-# The argument of `RecordPolicy` for each option.
-_ARGUMENTS: Final = {
-    "keep_rate": "rate",
-    "keep_slow": "slow_seconds",
-    "keep_slowest": "slow_percent",
-    "keep_tool": "tools",
-    "keep_user": "principals",
-    "keep_header": "headers",
-    "max_days": "keep_days",
-    "max_gib": "keep_bytes_max",
-    "max_recordings": "keep_count_max",
-    "min_free_gib": "free_bytes_min",
-    "upload": "upload",
-    "remove_uploaded": "remove_uploaded",
-}
+_POLICY_ARGUMENTS: Final = (
+    *("rate", "slow_seconds", "slow_percent", "tools", "principals", "headers"),
+    *("keep_days", "keep_bytes_max", "keep_count_max", "free_bytes_min"),
+    *("upload", "remove_uploaded"),
+)
 
 
 def _policy_choices(options: dict[str, Any]) -> dict[str, Any]:
@@ -144,8 +158,8 @@ def _policy_choices(options: dict[str, Any]) -> dict[str, Any]:
     Returns:
         The arguments of `RecordPolicy` that are given.
     """
-    values = {argument: options.pop(name) for name, argument in _ARGUMENTS.items()}
-    return {argument: value for argument, value in values.items() if value not in (None, ())}
+    values = {name: options.pop(name) for name in _POLICY_ARGUMENTS}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def _recording_of(
@@ -553,8 +567,6 @@ async def _cancelled(client: "Client") -> None:
 
 
 async def _rejected(client: "Client") -> None:
-    from mcp_trio.errors import ToolError
-
     try:
         await client.call_tool("forecast", {"city": "Atlantis"})
     except ToolError as error:

@@ -24,6 +24,7 @@ from mcp_trio._cli.call import (
 from mcp_trio._cli.output import echo_json, printable, printable_lines
 from mcp_trio._cli.tool_arguments import (
     SCHEMA_DEPTH_MAX,
+    alternatives,
     array_items,
     properties_of,
     resolved,
@@ -254,9 +255,8 @@ def _rows_inside(
     elif "items" in members and depth < SCHEMA_DEPTH_MAX:
         yield from _rows_inside(members["items"], root, f"{path}[]", depth + 1)
     elif depth < SCHEMA_DEPTH_MAX:
-        for keyword in ("anyOf", "oneOf"):
-            for alternative in array_items(members.get(keyword)):
-                yield from _rows_inside(alternative, root, path, depth + 1)
+        for alternative in alternatives(members):
+            yield from _rows_inside(alternative, root, path, depth + 1)
 
 
 def type_text(schema: object, root: Mapping[str, Any], depth: int = 0) -> str:
@@ -268,10 +268,8 @@ def type_text(schema: object, root: Mapping[str, Any], depth: int = 0) -> str:
         return json_text(members["const"])
     if values := array_items(members.get("enum")):
         return " | ".join(map(json_text, values))
-    for keyword in ("anyOf", "oneOf"):
-        if alternatives := array_items(members.get(keyword)):
-            texts = dict.fromkeys(type_text(each, root, depth + 1) for each in alternatives)
-            return " | ".join(texts)
+    if schemas := alternatives(members):
+        return " | ".join(dict.fromkeys(type_text(each, root, depth + 1) for each in schemas))
     declared = members.get("type")
     names = [declared] if isinstance(declared, str) else array_items(declared)
     if "array" in names and members_of(members.get("items")):

@@ -1,6 +1,6 @@
 """The timeline of a recording: its rows, which of them to show, and a summary of its requests."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any, Final, Literal
@@ -50,6 +50,15 @@ from mcp_trio.limits import DEFAULT_LIMITS
 
 Direction = Literal["to server", "to client"]
 Outcome = Literal["error", "cancelled"]
+
+# How the rows are printed.
+ARROWS: Final[Mapping[Direction | None, str]] = {"to server": "->", "to client": "<-", None: ""}
+OUTCOME_COLOURS: Final[Mapping[Outcome | None, str | None]] = {
+    "error": "red",
+    "cancelled": "yellow",
+    None: None,
+}
+
 _RequestKey = tuple[Direction, int | str | None]
 
 _NS_PER_MS: Final = 1_000_000
@@ -95,7 +104,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     record: int | None = None
     ms: float | None = None
-    kind: str
+    kind: str = ""
     channel: int | None = None
     lane: str | None = None
     request: int | None = None
@@ -163,6 +172,197 @@ class _Session:
         """Return the request that the record's lane handles."""
         return self.by_lane.get((record.lane or "").split(".")[0])
 
+    def message_rows(self, record: Record) -> list[Row]:
+        """Return a row for each message; before those of a batch, one for the batch."""
+        raw, envelope = body_bytes(record) or b"", record.envelope or {}
+        direction = _DIRECTIONS[self.by_client, record.kind]
+        if "part" in envelope:  # a proxy saw a line that is too long, and forwarded it in parts
+            rows = [Row(what=f"part {envelope['part']} of a line")]
+        elif not raw.strip():
+            rows = [Row(what="a blank line")]
+        else:
+            rows = [
+                self._message_row(message, record, index, direction)
+                for index, message in enumerate(_decoder.messages(raw))
+            ]
+            if len(rows) > 1:
+                rows.insert(0, Row(what=f"a batch of {len(rows)} messages"))
+        rows[0] = msgspec.structs.replace(rows[0], size_bytes=envelope.get("discarded", len(raw)))
+        return [msgspec.structs.replace(row, direction=direction) for row in rows]
+
+    def _message_row(
+        self, message: Message, record: Record, index: int, direction: Direction
+    ) -> Row:
+        match message:
+            case Request():
+                return self._request_row(message, record, index, direction)
+            case Notification():
+                return self._notification_row(message, record, direction)
+            case Response() | ErrorResponse():
+                return self._response_row(message, record, direction)
+            case Malformed():
+                return self._malformed_row(message, record, direction)
+
+    def _request_row(
+        self, message: Request, record: Record, index: int, direction: Direction
+    ) -> Row:
+        params = members_of(message.params)
+        meta = members_of(params.get("_meta"))
+        round_trip = self.round_trips.add_request(record.number, message.method, message.params)
+        is_retry = round_trip.retry_of is not None
+        text = message_text(message.method, message.params)
+        if is_retry:
+            text = f"{text}, round {round_trip.number}"
+        members = members_of(meta.get(CLIENT_INFO))
+        name, version = (members.get(each) for each in ("name", "version"))
+        client = f"{name} {version or ''}".rstrip() if isinstance(name, str) else None
+        request = _SentRequest(
+            record.number, message.method, text, record.time_ns, round_trip, client
+        )
+        self.counts.requests += 1
+        self.by_id[direction, message.id] = request
+        self.by_lane[f"r{message_name(record.number, index)}"] = request
+        token, protocol_version = meta.get("progressToken"), meta.get(PROTOCOL_VERSION)
+        if isinstance(token, int | str):
+            self.by_progress_token[direction, token] = request
+        row = Row(
+            what=text,
+            id=message.id,
+            note=responses_text(input_responses_in(message.params)) if is_retry else "",
+            protocol_version=protocol_version if isinstance(protocol_version, str) else None,
+            trace=trace_id_of(meta.get("traceparent")) or None,
+        )
+        return _with_request(row, request)
+
+    def _notification_row(self, message: Notification, record: Record, direction: Direction) -> Row:
+        what = message_text(message.method, message.params)
+        row = Row(what=what, method=message.method)
+        requester, subscription = _OPPOSITE[direction], subscription_of(message.params)
+        if subscription is not None:  # also for a cancellation, which ends the subscription
+            return _with_request(row, self.by_id.get((requester, subscription)))
+        params = members_of(message.params)
+        if message.method == "notifications/progress":
+            token = params.get("progressToken")
+            token = token if isinstance(token, int | str) else None
+            return _with_request(row, self.by_progress_token.get((requester, token)))
+        if message.method == "notifications/cancelled":
+            self.counts.cancelled += 1
+            id_ = params.get("requestId")
+            id_ = id_ if isinstance(id_, int | str) else None
+            request = self.by_id.get((direction, id_))
+            row = Row(
+                what=f"cancel {_request_text(request)}",
+                method=message.method,
+                id=id_,
+                took_ms=_ms_since(request, record),
+                outcome="cancelled",
+                note=str(params.get("reason", "")),
+            )
+            return _with_request(row, request)
+        return row
+
+    def _response_row(
+        self, message: Response | ErrorResponse, record: Record, direction: Direction
+    ) -> Row:
+        request = self.by_id.pop((_OPPOSITE[direction], message.id), None)
+        self.counts.answers += 1
+        result: dict[str, Any] = {}
+        error: str | None = None
+        if isinstance(message, ErrorResponse):
+            error = f"{message.error.code}: {message.error.message}"
+        else:
+            result = members_of(message.result)
+            if result.get("isError") is True:
+                error = tool_text(result)
+        row = Row(
+            what=f"answer {_request_text(request)}",
+            id=message.id,
+            took_ms=_ms_since(request, record),
+            outcome=None if error is None else "error",
+            note=error or "",
+        )
+        row = _with_request(row, request)
+        if request is None or isinstance(message, ErrorResponse):
+            return row
+        input_required = self.round_trips.add_result(request.round_trip, message.result)
+        if input_required is not None:
+            row = msgspec.structs.replace(row, note=input_required_text(input_required))
+            return _with_round(row, request.round_trip)
+        version = result.get("protocolVersion") if request.method == INITIALIZE else None
+        if isinstance(version, str):
+            return msgspec.structs.replace(row, protocol_version=version)
+        return row
+
+    def _malformed_row(self, message: Malformed, record: Record, direction: Direction) -> Row:
+        what = "malformed message"
+        if message.is_request and message.id is not None:
+            round_trip = self.round_trips.add_request(record.number, "", None)
+            request = _SentRequest(record.number, "", what, record.time_ns, round_trip)
+            self.by_id[direction, message.id] = request
+        return Row(
+            what=what,
+            id=message.id,
+            outcome="error",
+            note=f"{message.code}: {message.message}",
+        )
+
+    def other_row(self, record: Record) -> Row:
+        """Return the row of a record that is not a message."""
+        match record.kind:
+            case "open":
+                opened = decode_body(record, OpenBody)
+                self.by_client = opened.role == "client"
+                note = f"role {opened.role}, {opened.transport}, {opened.started}"
+                return Row(what=f"{opened.name} {opened.version}", note=note)
+            case "cxl":
+                request = self.request_of_lane(record)
+                return Row(
+                    what=_request_text(request),
+                    took_ms=_ms_since(request, record),
+                    outcome="cancelled",
+                    # Only the record of a handler that never started has a body.
+                    note="" if body_bytes(record) is None else "never started",
+                )
+            case "mark":
+                body = members_of(body_bytes(record))
+                value = body.get("value")
+                note = "" if value is None else json_text(value)
+                return Row(what=str(body.get("name", "")), note=note)
+            case "shut":
+                return Row(what=str(members_of(body_bytes(record)).get("cause", "")))
+            case "end":
+                counts = members_of(body_bytes(record)).get("counts")
+                return Row(note=json_text(counts) if counts else "")
+            case _:
+                outcome: Outcome | None = "error" if record.kind in {"err", "gap"} else None
+                note = (body_bytes(record) or b"").decode(errors="replace")
+                return Row(outcome=outcome, note=note)
+
+
+def _with_request(row: Row, request: _SentRequest | None) -> Row:
+    """Add the request that the row is about."""
+    if request is None:
+        return row
+    row = msgspec.structs.replace(
+        row, request=request.record, method=row.method or request.method, client=request.client
+    )
+    is_retry = request.round_trip.retry_of is not None
+    return _with_round(row, request.round_trip) if is_retry else row
+
+
+def _with_round(row: Row, round_trip: RoundTrip) -> Row:
+    return msgspec.structs.replace(row, first_request=round_trip.first, round=round_trip.number)
+
+
+def _request_text(request: _SentRequest | None) -> str:
+    return "an unknown request" if request is None else request.what
+
+
+def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
+    if request is None:
+        return None
+    return round((record.time_ns - request.time_ns) / _NS_PER_MS, 3)
+
 
 def timeline(items: Iterable[Record | Damage], counts: Counts) -> Iterator[Row]:
     """Yield the rows of a recording, in order, and count them in `counts`."""
@@ -190,9 +390,9 @@ class Timeline:
         session = sessions[record.channel]
         counts.records += 1
         if record.kind in {"in", "out"}:
-            rows = _message_rows(session, record)
+            rows = session.message_rows(record)
         else:
-            rows = [_other_row(session, record)]
+            rows = [session.other_row(record)]
         for row in rows:
             if row.request is None:
                 row = _with_request(row, session.request_of_lane(record))
@@ -203,213 +403,11 @@ class Timeline:
             yield msgspec.structs.replace(
                 row,
                 record=record.number,
+                kind=record.kind,
                 ms=round(record.time_ns / _NS_PER_MS, 3),
                 channel=record.channel or None,
                 lane=record.lane,
             )
-
-
-def _with_request(row: Row, request: _SentRequest | None) -> Row:
-    """Add the request that the row is about."""
-    if request is None:
-        return row
-    row = msgspec.structs.replace(
-        row, request=request.record, method=row.method or request.method, client=request.client
-    )
-    is_retry = request.round_trip.retry_of is not None
-    return _with_round(row, request.round_trip) if is_retry else row
-
-
-def _with_round(row: Row, round_trip: RoundTrip) -> Row:
-    return msgspec.structs.replace(row, first_request=round_trip.first, round=round_trip.number)
-
-
-def _other_row(session: _Session, record: Record) -> Row:
-    """Return the row of a record that is not a message."""
-    match record.kind:
-        case "open":
-            opened = decode_body(record, OpenBody)
-            session.by_client = opened.role == "client"
-            note = f"role {opened.role}, {opened.transport}, {opened.started}"
-            return Row(kind="open", what=f"{opened.name} {opened.version}", note=note)
-        case "cxl":
-            request = session.request_of_lane(record)
-            return Row(
-                kind="cxl",
-                what=_request_text(request),
-                took_ms=_ms_since(request, record),
-                outcome="cancelled",
-                # Only the record of a handler that never started has a body.
-                note="" if body_bytes(record) is None else "never started",
-            )
-        case "mark":
-            body = members_of(body_bytes(record))
-            value = body.get("value")
-            note = "" if value is None else json_text(value)
-            return Row(kind="mark", what=str(body.get("name", "")), note=note)
-        case "shut":
-            return Row(kind="shut", what=str(members_of(body_bytes(record)).get("cause", "")))
-        case "end":
-            counts = members_of(body_bytes(record)).get("counts")
-            return Row(kind="end", note=json_text(counts) if counts else "")
-        case _:
-            outcome: Outcome | None = "error" if record.kind in {"err", "gap"} else None
-            note = (body_bytes(record) or b"").decode(errors="replace")
-            return Row(kind=record.kind, outcome=outcome, note=note)
-
-
-# Rows of messages.
-
-
-class _Position(msgspec.Struct, frozen=True):
-    """The record of a message, its index in a batch, and which way it went."""
-
-    record: Record
-    index: int
-    direction: Direction
-
-
-def _message_rows(session: _Session, record: Record) -> list[Row]:
-    """Return a row for each message; before those of a batch, one for the batch."""
-    raw, envelope = body_bytes(record) or b"", record.envelope or {}
-    direction = _DIRECTIONS[session.by_client, record.kind]
-    if "part" in envelope:  # a proxy saw a line that is too long, and forwarded it in parts
-        rows = [Row(kind=record.kind, what=f"part {envelope['part']} of a line")]
-    elif not raw.strip():
-        rows = [Row(kind=record.kind, what="a blank line")]
-    else:
-        rows = [
-            _ROWS_OF_MESSAGES[type(message)](session, message, _Position(record, index, direction))
-            for index, message in enumerate(_decoder.messages(raw))
-        ]
-        if len(rows) > 1:
-            rows.insert(0, Row(kind=record.kind, what=f"a batch of {len(rows)} messages"))
-    rows[0] = msgspec.structs.replace(rows[0], size_bytes=envelope.get("discarded", len(raw)))
-    return [msgspec.structs.replace(row, direction=direction) for row in rows]
-
-
-def _request_row(session: _Session, message: Request, position: _Position) -> Row:
-    record, params = position.record, members_of(message.params)
-    meta = members_of(params.get("_meta"))
-    round_trip = session.round_trips.add_request(record.number, message.method, message.params)
-    is_retry = round_trip.retry_of is not None
-    text = message_text(message.method, message.params)
-    if is_retry:
-        text = f"{text}, round {round_trip.number}"
-    members = members_of(meta.get(CLIENT_INFO))
-    name, version = (members.get(each) for each in ("name", "version"))
-    client = f"{name} {version or ''}".rstrip() if isinstance(name, str) else None
-    request = _SentRequest(record.number, message.method, text, record.time_ns, round_trip, client)
-    session.counts.requests += 1
-    session.by_id[position.direction, message.id] = request
-    session.by_lane[f"r{message_name(record.number, position.index)}"] = request
-    token, protocol_version = meta.get("progressToken"), meta.get(PROTOCOL_VERSION)
-    if isinstance(token, int | str):
-        session.by_progress_token[position.direction, token] = request
-    row = Row(
-        kind=record.kind,
-        what=text,
-        id=message.id,
-        note=responses_text(input_responses_in(message.params)) if is_retry else "",
-        protocol_version=protocol_version if isinstance(protocol_version, str) else None,
-        trace=trace_id_of(meta.get("traceparent")) or None,
-    )
-    return _with_request(row, request)
-
-
-def _notification_row(session: _Session, message: Notification, position: _Position) -> Row:
-    what = message_text(message.method, message.params)
-    row = Row(kind=position.record.kind, what=what, method=message.method)
-    requester, subscription = _OPPOSITE[position.direction], subscription_of(message.params)
-    if subscription is not None:  # also for a cancellation, which ends the subscription
-        return _with_request(row, session.by_id.get((requester, subscription)))
-    params = members_of(message.params)
-    if message.method == "notifications/progress":
-        token = params.get("progressToken")
-        token = token if isinstance(token, int | str) else None
-        return _with_request(row, session.by_progress_token.get((requester, token)))
-    if message.method == "notifications/cancelled":
-        session.counts.cancelled += 1
-        id_ = params.get("requestId")
-        id_ = id_ if isinstance(id_, int | str) else None
-        request = session.by_id.get((position.direction, id_))
-        row = Row(
-            kind=position.record.kind,
-            what=f"cancel {_request_text(request)}",
-            method=message.method,
-            id=id_,
-            took_ms=_ms_since(request, position.record),
-            outcome="cancelled",
-            note=str(params.get("reason", "")),
-        )
-        return _with_request(row, request)
-    return row
-
-
-def _response_row(session: _Session, message: Response | ErrorResponse, position: _Position) -> Row:
-    request = session.by_id.pop((_OPPOSITE[position.direction], message.id), None)
-    session.counts.answers += 1
-    result: dict[str, Any] = {}
-    error: str | None = None
-    if isinstance(message, ErrorResponse):
-        error = f"{message.error.code}: {message.error.message}"
-    else:
-        result = members_of(message.result)
-        if result.get("isError") is True:
-            error = tool_text(result)
-    row = Row(
-        kind=position.record.kind,
-        what=f"answer {_request_text(request)}",
-        id=message.id,
-        took_ms=_ms_since(request, position.record),
-        outcome=None if error is None else "error",
-        note=error or "",
-    )
-    row = _with_request(row, request)
-    if request is None or isinstance(message, ErrorResponse):
-        return row
-    input_required = session.round_trips.add_result(request.round_trip, message.result)
-    if input_required is not None:
-        row = msgspec.structs.replace(row, note=input_required_text(input_required))
-        return _with_round(row, request.round_trip)
-    version = result.get("protocolVersion") if request.method == INITIALIZE else None
-    if isinstance(version, str):
-        return msgspec.structs.replace(row, protocol_version=version)
-    return row
-
-
-def _malformed_row(session: _Session, message: Malformed, position: _Position) -> Row:
-    what, record = "malformed message", position.record
-    if message.is_request and message.id is not None:
-        round_trip = session.round_trips.add_request(record.number, "", None)
-        request = _SentRequest(record.number, "", what, record.time_ns, round_trip)
-        session.by_id[position.direction, message.id] = request
-    return Row(
-        kind=record.kind,
-        what=what,
-        id=message.id,
-        outcome="error",
-        note=f"{message.code}: {message.message}",
-    )
-
-
-def _request_text(request: _SentRequest | None) -> str:
-    return "an unknown request" if request is None else request.what
-
-
-def _ms_since(request: _SentRequest | None, record: Record) -> float | None:
-    if request is None:
-        return None
-    return round((record.time_ns - request.time_ns) / _NS_PER_MS, 3)
-
-
-_ROWS_OF_MESSAGES: Final[Mapping[type[Message], Callable[[_Session, Any, _Position], Row]]] = {
-    Request: _request_row,
-    Notification: _notification_row,
-    Response: _response_row,
-    ErrorResponse: _response_row,
-    Malformed: _malformed_row,
-}
 
 
 # Which rows to show.
@@ -507,42 +505,32 @@ _CALL_COLUMNS: Final = (
 )
 
 
-class MultiRoundTripCall(msgspec.Struct, frozen=True):
-    """The messages of a call: its requests, the server's questions, retries and the result."""
+def multi_round_trip_calls(rows: Iterable[Row]) -> list[list[Row]]:
+    """Return the calls of a timeline that took several round trips, in the order they began.
 
-    rows: Sequence[Row]
-
-    @property
-    def heading(self) -> str:
-        """The first request, the number of round trips, and the time that they took."""
-        first, last = self.rows[0], self.rows[-1]
-        rounds = max(row.round or 1 for row in self.rows)
-        took_ms = (last.ms or 0.0) - (first.ms or 0.0)
-        return f"{first.what}: {rounds} round{'' if rounds == 1 else 's'} in {took_ms:.1f} ms"
-
-
-def multi_round_trip_calls(rows: Iterable[Row]) -> list[MultiRoundTripCall]:
-    """Return the calls of a timeline that took several round trips, in the order they began."""
+    The rows of a call are its requests, the server's questions, the retries and the result.
+    """
     calls: dict[tuple[int | None, int | None], list[Row]] = {}
     for row in rows:
         if row.direction is not None:
             calls.setdefault((row.channel, row.call), []).append(row)
-    return [
-        MultiRoundTripCall(messages)
-        for messages in calls.values()
-        if any(row.first_request for row in messages)
-    ]
+    return [rows for rows in calls.values() if any(row.first_request for row in rows)]
 
 
-def print_calls(
-    calls: Iterable[MultiRoundTripCall], arrows: Mapping[Direction | None, str]
-) -> None:
+def heading_of_call(rows: Sequence[Row]) -> str:
+    """Return the first request of a call, the number of its round trips, and their time."""
+    rounds = max(row.round or 1 for row in rows)
+    took_ms = (rows[-1].ms or 0.0) - (rows[0].ms or 0.0)
+    return f"{rows[0].what}: {rounds} round{'' if rounds == 1 else 's'} in {took_ms:.1f} ms"
+
+
+def print_calls(calls: Iterable[Sequence[Row]]) -> None:
     """Print the messages of each call below its heading."""
-    for call in calls:
-        click.echo(styled(printable(call.heading), bold=True))
+    for rows in calls:
+        click.echo(styled(printable(heading_of_call(rows)), bold=True))
         lines = [
-            Line((str(row.record), f"{row.ms:.1f}", arrows[row.direction], row.what, row.note))
-            for row in call.rows
+            Line((str(row.record), f"{row.ms:.1f}", ARROWS[row.direction], row.what, row.note))
+            for row in rows
         ]
         print_table(_CALL_COLUMNS, lines)
         click.echo()

@@ -53,12 +53,9 @@ def schema_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> fro
     members = resolved(schema, root)
     declared = members.get("type")
     names = [declared] if isinstance(declared, str) else array_items(declared)
-    values = array_items(members.get("enum")) + ([members["const"]] if "const" in members else [])
-    types = frozenset(map(str, names)).union(*(TYPE_NAMES[type(value)] for value in values))
-    for keyword in ("anyOf", "oneOf"):
-        for alternative in array_items(members.get(keyword)):
-            types |= schema_types(alternative, root, depth + 1)
-    return types
+    types = frozenset(map(str, names))
+    types = types.union(*(TYPE_NAMES[type(value)] for value in listed_values(members)))
+    return types.union(*(schema_types(each, root, depth + 1) for each in alternatives(members)))
 
 
 def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,6 +73,17 @@ def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
             target = members_of(target).get(step)
         members = members_of(target)
     return {}
+
+
+def listed_values(members: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a schema with these members lists, as `enum` or `const`."""
+    constant = [members["const"]] if "const" in members else []
+    return array_items(members.get("enum")) + constant
+
+
+def alternatives(members: Mapping[str, Any]) -> list[Any]:
+    """Return the schemas of which a schema with these members allows one."""
+    return array_items(members.get("anyOf")) + array_items(members.get("oneOf"))
 
 
 def array_items(value: Any) -> list[Any]:

@@ -339,7 +339,7 @@ def _read_line(text: bytes) -> _Line | None:
         return None
 
 
-# Checking ---------------------------------------------------------------------------------------
+# Checking.
 
 
 @attrs.define

@@ -231,7 +231,7 @@ def _json(value: object) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Return a text without the half characters that names of files may have."""
+    """Return a text that UTF-8 can encode: the names of files may have lone surrogates."""
     return text.encode(errors="backslashreplace").decode()
 
 

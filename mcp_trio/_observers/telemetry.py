@@ -168,7 +168,8 @@ class Telemetry:
         assert forget is not None
         session = activity.session
         attributes = dict(_NETWORKS.get(activity.name, {}))
-        histogram = self._durations[f"{_role_of(activity)}.session"]
+        role = "server" if session.connection.our_role is Role.SERVER else "client"
+        histogram = self._durations[f"{role}.session"]
 
         def end(outcome: Outcome) -> None:
             forget(outcome)
@@ -186,12 +187,12 @@ class Telemetry:
         context: Context | None = None
         links: list[Link] = []
         if is_request:
-            ambient = get_current_span().get_span_context()
+            current = get_current_span().get_span_context()
             trace = {name: str(value) for name, value in activity.trace.items()}
             # An empty context, so that a request without a parent begins a trace of its own.
             context = propagate.extract(trace, context=Context())
-            if ambient.is_valid:
-                links.append(Link(ambient))
+            if current.is_valid:
+                links.append(Link(current))
         span = self._tracer.start_span(
             span_name(activity.name, attributes),
             context=context,
@@ -344,11 +345,6 @@ def _end_effect(span: Span, outcome: Outcome) -> None:
         span.set_attribute("error.type", outcome.error)
         span.set_status(Status(StatusCode.ERROR))
     span.end()
-
-
-def _role_of(activity: Activity) -> str:
-    is_server = activity.session.connection.our_role is Role.SERVER
-    return "server" if is_server else "client"
 
 
 def _read_gauge(load: Callable[[], Load], member: str, _: CallbackOptions) -> Iterable[Observation]:

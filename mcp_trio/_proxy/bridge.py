@@ -332,7 +332,7 @@ def parse_downstream(word: str) -> Downstream:
     return Downstream(kind=kind, listen=listen)
 
 
-# Running ------------------------------------------------------------------------------------------
+# Running.
 
 
 def run_bridge(

@@ -163,7 +163,7 @@ class ConnectionForwarder:
                 send_close_reason(channel, self._loss)
                 nursery.start_soon(channel.aclose)
 
-    def _lose(self, loss: ConnectionLost) -> None:
+    def _note_loss(self, loss: ConnectionLost) -> None:
         """Keep the reason of the loss, unless an earlier loss has caused this one."""
         self._loss = self._loss or loss
 
@@ -174,7 +174,7 @@ class ConnectionForwarder:
                 for item in received:
                     await self._receive(item)
         except ConnectionLost as loss:
-            self._lose(loss)
+            self._note_loss(loss)
         except _GONE:
             pass
         else:
@@ -192,9 +192,10 @@ class ConnectionForwarder:
         assert isinstance(item, bytes)
         self.journal.counts["in_bytes"] += len(item)
         messages = self.journal.read(item)
-        item = self.journal.traced(item, messages)
-        self.journal.record("in", item, messages=messages)
-        self.journal.flush()
+        await self._pass(self.journal.record_received(item, messages), messages)
+
+    async def _pass(self, item: bytes, messages: Sequence[Message]) -> None:
+        """Send a message or batch of the client to the server."""
         for message in messages:
             self._note(message)
         await send_if_text(self.server, item)
@@ -219,7 +220,7 @@ class ConnectionForwarder:
                     for item in received:
                         await self._pass_response(item)
         except ConnectionLost as loss:
-            self._lose(loss)
+            self._note_loss(loss)
         self.shut("lost")
 
     async def _pass_response(self, item: Received) -> None:
@@ -242,8 +243,8 @@ class ConnectionForwarder:
         if request_id in self._open:
             await self._fail(request_id, text)
 
-    async def _fail(self, request_id: RequestId, why: str) -> None:
-        await self._answer(request_id, SERVER_BUSY, why)
+    async def _fail(self, request_id: RequestId, reason: str) -> None:
+        await self._answer(request_id, SERVER_BUSY, reason)
         self._forget_request(request_id)
 
     async def _answer(self, request_id: RequestId, code: int, text: str) -> None:
@@ -270,15 +271,7 @@ class ConnectionForwarder:
 class HttpForwarder(ConnectionForwarder):
     """A forwarder to a server at an HTTP URL, which gets each message by itself."""
 
-    async def _receive(self, item: Received) -> None:
-        if not isinstance(item, bytes):
-            await super()._receive(item)
-            return
-        self.journal.counts["in_bytes"] += len(item)
-        messages = self.journal.read(item)
-        item = self.journal.traced(item, messages)
-        self.journal.record("in", item, messages=messages)
-        self.journal.flush()
+    async def _pass(self, item: bytes, messages: Sequence[Message]) -> None:
         parts = [item] if len(messages) == 1 else messages_in(item)
         for message, part in zip(messages, parts, strict=True):
             if isinstance(message, Request):
@@ -367,7 +360,7 @@ class UpstreamConnection:
     is_stateless: bool
     _received: deque[Received] = attrs.field(factory=deque[Received], init=False)
     _open: dict[RequestId, Request] = attrs.field(factory=dict[RequestId, Request], init=False)
-    _why: str = attrs.field(default="the proxy has stopped the server", init=False)
+    _reason: str = attrs.field(default="the proxy has stopped the server", init=False)
     _send_lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def run(self, first: Sequence[Received]) -> None:
@@ -384,7 +377,7 @@ class UpstreamConnection:
                 await pass_all()
             except ConnectionLost as loss:
                 self.journal.shut("lost")
-                self._why = str(loss)
+                self._reason = str(loss)
             nursery.cancel_scope.cancel()
 
         try:
@@ -394,7 +387,7 @@ class UpstreamConnection:
         finally:
             while self._received:  # Requests that were not sent are answered with an error, too.
                 self._next_line()
-            fail_requests(self.clients, self.journal, self._open, self._why)
+            fail_requests(self.clients, self.journal, self._open, self._reason)
             await self.server.aclose()
 
     async def _pass_requests(self) -> None:
@@ -420,10 +413,7 @@ class UpstreamConnection:
                 self._open[message.id] = message
             elif isinstance(message, Notification) and message.method == CANCELLED:
                 self._forget(reference_of(message))
-        line = self.journal.traced(line, messages)
-        self.journal.record("in", line, messages=messages)
-        self.journal.flush()
-        return line
+        return self.journal.record_received(line, messages)
 
     def _request_with_token(self, token: RequestId) -> RequestId | None:
         """Return the id of the open request with this progress token."""
@@ -456,10 +446,10 @@ class UpstreamConnection:
         waiting = [each.id for each in self._open.values() if each.method != LISTEN]
         self._fail(*_unforwardable_response(item, waiting, self.limits))
 
-    def _fail(self, request_id: RequestId | None, why: str) -> None:
+    def _fail(self, request_id: RequestId | None, reason: str) -> None:
         request = self._forget(request_id)
         if request is not None:
-            fail_requests(self.clients, self.journal, (request.id,), why)
+            fail_requests(self.clients, self.journal, (request.id,), reason)
 
     async def _pass_response(self, line: bytes) -> None:
         messages = self.journal.record("out", line)
@@ -503,10 +493,10 @@ class UpstreamConnection:
 
 
 def fail_requests(
-    clients: ClientsChannel, journal: MessageJournal, requests: Iterable[RequestId], why: str
+    clients: ClientsChannel, journal: MessageJournal, requests: Iterable[RequestId], reason: str
 ) -> None:
-    """Answer requests with an error of the proxy that gives the reason `why`."""
+    """Answer requests with an error of the proxy that gives the reason."""
     for request_id in requests:
-        answer = journal.answer(request_id, SERVER_BUSY, why)
+        answer = journal.answer(request_id, SERVER_BUSY, reason)
         clients.send_nowait([RelatedMessage(answer, request_id, is_response=True)])
     journal.flush()

@@ -80,7 +80,7 @@ from mcp_trio._transports.sockets import netloc, open_tcp_listeners
 from mcp_trio.errors import SERVER_BUSY
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
-# Headers ------------------------------------------------------------------------------------------
+# Headers.
 
 
 _HOP_BY_HOP: Final = frozenset(
@@ -133,7 +133,7 @@ def _forwarded(headers: Iterable[tuple[str, str]], *, replaced: frozenset[str]) 
     return [(name, value) for name, value in headers if name not in dropped]
 
 
-# Recordings ---------------------------------------------------------------------------------------
+# Recordings.
 
 
 _IdOrToken: TypeAlias = tuple[str, int | str]
@@ -306,7 +306,7 @@ class OpenRecordings:
         return (*self._sessions.values(), *self._common, *self._new)
 
 
-# Exchanges ----------------------------------------------------------------------------------------
+# Exchanges.
 
 
 HTTP_MARK: Final = "http"
@@ -339,7 +339,6 @@ class ProxiedExchange:
     recording: OpenRecording
     recordings: OpenRecordings
     endpoint_client: EndpointClient
-    limits: Limits
     _open: dict[int | str, Request] = attrs.field(init=False)
     _has_begun: bool = attrs.field(default=False, init=False)
     _sse_session: OpenRecording | None = attrs.field(default=None, init=False)
@@ -351,9 +350,7 @@ class ProxiedExchange:
         """Forward the request and its response, until one of both sides disconnects."""
         if self.messages:
             self.recording.journal.counts["in_bytes"] += len(self.body)
-            self.body = self.recording.journal.traced(self.body, self.messages)
-            self.recording.journal.record("in", self.body, messages=self.messages)
-            self.recording.journal.flush()
+            self.body = self.recording.journal.record_received(self.body, self.messages)
         try:
             if not await run_while_connected(self.exchange, self._pass):
                 # A client that disconnects cancels its stateless requests.
@@ -374,7 +371,7 @@ class ProxiedExchange:
             None,
             connect=given.connect,
             pool=given.pool,
-            write=self.limits.messages.write_stall_seconds,
+            write=self.endpoint_client.limits.messages.write_stall_seconds,
         )
         request = httpx2.Request(
             self.exchange.request.method,
@@ -393,13 +390,13 @@ class ProxiedExchange:
         finally:
             await response.aclose()
 
-    async def _reject(self, why: str) -> None:
+    async def _reject(self, reason: str) -> None:
         """Answer with a 502 of the proxy."""
         request_id = next(iter(self._open), None)
-        text = f"the proxy got no answer from the server: {why}"
+        text = f"the proxy got no answer from the server: {reason}"
         rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
         self._give_up()
-        self._note(status=_BAD_GATEWAY, error=why)
+        self._note(status=_BAD_GATEWAY, error=reason)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
     async def _pass_response(self, response: httpx2.Response) -> None:
@@ -465,7 +462,7 @@ class ProxiedExchange:
         async with body_pieces(response, is_raw=True) as pieces:
             async for piece in pieces:
                 held += piece
-                if len(held) > self.limits.messages.bytes_max:
+                if len(held) > self.endpoint_client.limits.messages.bytes_max:
                     parts += 1
                     await self._pass_part(response, headers, bytes(held), parts)
                     held.clear()
@@ -514,7 +511,7 @@ class ProxiedExchange:
             facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
         if facts or request.method != "POST":
             self._note(status=response.status_code, **facts)
-        parser = EventParser(data_bytes_max=self.limits.messages.bytes_max)
+        parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         is_plain = not content_encoding(response)
         self._has_begun = True
         await self.exchange.start(response.status_code, headers)
@@ -556,7 +553,7 @@ class ProxiedExchange:
             self._note(repeated=event.id)
             return True
         self.recording.events[event.id] = None
-        if len(self.recording.events) > self.limits.http.events_kept_max:
+        if len(self.recording.events) > self.endpoint_client.limits.http.events_kept_max:
             del self.recording.events[next(iter(self.recording.events))]
         return False
 
@@ -614,17 +611,16 @@ class HttpProxy:
     endpoint_client: EndpointClient
     host_check: HostCheck
     recordings: OpenRecordings
-    limits: Limits
     path: str | None = None
     token: str | None = None
     _decoder: Decoder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._decoder = Decoder(json_depth_max=self.limits.messages.json_depth_max)
+        self._decoder = Decoder(json_depth_max=self.endpoint_client.limits.messages.json_depth_max)
 
     async def respond(self, exchange: Exchange) -> None:
         """Forward one exchange; reject it if a check fails or its body is too large."""
-        request, bytes_max = exchange.request, self.limits.messages.bytes_max
+        request, bytes_max = exchange.request, self.endpoint_client.limits.messages.bytes_max
         with suppress(trio.BrokenResourceError):
             rejection = self.host_check.rejection(request)
             # A browser sends the OPTIONS of a CORS preflight without credentials.
@@ -680,7 +676,6 @@ class HttpProxy:
                 recording=recording,
                 recordings=self.recordings,
                 endpoint_client=self.endpoint_client,
-                limits=self.limits,
             )
             await proxied_exchange.run()
 
@@ -716,7 +711,6 @@ async def serve_http_proxy(
             endpoint_client=endpoint_client,
             host_check=host_check,
             recordings=recordings,
-            limits=endpoint_client.limits,
             path=listen.path,
             token=None if listen.token is None else checked_token(listen.token),
         )

@@ -141,12 +141,16 @@ class MessageJournal:
         """Return the messages in the bytes of a message or batch, without recording anything."""
         return self._decoder.messages(data)
 
-    def traced(self, data: bytes, messages: Sequence[Message]) -> bytes:
-        """Return a message or batch of the client as it is forwarded: with the trace context.
+    def record_received(self, data: bytes, messages: Sequence[Message]) -> bytes:
+        """Record and flush a message or batch of the client; return it as it is forwarded.
 
-        Without telemetry `data` is returned as it is. Call `record` afterwards.
+        With telemetry, that is with the trace context of the proxy's own spans.
         """
-        return data if self.spans is None else self.spans.begin(data, messages)
+        if self.spans is not None:
+            data = self.spans.begin(data, messages)
+        self.record("in", data, messages=messages)
+        self.flush()
+        return data
 
     def record(
         self,

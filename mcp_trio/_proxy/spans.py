@@ -85,11 +85,10 @@ class RequestSpans:
         received = propagate.extract(
             {name: _text(value) for name, value in meta.items()}, context=Context()
         )
+        # The name of a tool or prompt, or the URI of a resource; other methods have neither.
+        target = _text(params.get("name") or params.get("uri") or Raw(b'""'))
         attributes = request_attributes(
-            request.method,
-            _target_of(params),
-            request.id,
-            protocol_version_of(request.params),
+            request.method, target, request.id, protocol_version_of(request.params)
         )
         name = span_name(request.method, attributes)
         served = self.tracer.start_span(
@@ -159,9 +158,3 @@ def _members(body: Raw | None) -> dict[str, Any]:
 def _text(value: Raw) -> str:
     found: object = msgspec.json.decode(value)
     return found if isinstance(found, str) else ""
-
-
-def _target_of(params: dict[str, Raw]) -> str:
-    """Return the name of the tool or prompt, or the URI of the resource; "" for other methods."""
-    found = params.get("name") or params.get("uri")
-    return "" if found is None else _text(found)

@@ -59,9 +59,9 @@ def not_ignored(signals: Iterable[int]) -> list[int]:
 async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[], None]) -> int:
     """Run `serve` until it returns or a signal cancels it; return the exit status.
 
-    This is for proxies that do not forward signals to the server: those over HTTP and WebSocket.
-    That is what `serve` returns, or 128 plus the number of the signal. `shut` is called before
-    `serve` is cancelled. A second signal exits the process at once.
+    The exit status is what `serve` returns, or 128 plus the number of the signal. `shut` is called
+    before `serve` is cancelled. A second signal ends the process at once. All proxies use this
+    except `StdioProxy`, which forwards signals to the server.
 
     Raises:
         Exception: The exception that `serve` raises, not in a group.

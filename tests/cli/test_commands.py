@@ -212,7 +212,7 @@ def test_steps_are_counted_with_a_thread_and_without_one():
 @pytest.mark.real_time
 def test_items_are_tracked_by_a_bar():
     with redirect_stderr(Screen()) as screen:
-        for _ in items_with_bar(range(3), "scanning", seconds=0.02):
+        for _ in items_with_bar(range(3), "scanning", 3, seconds=0.02):
             time.sleep(0.1)
     assert "scanning" in screen.getvalue()
     assert "/3" in screen.getvalue()
@@ -223,7 +223,7 @@ def test_quick_work_shows_no_bar():
     with redirect_stderr(Screen()) as screen:
         with busy_bar("replaying"), counting_bar("sweeping", 2, in_thread=False) as advance:
             advance()
-        assert list(items_with_bar("ab", "scanning")) == ["a", "b"]
+        assert list(items_with_bar("ab", "scanning", 2)) == ["a", "b"]
         assert list(lines_with_bar([b"a\n"], "reading it", total_bytes=None)) == [b"a\n"]
     assert screen.getvalue() == ""
 
@@ -236,7 +236,7 @@ def test_without_a_terminal_no_bar_is_shown():
             counting_bar("sweeping", 2, seconds=0.0) as advance,
         ):
             advance()
-        assert list(items_with_bar("ab", "scanning", seconds=0.0)) == ["a", "b"]
+        assert list(items_with_bar("ab", "scanning", 2, seconds=0.0)) == ["a", "b"]
         assert list(lines_with_bar([b"a\n"], "reading it", total_bytes=None, seconds=0.0)) == [
             b"a\n"
         ]

@@ -1322,6 +1322,12 @@ def test_what_cannot_be_replayed_is_reported(invoke, store, arguments, status, t
     assert (shown.exit_code, text in shown.output) == (status, True)
 
 
+@pytest.mark.parametrize("options", [(), ("--repeat", "1"), ("--where", "")])
+def test_each_way_to_replay_reports_a_target_that_cannot_be_imported_alike(invoke, store, options):
+    shown = invoke("replay", "recordings", "none.py", *options)
+    assert (shown.exit_code, shown.stderr) == (2, "Error: none.py: no such file\n")
+
+
 def test_no_recordings_have_no_outcomes(store):
     assert list(replay_in_parallel([], "store.py")) == []
 

@@ -6,7 +6,7 @@ import shutil
 import msgspec
 import pytest
 
-from mcp_trio._cli.timeline import Counts, Row, multi_round_trip_calls, timeline
+from mcp_trio._cli.timeline import Counts, Row, heading_of_call, multi_round_trip_calls, timeline
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.recording import read_recording
 from tests.cli.conftest import serving
@@ -602,8 +602,8 @@ def test_all_rounds_of_a_call_are_one_call_in_order(write, role):
         other = {"in": "out", "out": "in"}
         records = [(other[kind], body) for kind, body, *_ in TWO_ROUNDS]
     (found,) = multi_round_trip_calls(all_rows_of(write(*records, role=role)))
-    assert [row.record for row in found.rows] == [1, 2, 5, 6, 7]
-    assert found.heading == "tools/call plan: 2 rounds in 6.0 ms"
+    assert [row.record for row in found] == [1, 2, 5, 6, 7]
+    assert heading_of_call(found) == "tools/call plan: 2 rounds in 6.0 ms"
 
 
 def test_each_round_has_its_number(write):
@@ -625,14 +625,14 @@ def test_each_round_has_its_number(write):
         (1, 3),
     ]
     (found,) = multi_round_trip_calls(rows)
-    assert found.heading == "tools/call plan: 3 rounds in 5.0 ms"
+    assert heading_of_call(found) == "tools/call plan: 3 rounds in 5.0 ms"
 
 
 def test_a_call_that_was_cut_has_one_round(write):
     (found,) = multi_round_trip_calls(
         all_rows_of(write(("in", plan_call(1)), ("out", asks(1, "s", where=ROOTS))))
     )
-    assert found.heading == "tools/call plan: 1 round in 1.0 ms"
+    assert heading_of_call(found) == "tools/call plan: 1 round in 1.0 ms"
 
 
 def test_calls_of_several_rounds_are_listed_below_the_timeline(write, invoke):

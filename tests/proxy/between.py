@@ -88,7 +88,6 @@ async def between(answer, record, *, to=URL, **limits):
             endpoint_client=endpoint_client,
             host_check=host_check_for(()),
             recordings=recordings,
-            limits=limits,
         )
         try:
             async with trio.open_nursery() as nursery:

@@ -59,10 +59,7 @@ def journal_of(spans):
 
 def forward(journal, data):
     """Return the message of a client as it is forwarded."""
-    messages = journal.read(data)
-    data = journal.traced(data, messages)
-    journal.record("in", data, messages=messages)
-    return data
+    return journal.record_received(data, journal.read(data))
 
 
 def by_kind(exporter):
