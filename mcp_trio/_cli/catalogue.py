@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from mcp_trio._cli.output import (
 )
 
 if TYPE_CHECKING:
-    from mcp_trio._catalogue.catalogue import Catalogue, ReadJob, ReadRecording
+    from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, ReadJob, ReadRecording
 
 # Fewer recordings are read faster by one process.
 _PARALLEL_RECORDINGS_MIN: Final = 1000
@@ -171,37 +171,25 @@ def find_command(
     if as_json:
         echo_json(msgspec.json.Encoder().encode_lines(rows), nl=False)
         return
-    columns = (
-        Column("started (UTC)"),
-        Column("duration", "right"),
-        Column("calls", "right"),
-        Column("errors"),
-        Column("slowest", "right"),
-        Column("tools"),
-        Column("client"),
-        Column("user"),
-        Column("kept"),
-        Column("file"),
-    )
+    cells: dict[Column, Callable[[CatalogueRow], str]] = {
+        Column("started (UTC)"): lambda row: f"{row.started:%Y-%m-%d %H:%M:%S}",
+        Column("duration", "right"): lambda row: duration_text(row.seconds),
+        Column("calls", "right"): lambda row: str(row.calls),
+        Column("errors"): lambda row: ", ".join(
+            f"{n} {kind}" for kind, n in row.error_kinds.items()
+        ),
+        Column("slowest", "right"): lambda row: duration_text(row.slowest),
+        Column("tools"): lambda row: ", ".join(row.tools),
+        Column("client"): lambda row: row.client,
+        Column("user"): lambda row: ", ".join(row.principals),
+        Column("kept"): lambda row: ", ".join(row.kept),
+        Column("file"): lambda row: row.file,
+    }
     lines = [
-        Line(
-            (
-                f"{row.started:%Y-%m-%d %H:%M:%S}",
-                duration_text(row.seconds),
-                str(row.calls),
-                ", ".join(f"{number} {kind}" for kind, number in row.error_kinds.items()),
-                duration_text(row.slowest),
-                ", ".join(row.tools),
-                row.client,
-                ", ".join(row.principals),
-                ", ".join(row.kept),
-                row.file,
-            ),
-            colour="red" if row.errors else None,
-        )
+        Line(tuple(text(row) for text in cells.values()), colour="red" if row.errors else None)
         for row in rows
     ]
-    print_table(columns, lines)
+    print_table(list(cells), lines)
 
 
 @click.command(

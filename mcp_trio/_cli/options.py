@@ -1,7 +1,8 @@
 """Arguments and options that several commands share.
 
 TARGET is a server in a Python file or module, COMMAND a server's own command, URL a server on the
-network, and FILE a recording. The options say where to listen, and what to record.
+network, and FILE a recording. The options say where to listen, what to record, and
+whether to send telemetry.
 """
 
 import math
@@ -15,10 +16,13 @@ import attrs
 import click
 
 from mcp_trio._cli.output import lines_with_bar
+from mcp_trio._version import __version__
 from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from mcp_trio._journal.reader import Damage
     from mcp_trio._journal.records import Record
     from mcp_trio._recorder.options import RecordOptions
@@ -605,3 +609,59 @@ def read_key(file: str) -> bytes:
             f"the key in {file} has less than {_KEY_BYTES_MIN} bytes: use a longer random text"
         )
     return key
+
+
+# Telemetry.
+
+telemetry_option: Final = click.option(
+    "--telemetry",
+    is_flag=True,
+    help="Send spans and measurements by OTLP over HTTP, as the variables OTEL_… say.",
+)
+
+
+def tracer_of_proxy(name: str) -> "Tracer":
+    """Set up telemetry, and return the tracer for a proxy.
+
+    Raises:
+        click.ClickException: A package is missing.
+    """
+    set_up_telemetry(name)
+    from opentelemetry.trace import get_tracer
+
+    return get_tracer("mcp_trio", __version__)
+
+
+def set_up_telemetry(name: str) -> None:
+    """Set up OpenTelemetry's SDK, unless `opentelemetry-instrument` has done that.
+
+    The SDK and its exporters read the variables that these pages list:
+    https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/ and
+    https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+
+    Args:
+        name: The name of the service, if the environment has none.
+
+    Raises:
+        click.ClickException: A package is missing.
+    """
+    try:
+        from opentelemetry import metrics, trace
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise click.ClickException(
+            "--telemetry needs OpenTelemetry's SDK and its exporter: pip install"
+            " opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+        ) from error
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        os.environ.setdefault("OTEL_SERVICE_NAME", name)
+        tracers = TracerProvider()
+        tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(tracers)
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+        metrics.set_meter_provider(MeterProvider([reader]))

@@ -10,7 +10,6 @@ import attrs
 import click
 import msgspec
 
-from mcp_trio._cli.observers import telemetry_option, tracer_of_proxy
 from mcp_trio._cli.options import (
     RecordingChoices,
     TakesServerCommand,
@@ -25,7 +24,9 @@ from mcp_trio._cli.options import (
     recording_choices,
     recording_options,
     reject_headers,
+    telemetry_option,
     token_option,
+    tracer_of_proxy,
     with_header_hint,
 )
 from mcp_trio._cli.output import echo_error

@@ -35,27 +35,20 @@ from mcp_trio._cli.output import (
     printable,
 )
 from mcp_trio._cli.timeline import (
-    ARROWS,
-    METHOD_COLUMNS,
-    OUTCOME_COLOURS,
     Counts,
     Selection,
     bound,
-    exchanges,
-    method_lines,
-    multi_round_trip_calls,
-    print_calls,
-    slowest,
+    cell_text,
+    print_timeline,
+    read_rows,
     timeline,
-    totals,
 )
 from mcp_trio._journal.reader import Damage
-from mcp_trio._journal.records import KINDS, body_bytes
+from mcp_trio._journal.records import KINDS
 from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio.errors import RecordingError
 
 if TYPE_CHECKING:
-    from mcp_trio._cli.timeline import Row
     from mcp_trio._journal.diff import Difference
     from mcp_trio._journal.reader import CheckReport
     from mcp_trio._journal.records import Record
@@ -63,13 +56,6 @@ if TYPE_CHECKING:
 
 
 # `mcp-trio show`.
-
-_Path = str | os.PathLike[str]
-
-# Before the record's number, for output without colours.
-OUTCOME_SIGNS: Final = {"error": "!", "cancelled": "~", None: ""}
-_SCREEN_WHAT_COLUMNS_MAX: Final = 48
-_SCREEN_TRACE_COLUMNS_MAX: Final = 8
 
 
 def _kinds(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
@@ -168,98 +154,6 @@ def show_command(file: str, *, full: bool, as_json: bool, **chosen: Any) -> None
         print_timeline(file, selection, with_messages=full)
 
 
-def print_timeline(
-    file: _Path, selection: Selection | None = None, *, with_messages: bool = False
-) -> None:
-    """Print a recording as a table, with a summary.
-
-    Colours are used, and columns cut, on a terminal only.
-
-    Raises:
-        RecordingError: The file is not a recording.
-    """
-    messages: dict[int | None, str] = {}
-    rows, counts = read_rows(file, messages if with_messages else None)
-    # These columns are shown only if rows differ in them.
-    has_channels = any(row.channel is not None for row in rows)
-    has_clients = len({row.client for row in rows} - {None}) > 1
-    has_traces = any(row.trace is not None for row in rows)
-    columns = (
-        Column("record", "right"),
-        Column("ms", "right"),
-        *([Column("channel", "right")] if has_channels else ()),
-        *([Column("client")] if has_clients else ()),
-        Column("lane"),
-        Column("kind"),
-        Column(""),
-        Column("what", screen_columns_max=_SCREEN_WHAT_COLUMNS_MAX),
-        Column("id", "right"),
-        Column("bytes", "right"),
-        Column("took ms", "right"),
-        *([Column("trace", screen_columns_max=_SCREEN_TRACE_COLUMNS_MAX)] if has_traces else ()),
-        Column("note"),
-    )
-    shown = list(selection.rows(rows) if selection else rows)
-    lines: list[Line] = []
-    for row in shown:
-        cells = (
-            OUTCOME_SIGNS[row.outcome] + _number(row.record),
-            _ms(row.ms),
-            *([_number(row.channel)] if has_channels else ()),
-            *([row.client or ""] if has_clients else ()),
-            row.lane or "",
-            row.kind,
-            ARROWS[row.direction],
-            row.what,
-            _number(row.id),
-            _number(row.size_bytes),
-            _ms(row.took_ms),
-            *([row.trace or ""] if has_traces else ()),
-            row.note,
-        )
-        lines.append(Line(cells, OUTCOME_COLOURS[row.outcome], messages.get(row.record)))
-    print_table(columns, lines)
-    click.echo()
-    print_calls(multi_round_trip_calls(shown))
-
-    found = exchanges(rows)
-    if found:
-        print_table(METHOD_COLUMNS, method_lines(found))
-        click.echo()
-    if slow := slowest(found):
-        echo_text(f"slowest: {slow}")
-    if len(shown) < len(rows):
-        click.echo(f"shown: {len(shown)} of {len(rows)} rows; the summary is of all of them")
-    echo_text(totals(counts))
-
-
-def read_rows(
-    file: _Path, messages: dict[int | None, str] | None = None
-) -> "tuple[list[Row], Counts]":
-    """Return all rows of a recording, and counts; fill `messages`, by record number, if given.
-
-    Raises:
-        RecordingError: The file is not a recording.
-    """
-    counts = Counts()
-
-    def items() -> "Iterator[Record | Damage]":
-        for item in records_of(file):
-            if messages is not None and not isinstance(item, Damage) and item.kind in {"in", "out"}:
-                messages[item.number] = printable(json_text(body_bytes(item) or b""))
-            yield item
-
-    return list(timeline(items(), counts)), counts
-
-
-def _number(value: int | str | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
-
-
 # `mcp-trio diff`.
 
 # The number of differences that are shown without --all.
@@ -335,8 +229,8 @@ def diff_command(
             for each in shown:
                 cells = (
                     each.what,
-                    _number(each.left),
-                    _number(each.right),
+                    cell_text(each.left),
+                    cell_text(each.right),
                     each.lane or "",
                     each.kind,
                     right_texts[each.right] if each.left is None else left_texts[each.left],

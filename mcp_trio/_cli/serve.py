@@ -1,5 +1,6 @@
 """`mcp-trio run` serves a server; `mcp-trio demo` records, replays and shows a session."""
 
+import logging
 import math
 import os
 import shlex
@@ -9,13 +10,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import click
 
 from mcp_trio._cli.completion import complete_targets
-from mcp_trio._cli.observers import OBSERVER_OPTIONS, add_observers, observer_options
 from mcp_trio._cli.options import (
     POSITIVE,
     TRANSPORTS,
@@ -27,9 +27,12 @@ from mcp_trio._cli.options import (
     load_server,
     make_record_options,
     overwrite_option,
+    read_key,
     recording_choices,
     recording_options,
     serving_options,
+    set_up_telemetry,
+    telemetry_option,
 )
 from mcp_trio.errors import ToolError
 from mcp_trio.limits import MIB
@@ -41,18 +44,6 @@ if TYPE_CHECKING:
     from mcp_trio._server.middleware import Middleware
     from mcp_trio._server.server import Server
     from mcp_trio.types import ProgressParams
-
-
-# `mcp-trio run`.
-
-
-def _protocol_versions(_: click.Context, __: click.Parameter, text: str | None) -> Sequence[str]:
-    from mcp_trio._protocol.versions import checked_protocol_versions
-
-    try:
-        return () if text is None else checked_protocol_versions(text.split(","))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 # The recording policy of `mcp-trio run`.
@@ -249,6 +240,102 @@ def _take_limits(chosen: dict[str, Any]) -> "Sequence[Middleware]":
         raise click.UsageError(str(error)) from error
 
 
+# The observers of `mcp-trio run`: logs, audit log and traces.
+
+_observer_options: Final = combined(
+    click.option(
+        "--log-file",
+        metavar="PATH",
+        help="Log to this file, with one line for each request; the file is rotated and "
+        "compressed. {pid} in PATH is the number of the process.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["json", "text"]),
+        help="For --log-file: json, a JSON object a line, is the default.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice([*logging.getLevelNamesMapping()], case_sensitive=False),
+        metavar="LEVEL",
+        help="For --log-file: the least severe level, such as WARNING; INFO by default.",
+    ),
+    click.option(
+        "--audit-log",
+        metavar="PATH",
+        help="Append a line for each use of a tool, resource, prompt or model to this file, in a "
+        "chain of digests that `mcp-trio check` verifies.",
+    ),
+    click.option(
+        "--audit-key",
+        metavar="FILE",
+        help="For --audit-log: make the digests with the key in this file.",
+    ),
+    telemetry_option,
+)
+
+_OBSERVER_NAMES: Final = (
+    *("log_file", "log_format", "log_level", "audit_log", "audit_key", "telemetry"),
+)
+
+
+def _add_observers(
+    server: "Server",
+    *,
+    workers: int,
+    log_file: str | None,
+    log_format: Literal["json", "text"] | None,
+    log_level: str | None,
+    audit_log: str | None,
+    audit_key: str | None,
+    telemetry: bool,
+) -> None:
+    """Add the observers that the options of a command ask for to a server.
+
+    Raises:
+        click.UsageError: Options contradict each other.
+        click.ClickException: A package is missing.
+    """
+    if log_file is None and (log_format or log_level):
+        raise click.UsageError("--log-format and --log-level need --log-file PATH")
+    if audit_log is None and audit_key is not None:
+        raise click.UsageError("--audit-key needs --audit-log PATH")
+    for path in (log_file, audit_log):
+        if workers > 1 and path is not None and "{pid}" not in path:
+            raise click.UsageError(
+                f"{path}: workers cannot share a file: put {{pid}} into its name"
+            )
+    added: list[Any] = []
+    if telemetry:
+        set_up_telemetry(server.name)
+        from mcp_trio._observers.telemetry import Telemetry
+
+        added.append(Telemetry())
+    if log_file is not None:
+        from mcp_trio._observers.request_log import RequestLog
+
+        level = (log_level or "INFO").upper()
+        added.append(RequestLog(log_file, format=log_format or "json", level=level))
+    if audit_log is not None:
+        from mcp_trio._observers.audit_log import AuditLog
+
+        key = None if audit_key is None else read_key(audit_key)
+        added.append(AuditLog(audit_log, key=key))
+    server.observers = [*server.observers, *added]
+
+
+# `mcp-trio run`.
+
+
+def _protocol_versions(_: click.Context, __: click.Parameter, text: str | None) -> Sequence[str]:
+    from mcp_trio._protocol.versions import checked_protocol_versions
+
+    try:
+        return () if text is None else checked_protocol_versions(text.split(","))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command(
     short_help="Serve a server.",
     epilog="""\b
@@ -350,7 +437,7 @@ Examples:
 @recording_options
 @_policy_options
 @_limit_options
-@observer_options
+@_observer_options
 @click.option(
     "--metrics-port",
     metavar="N",
@@ -380,7 +467,7 @@ def run_command(
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
     choices, policy = recording_choices(chosen), _policy_choices(chosen)
     limits = _take_limits(chosen)
-    observing = {name: chosen.pop(name) for name in OBSERVER_OPTIONS}
+    observing = {name: chosen.pop(name) for name in _OBSERVER_NAMES}
     if record is None and (strict or policy or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")
     if chosen["keyfile"] is not None and chosen["certfile"] is None:
@@ -400,7 +487,7 @@ def run_command(
         from mcp_trio._session.exceptions import sole_exception
 
         loaded = _load(target, protocol_versions, limits)
-        add_observers(loaded, observing, workers=1)
+        _add_observers(loaded, workers=1, **observing)
         try:
             run_stdio(loaded, record=recording, descriptors=descriptors)
         except Exception as error:
@@ -420,7 +507,7 @@ def run_command(
     loaded = _load(target, protocol_versions, limits)
     if redis_url is not None:
         options["stores"] = _redis_stores(redis_url, loaded)
-    add_observers(loaded, observing, workers=options.get("workers", 1))
+    _add_observers(loaded, workers=options.get("workers", 1), **observing)
     if options.get("workers", 1) > 1:
         stores: HttpOptions = {"stores": options["stores"]} if "stores" in options else {}
         try:
@@ -499,8 +586,8 @@ Examples:
 @overwrite_option
 def demo_command(keep: str | None, *, overwrite: bool) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
-    from mcp_trio._cli.recordings import print_timeline
     from mcp_trio._cli.replay import replay_summary
+    from mcp_trio._cli.timeline import print_timeline
     from mcp_trio._recorder.options import RecordOptions, check_no_recording_exists
     from mcp_trio._replay.replay import replay
 

@@ -1,6 +1,7 @@
-"""The timeline of a recording: its rows, which of them to show, and a summary of its requests."""
+"""The timeline of a recording: its rows, which of them to show, a summary, and its printing."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any, Final, Literal
@@ -9,7 +10,8 @@ import attrs
 import click
 import msgspec
 
-from mcp_trio._cli.output import Column, Line, print_table, printable, styled
+from mcp_trio._cli.options import records_of
+from mcp_trio._cli.output import Column, Line, echo_text, print_table, printable, styled
 from mcp_trio._journal.calls import trace_id_of
 from mcp_trio._journal.conversation import (
     RoundTrip,
@@ -540,7 +542,7 @@ def print_calls(calls: Iterable[Sequence[Row]]) -> None:
 
 SLOWEST_MAX: Final = 3
 _WHAT_COLUMNS_MAX: Final = 60
-METHOD_COLUMNS: Final = (
+_METHOD_COLUMNS: Final = (
     Column("method"),
     Column("requests", "right"),
     Column("answers", "right"),
@@ -632,3 +634,97 @@ def totals(counts: Counts) -> str:
     if versions:
         texts.append(f"protocol version {versions}")
     return ", ".join(texts)
+
+
+# Printing.
+
+# Before the record's number, for output without colours.
+_OUTCOME_SIGNS: Final[Mapping[Outcome | None, str]] = {"error": "!", "cancelled": "~", None: ""}
+
+# The text of each column for a row.
+_COLUMNS: Final[Mapping[Column, Callable[[Row], str]]] = {
+    Column("record", "right"): lambda row: _OUTCOME_SIGNS[row.outcome] + cell_text(row.record),
+    Column("ms", "right"): lambda row: _ms(row.ms),
+    Column("channel", "right"): lambda row: cell_text(row.channel),
+    Column("client"): lambda row: row.client or "",
+    Column("lane"): lambda row: row.lane or "",
+    Column("kind"): lambda row: row.kind,
+    Column(""): lambda row: ARROWS[row.direction],
+    Column("what", screen_columns_max=48): lambda row: row.what,
+    Column("id", "right"): lambda row: cell_text(row.id),
+    Column("bytes", "right"): lambda row: cell_text(row.size_bytes),
+    Column("took ms", "right"): lambda row: _ms(row.took_ms),
+    Column("trace", screen_columns_max=8): lambda row: row.trace or "",
+    Column("note"): lambda row: row.note,
+}
+
+
+def print_timeline(
+    file: str | os.PathLike[str], selection: Selection | None = None, *, with_messages: bool = False
+) -> None:
+    """Print a recording as a table, with a summary.
+
+    Colours are used, and columns cut, on a terminal only.
+
+    Raises:
+        RecordingError: The file is not a recording.
+    """
+    messages: dict[int | None, str] = {}
+    rows, counts = read_rows(file, messages if with_messages else None)
+    # These columns are shown only if rows differ in them.
+    differs = {
+        "channel": any(row.channel is not None for row in rows),
+        "client": len({row.client for row in rows} - {None}) > 1,
+        "trace": any(row.trace is not None for row in rows),
+    }
+    columns = {column: text for column, text in _COLUMNS.items() if differs.get(column.name, True)}
+    shown = list(selection.rows(rows) if selection else rows)
+    lines = [
+        Line(
+            tuple(text(row) for text in columns.values()),
+            OUTCOME_COLOURS[row.outcome],
+            messages.get(row.record),
+        )
+        for row in shown
+    ]
+    print_table(list(columns), lines)
+    click.echo()
+    print_calls(multi_round_trip_calls(shown))
+
+    found = exchanges(rows)
+    if found:
+        print_table(_METHOD_COLUMNS, method_lines(found))
+        click.echo()
+    if slow := slowest(found):
+        echo_text(f"slowest: {slow}")
+    if len(shown) < len(rows):
+        click.echo(f"shown: {len(shown)} of {len(rows)} rows; the summary is of all of them")
+    echo_text(totals(counts))
+
+
+def read_rows(
+    file: str | os.PathLike[str], messages: dict[int | None, str] | None = None
+) -> tuple[list[Row], Counts]:
+    """Return all rows of a recording, and counts; fill `messages`, by record number, if given.
+
+    Raises:
+        RecordingError: The file is not a recording.
+    """
+    counts = Counts()
+
+    def items() -> Iterator[Record | Damage]:
+        for item in records_of(file):
+            if messages is not None and not isinstance(item, Damage) and item.kind in {"in", "out"}:
+                messages[item.number] = printable(json_text(body_bytes(item) or b""))
+            yield item
+
+    return list(timeline(items(), counts)), counts
+
+
+def cell_text(value: int | str | None) -> str:
+    """Return the text for a cell of a table; None is an empty one."""
+    return "" if value is None else str(value)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
