@@ -20,7 +20,7 @@ from ported_servers import (
 )
 from server_rows import SERVERS, PortedServer, call, failing
 
-HELPERS = {"failure", "called", "contents_of"}
+HELPERS = {"failure", "called", "contents_of", "asked"}
 
 
 def sources(path):

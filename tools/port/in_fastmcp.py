@@ -18,7 +18,7 @@ import mcp_types
 import same_rows
 from fastmcp import Client, Context, FastMCP
 from fastmcp.dependencies import Depends
-from fastmcp.exceptions import MCPError, PromptError, ToolError
+from fastmcp.exceptions import MCPError
 from fastmcp.prompts import Message
 from fastmcp.resources import TextResource
 from fastmcp.server import create_proxy
@@ -29,11 +29,9 @@ from fastmcp.tools.tool_transform import ArgTransform
 from same_rows import (
     SCRIPT,
     Facts,
-    Model,
     Point,
     called,
     contents_of,
-    failure,
     messages_of,
     text_of,
 )
@@ -61,27 +59,6 @@ async def result_data() -> Facts:
         listed = result.data
         one = (await client.call_tool("point")).data
     return {"list": listed, "object": [one.x, one.y], "a dict": isinstance(one, dict)}
-
-
-async def other_exception() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    def fail() -> str:
-        raise ValueError("no such city")
-
-    return await failure(called(mcp, {}))
-
-
-async def masked_exception() -> Facts:
-    mcp = FastMCP("demo", mask_error_details=True)
-
-    @mcp.tool
-    def fail() -> str:
-        raise ValueError("secret")
-
-    error = await failure(called(mcp, {}))
-    return {**error, "has the secret": "secret" in error["text"]}
 
 
 async def whole_result() -> Facts:
@@ -159,21 +136,6 @@ async def prompt_messages() -> Facts:
     return {"messages": messages_of(got)}
 
 
-async def prompt_error() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.prompt
-    def plan() -> str:
-        raise PromptError("no such city")
-
-    async with Client(mcp) as client:
-        try:
-            await client.get_prompt("plan")
-        except MCPError as error:
-            return {"has the text": "no such city" in str(error), "code": error.error.code}
-    return {"has the text": None}
-
-
 async def completion() -> Facts:
     mcp = FastMCP("demo")
 
@@ -192,18 +154,6 @@ async def completion() -> Facts:
 
 
 # The context.
-
-
-async def context_by_name() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    async def whoami(a: int, ctx) -> int:  # noqa: ANN001
-        return a
-
-    async with Client(mcp) as client:
-        [tool] = await client.list_tools()
-    return {"arguments": list(tool.input_schema["properties"])}
 
 
 async def log() -> Facts:
@@ -225,23 +175,6 @@ async def log() -> Facts:
         "texts": [[level, logger, text] for level, logger, text, _ in messages],
         "data": messages[0][3],
     }
-
-
-async def progress() -> Facts:
-    mcp = FastMCP("demo")
-    seen: list[Any] = []
-
-    @mcp.tool
-    async def work(ctx: Context) -> None:
-        await ctx.report_progress(1, 2, "half")
-        await ctx.report_progress(2, 2)
-
-    async def keep(done: float, total: float | None, message: str | None) -> None:
-        seen.append([done, total, message])
-
-    async with Client(mcp) as client:
-        await client.call_tool("work", progress_handler=keep)
-    return {"seen": seen}
 
 
 async def sample() -> Facts:
@@ -275,21 +208,6 @@ async def elicit_dataclass() -> Facts:
     return {"text": text_of(await called(mcp, {}, elicitation_handler=fill, mode="legacy"))}
 
 
-async def elicit_model() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    async def ask(ctx: Context) -> str:
-        answer = await ctx.elicit("Where?", Model)
-        return f"{answer.action} {answer.data.x} {answer.data.y}"
-
-    async def fill(message: str, kind: Any, params: Any, context: Any) -> Any:
-        return {"x": 1, "y": 2}
-
-    result = await failure(called(mcp, {}, elicitation_handler=fill, mode="legacy"))
-    return {"text": result["text"]}
-
-
 async def elicit_scalar() -> Facts:
     mcp = FastMCP("demo")
 
@@ -304,35 +222,6 @@ async def elicit_scalar() -> Facts:
     return {"text": text_of(await called(mcp, {}, elicitation_handler=fill, mode="legacy"))}
 
 
-async def elicit_choices() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    async def ask(ctx: Context) -> str:
-        answer = await ctx.elicit("Which?", ["red", "blue"])
-        return f"{answer.action} {answer.data}"
-
-    async def fill(message: str, kind: Any, params: Any, context: Any) -> Any:
-        return {"value": "blue"}
-
-    return {"text": text_of(await called(mcp, {}, elicitation_handler=fill, mode="legacy"))}
-
-
-async def elicit_stateless() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    async def ask(ctx: Context) -> str:
-        answer = await ctx.elicit("How many?", int)
-        return f"{answer.action} {answer.data}"
-
-    async def fill(message: str, kind: Any, params: Any, context: Any) -> Any:
-        return {"value": 3}
-
-    error = await failure(called(mcp, {}, elicitation_handler=fill))
-    return {"answered": error["class"] is None, "text": error["text"]}
-
-
 async def elicit_declined() -> Facts:
     mcp = FastMCP("demo")
 
@@ -345,21 +234,6 @@ async def elicit_declined() -> Facts:
         return mcp_types.ElicitResult(action="decline")
 
     return {"text": text_of(await called(mcp, {}, elicitation_handler=fill, mode="legacy"))}
-
-
-async def read_resource() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.resource("data://motd")
-    def motd() -> str:
-        return "hello"
-
-    @mcp.tool
-    async def read(ctx: Context) -> str:
-        result = await ctx.read_resource("data://motd")
-        return result.contents[0].content
-
-    return {"text": text_of(await called(mcp, {}))}
 
 
 async def list_roots() -> Facts:
@@ -395,17 +269,6 @@ async def lifespan() -> Facts:
         return ctx.lifespan_context["unit"]
 
     return {"text": text_of(await called(mcp, {}))}
-
-
-async def request_ids() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    async def ids(ctx: Context) -> list[bool]:
-        return [ctx.request_id is not None, ctx.client_id is not None]
-
-    request_id, client_id = (await called(mcp, {})).data
-    return {"request_id": request_id, "client_id without authentication": client_id}
 
 
 async def client_info() -> Facts:
@@ -477,12 +340,6 @@ async def run_stdio() -> Facts:
         return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
 
 
-async def client_of_server() -> Facts:
-    mcp = FastMCP("demo")
-    async with Client(mcp) as client:
-        return {"tools": await client.list_tools()}
-
-
 async def client_of_config() -> Facts:
     server = {"command": sys.executable, "args": [str(SCRIPT)]}
     config = {"mcpServers": {"one": server, "two": server}}
@@ -492,51 +349,9 @@ async def client_of_config() -> Facts:
     return {"tools": names, "text": text_of(result)}
 
 
-async def call_timeout() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    async def wait() -> None:
-        await asyncio.sleep(20)
-
-    async with Client(mcp) as client:
-        error = await failure(client.call_tool("wait", timeout=0.2))
-    return {"raises": error["class"] is not None, "class": error["class"]}
-
-
 async def ping() -> Facts:
     async with Client(FastMCP("demo"), mode="legacy") as client:
         return {"result": await client.ping()}
-
-
-async def raise_on_error() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    def fail() -> str:
-        raise ToolError("no such city")
-
-    async with Client(mcp) as client:
-        result = await client.call_tool("fail", raise_on_error=False)
-        raised = await failure(client.call_tool("fail"))
-    return {"is_error": result.is_error, "text": text_of(result), "raised": raised["class"]}
-
-
-async def unknown_tool() -> Facts:
-    async with Client(FastMCP("demo")) as client:
-        return {"raised": (await failure(client.call_tool("none")))["class"]}
-
-
-async def raw_result() -> Facts:
-    mcp = FastMCP("demo")
-
-    @mcp.tool
-    def number() -> int:
-        return 3
-
-    async with Client(mcp) as client:
-        result = await client.call_tool_mcp("number", {})
-    return {"text": text_of(result), "is_error": bool(result.is_error)}
 
 
 # What mcp_trio does not have.
@@ -572,31 +387,6 @@ async def middleware() -> Facts:
 
     await called(mcp, {})
     return {"seen": seen}
-
-
-async def mount() -> Facts:
-    child = FastMCP("child")
-
-    @child.tool
-    def hello() -> str:
-        return "hello"
-
-    @child.resource("data://note")
-    def note() -> str:
-        return "a note"
-
-    mcp = FastMCP("demo")
-    mcp.mount(child, namespace="child")
-
-    @child.tool
-    def later() -> str:
-        return "later"
-
-    async with Client(mcp) as client:
-        names = [tool.name for tool in await client.list_tools()]
-        text = text_of(await client.call_tool("child_hello", {}))
-        contents = await contents_of(client, "data://child/note")
-    return {"tools": names, "text": text, "resource": contents.text}
 
 
 async def proxy() -> Facts:

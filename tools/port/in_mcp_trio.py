@@ -16,11 +16,9 @@ import trio
 from same_rows import (
     SCRIPT,
     Facts,
-    Model,
     Point,
     called,
     contents_of,
-    failure,
     messages_of,
     plain,
     text_of,
@@ -30,10 +28,8 @@ from mcp_trio import (
     Client,
     ClientGroup,
     Context,
-    RequestError,
     ResourceNotFound,
     Server,
-    ToolError,
 )
 from mcp_trio.middleware import CallNext, MiddlewareRequest
 from mcp_trio.tools import Fixed
@@ -66,27 +62,6 @@ async def result_data() -> Facts:
         one = await client.call_tool("point", result_type=Point)
         untyped = (await client.call_tool("point")).data
     return {"list": listed, "object": [one.x, one.y], "a dict": isinstance(untyped, dict)}
-
-
-async def other_exception() -> Facts:
-    server = Server("demo", errors="message")
-
-    @server.tool
-    def fail() -> str:
-        raise ValueError("no such city")
-
-    return await failure(called(server, {}))
-
-
-async def masked_exception() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def fail() -> str:
-        raise ValueError("secret")
-
-    error = await failure(called(server, {}))
-    return {**error, "has the secret": "secret" in error["text"]}
 
 
 async def whole_result() -> Facts:
@@ -166,21 +141,6 @@ async def prompt_messages() -> Facts:
         return {"messages": messages_of(await client.get_prompt("chat"))}
 
 
-async def prompt_error() -> Facts:
-    server = Server("demo")
-
-    @server.prompt
-    def plan() -> str:
-        raise ToolError("no such city")
-
-    async with Client(server) as client:
-        try:
-            await client.get_prompt("plan")
-        except RequestError as error:
-            return {"has the text": "no such city" in str(error), "code": error.code}
-    return {"has the text": None}
-
-
 async def completion() -> Facts:
     server = Server("demo")
 
@@ -200,19 +160,6 @@ async def completion() -> Facts:
 # The context.
 
 
-async def context_by_name() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    async def whoami(a: int, ctx) -> int:  # type: ignore[no-untyped-def]  # noqa: ANN001  by its name
-        assert ctx.request_id is not None
-        return a
-
-    async with Client(server) as client:
-        [tool] = await client.list_tools()
-    return {"arguments": list(tool.input_schema["properties"])}
-
-
 async def log() -> Facts:
     server = Server("demo")
     messages: list[Any] = []
@@ -227,23 +174,6 @@ async def log() -> Facts:
         "texts": [[each.level, each.logger, each.data] for each in messages],
         "data": type(messages[0].data).__name__,
     }
-
-
-async def progress() -> Facts:
-    server = Server("demo")
-    seen: list[Any] = []
-
-    @server.tool
-    async def work(ctx: Context) -> None:
-        await ctx.report_progress(1, 2, "half")
-        await ctx.report_progress(2, 2)
-
-    def keep(report: Any) -> None:
-        seen.append([report.progress, report.total, report.message])
-
-    async with Client(server) as client:
-        await client.call_tool("work", progress=keep)
-    return {"seen": seen}
 
 
 async def sample() -> Facts:
@@ -275,21 +205,6 @@ async def elicit_dataclass() -> Facts:
     return {"text": text_of(await called(server, {}, elicitation=fill))}
 
 
-async def elicit_model() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    async def ask(ctx: Context) -> str:
-        answer = await ctx.elicit("Where?", Model)
-        assert answer.data is not None
-        return f"{answer.action} {answer.data.x} {answer.data.y}"
-
-    def fill(_params: ElicitParams) -> dict[str, int]:
-        return {"x": 1, "y": 2}
-
-    return {"text": (await failure(called(server, {}, elicitation=fill)))["text"]}
-
-
 async def elicit_scalar() -> Facts:
     server = Server("demo")
 
@@ -301,29 +216,6 @@ async def elicit_scalar() -> Facts:
     return {"text": text_of(await called(server, {}, elicitation=lambda _: 3))}
 
 
-async def elicit_choices() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    async def ask(ctx: Context) -> str:
-        answer = await ctx.elicit("Which?", ["red", "blue"])
-        return f"{answer.action} {answer.data}"
-
-    return {"text": text_of(await called(server, {}, elicitation=lambda _: "blue"))}
-
-
-async def elicit_stateless() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    async def ask(ctx: Context) -> str:
-        answer = await ctx.elicit("How many?", int)
-        return f"{answer.action} {answer.data}"
-
-    error = await failure(called(server, {}, elicitation=lambda _: 3))
-    return {"answered": error["class"] is None, "text": error["text"]}
-
-
 async def elicit_declined() -> Facts:
     server = Server("demo")
 
@@ -333,21 +225,6 @@ async def elicit_declined() -> Facts:
         return answer.action
 
     return {"text": text_of(await called(server, {}, elicitation=lambda _: False))}
-
-
-async def read_resource() -> Facts:
-    server = Server("demo")
-
-    @server.resource("data://motd")
-    def motd() -> str:
-        return "hello"
-
-    @server.tool
-    async def read(ctx: Context) -> str:
-        contents = await ctx.read_resource("data://motd")
-        return str(plain(contents[0])["text"])
-
-    return {"text": text_of(await called(server, {}))}
 
 
 async def list_roots() -> Facts:
@@ -381,17 +258,6 @@ async def lifespan() -> Facts:
         return str(ctx.lifespan["unit"])
 
     return {"text": text_of(await called(server, {}))}
-
-
-async def request_ids() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    async def ids(ctx: Context) -> list[bool]:
-        return [ctx.request_id is not None, ctx.principal is not None]
-
-    request_id, client_id = (await called(server, {})).data
-    return {"request_id": request_id, "client_id without authentication": client_id}
 
 
 async def authorization() -> Facts:
@@ -464,12 +330,6 @@ async def run_stdio() -> Facts:
         return {"text": text_of(await client.call_tool("greet", {"name": "Ada"}))}
 
 
-async def client_of_server() -> Facts:
-    server = Server("demo", offers=["tools"])
-    async with Client(server) as client:
-        return {"tools": await client.list_tools()}
-
-
 async def client_of_config() -> Facts:
     server = {"command": sys.executable, "args": [str(SCRIPT)]}
     config = {"mcpServers": {"one": server, "two": server}}
@@ -479,52 +339,10 @@ async def client_of_config() -> Facts:
     return {"tools": names, "text": text_of(result)}
 
 
-async def call_timeout() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    async def wait() -> None:
-        await trio.sleep(20)
-
-    async with Client(server) as client:
-        error = await failure(client.call_tool("wait", total_seconds=0.2))
-    return {"raises": error["class"] is not None, "class": error["class"]}
-
-
 async def ping() -> Facts:
     async with Client(Server("demo")) as client:
         await client.ping()
     return {"result": None}
-
-
-async def raise_on_error() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def fail() -> str:
-        raise ToolError("no such city")
-
-    async with Client(server) as client:
-        result = await client.call_tool("fail", raise_tool_errors=False)
-        raised = await failure(client.call_tool("fail"))
-    return {"is_error": result.is_error, "text": text_of(result), "raised": raised["class"]}
-
-
-async def unknown_tool() -> Facts:
-    async with Client(Server("demo", offers=["tools"])) as client:
-        return {"raised": (await failure(client.call_tool("none")))["class"]}
-
-
-async def raw_result() -> Facts:
-    server = Server("demo")
-
-    @server.tool
-    def number() -> int:
-        return 3
-
-    async with Client(server) as client:
-        result = await client.request("tools/call", {"name": "number", "arguments": {}})
-    return {"text": text_of(result), "is_error": bool(result.is_error)}
 
 
 async def session_state() -> Facts:
@@ -579,31 +397,6 @@ async def tool_transformation() -> Facts:
 
     server.transform_tool("add", name="plus_one", arguments={"b": Fixed(1)})
     return {"text": text_of(await called(server, {"a": 2}))}
-
-
-async def mount() -> Facts:
-    child = Server("child")
-
-    @child.tool
-    def hello() -> str:
-        return "hello"
-
-    @child.resource("data://note")
-    def note() -> str:
-        return "a note"
-
-    server = Server("demo")
-    server.mount(child, prefix="child")
-
-    @child.tool
-    def later() -> str:
-        return "later"
-
-    async with Client(server) as client:
-        names = [tool.name for tool in await client.list_tools()]
-        text = text_of(await client.call_tool("child_hello", {}))
-        contents = await contents_of(client, "data://child/note")
-    return {"tools": names, "text": text, "resource": contents.text}
 
 
 async def proxy() -> Facts:

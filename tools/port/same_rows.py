@@ -1,4 +1,4 @@
-"""The rows of the port table whose code is the same with FastMCP and with mcp_trio.
+"""The rows of the port table whose code is the same with FastMCP and with mcp_trio, or nearly.
 
 Each public coroutine function is a row, as in `in_fastmcp.py` and `in_mcp_trio.py`. The rows run
 with FastMCP if the process runs `in_fastmcp.py`, which has an environment without mcp_trio.
@@ -26,7 +26,7 @@ IS_FASTMCP = Path(sys.argv[0]).name == "in_fastmcp.py"
 if IS_FASTMCP:
     from fastmcp import Client, Context
     from fastmcp import FastMCP as Server
-    from fastmcp.exceptions import ToolError
+    from fastmcp.exceptions import MCPError, PromptError, ToolError
     from fastmcp.server.dependencies import get_context
     from fastmcp.utilities.types import Audio, Image
     from typing_extensions import TypedDict  # pydantic demands it before Python 3.12
@@ -36,6 +36,7 @@ else:
     import msgspec
 
     from mcp_trio import Audio, Client, Context, Image, Server, ToolError, get_context
+    from mcp_trio import RequestError as MCPError
 
 SCRIPT = Path(__file__).with_name(f"greeter_{'fastmcp' if IS_FASTMCP else 'mcp_trio'}.py")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -97,6 +98,24 @@ async def called(server: Server, arguments: Any, **options: Any) -> Any:
     async with Client(server, **options) as client:
         [tool] = await client.list_tools()
         return await client.call_tool(tool.name, arguments)
+
+
+async def asked(
+    server: Server, fastmcp_answer: Any, our_answer: Any, *, is_stateless: bool = False
+) -> Any:
+    """Call the only tool of a server, whose form the client answers."""
+
+    async def fill(*_: Any) -> Any:
+        return fastmcp_answer
+
+    if IS_FASTMCP:
+        options = {} if is_stateless else {"mode": "legacy"}
+        return await called(server, {}, elicitation_handler=fill, **options)
+    return await called(server, {}, elicitation=lambda _: our_answer)
+
+
+def server_without_tools() -> Server:
+    return Server("demo") if IS_FASTMCP else Server("demo", offers=["tools"])
 
 
 def messages_of(got: Any) -> list[list[str]]:
@@ -530,3 +549,234 @@ async def visibility() -> Facts:
     server.disable(tags={"admin"})
     async with Client(server) as client:
         return {"tools": [tool.name for tool in await client.list_tools()]}
+
+
+# Rows in which one line differs.
+
+
+async def other_exception() -> Facts:
+    if IS_FASTMCP:  # noqa: SIM108  the page quotes both lines
+        server = Server("demo")
+    else:
+        server = Server("demo", errors="message")
+
+    @server.tool
+    def fail() -> str:
+        raise ValueError("no such city")
+
+    return await failure(called(server, {}))
+
+
+async def masked_exception() -> Facts:
+    if IS_FASTMCP:  # noqa: SIM108  the page quotes both lines
+        server = Server("demo", mask_error_details=True)
+    else:
+        server = Server("demo")
+
+    @server.tool
+    def fail() -> str:
+        raise ValueError("secret")
+
+    error = await failure(called(server, {}))
+    return {**error, "has the secret": "secret" in error["text"]}
+
+
+async def prompt_error() -> Facts:
+    server = Server("demo")
+
+    @server.prompt
+    def plan() -> str:
+        if IS_FASTMCP:
+            raise PromptError("no such city")
+        raise ToolError("no such city")
+
+    async with Client(server) as client:
+        try:
+            await client.get_prompt("plan")
+        except MCPError as error:
+            code = error.error.code if IS_FASTMCP else error.code
+            return {"has the text": "no such city" in str(error), "code": code}
+    return {"has the text": None}
+
+
+async def context_by_name() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def whoami(a: int, ctx) -> int:  # noqa: ANN001  by its name
+        assert IS_FASTMCP or ctx.request_id is not None
+        return a
+
+    async with Client(server) as client:
+        [tool] = await client.list_tools()
+    return {"arguments": list(tool.input_schema["properties"])}
+
+
+async def progress() -> Facts:
+    server = Server("demo")
+    seen: list[Any] = []
+
+    @server.tool
+    async def work(ctx: Context) -> None:
+        await ctx.report_progress(1, 2, "half")
+        await ctx.report_progress(2, 2)
+
+    async def keep(done: float, total: float | None, message: str | None) -> None:
+        seen.append([done, total, message])
+
+    def keep_report(report: Any) -> None:
+        seen.append([report.progress, report.total, report.message])
+
+    handler = {"progress_handler": keep} if IS_FASTMCP else {"progress": keep_report}
+    async with Client(server) as client:
+        await client.call_tool("work", **handler)
+    return {"seen": seen}
+
+
+async def elicit_model() -> Facts:
+    server, answer = Server("demo"), {"x": 1, "y": 2}
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("Where?", Model)
+        return f"{answer.action} {answer.data.x} {answer.data.y}"
+
+    return {"text": (await failure(asked(server, answer, answer)))["text"]}
+
+
+async def elicit_choices() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("Which?", ["red", "blue"])
+        return f"{answer.action} {answer.data}"
+
+    return {"text": text_of(await asked(server, {"value": "blue"}, "blue"))}
+
+
+async def elicit_stateless() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer = await ctx.elicit("How many?", int)
+        return f"{answer.action} {answer.data}"
+
+    error = await failure(asked(server, {"value": 3}, 3, is_stateless=True))
+    return {"answered": error["class"] is None, "text": error["text"]}
+
+
+async def read_resource() -> Facts:
+    server = Server("demo")
+
+    @server.resource("data://motd")
+    def motd() -> str:
+        return "hello"
+
+    @server.tool
+    async def read(ctx: Context) -> str:
+        if IS_FASTMCP:
+            result = await ctx.read_resource("data://motd")
+            return result.contents[0].content
+        contents = await ctx.read_resource("data://motd")
+        return plain(contents[0])["text"]
+
+    return {"text": text_of(await called(server, {}))}
+
+
+async def request_ids() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def ids(ctx: Context) -> list[bool]:
+        user = ctx.client_id if IS_FASTMCP else ctx.principal
+        return [ctx.request_id is not None, user is not None]
+
+    request_id, client_id = (await called(server, {})).data
+    return {"request_id": request_id, "client_id without authentication": client_id}
+
+
+async def client_of_server() -> Facts:
+    server = server_without_tools()
+    async with Client(server) as client:
+        return {"tools": await client.list_tools()}
+
+
+async def unknown_tool() -> Facts:
+    async with Client(server_without_tools()) as client:
+        return {"raised": (await failure(client.call_tool("none")))["class"]}
+
+
+async def call_timeout() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    async def wait() -> None:
+        await anyio.sleep(20)
+
+    async with Client(server) as client:
+        if IS_FASTMCP:
+            error = await failure(client.call_tool("wait", timeout=0.2))
+        else:
+            error = await failure(client.call_tool("wait", total_seconds=0.2))
+    return {"raises": error["class"] is not None, "class": error["class"]}
+
+
+async def raise_on_error() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def fail() -> str:
+        raise ToolError("no such city")
+
+    async with Client(server) as client:
+        if IS_FASTMCP:
+            result = await client.call_tool("fail", raise_on_error=False)
+        else:
+            result = await client.call_tool("fail", raise_tool_errors=False)
+        raised = await failure(client.call_tool("fail"))
+    return {"is_error": result.is_error, "text": text_of(result), "raised": raised["class"]}
+
+
+async def raw_result() -> Facts:
+    server = Server("demo")
+
+    @server.tool
+    def number() -> int:
+        return 3
+
+    async with Client(server) as client:
+        if IS_FASTMCP:
+            result = await client.call_tool_mcp("number", {})
+        else:
+            result = await client.request("tools/call", {"name": "number", "arguments": {}})
+    return {"text": text_of(result), "is_error": bool(result.is_error)}
+
+
+async def mount() -> Facts:
+    child = Server("child")
+
+    @child.tool
+    def hello() -> str:
+        return "hello"
+
+    @child.resource("data://note")
+    def note() -> str:
+        return "a note"
+
+    server = Server("demo")
+    if IS_FASTMCP:
+        server.mount(child, namespace="child")
+    else:
+        server.mount(child, prefix="child")
+
+    @child.tool
+    def later() -> str:
+        return "later"
+
+    async with Client(server) as client:
+        names = [tool.name for tool in await client.list_tools()]
+        text = text_of(await client.call_tool("child_hello", {}))
+        contents = await contents_of(client, "data://child/note")
+    return {"tools": names, "text": text, "resource": contents.text}
