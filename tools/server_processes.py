@@ -1,8 +1,9 @@
-"""Run the processes of servers: a free port, the wait until a server listens, and its end.
+"""Run the processes of servers: a free port, the wait until a server listens, its end; Redis.
 
 Needs only Python, as some tools run in environments of other packages.
 """
 
+import shutil
 import socket
 import subprocess
 import time
@@ -70,3 +71,45 @@ def stop(process: "subprocess.Popen[Any]", seconds: float = STOP_SECONDS) -> boo
         process.wait()
         return False
     return True
+
+
+class RedisProcess:
+    """A Redis of its own on a free port, whose files are in a folder.
+
+    With `keeps_data` it has its data again after a restart.
+    """
+
+    def __init__(self, folder: str, *, keeps_data: bool = False) -> None:
+        self.folder = folder
+        self.keeps_data = keeps_data
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start Redis, and wait until it listens.
+
+        Raises:
+            RuntimeError: Redis is not installed, or does not listen.
+        """
+        program = shutil.which("redis-server") or shutil.which("valkey-server")
+        if program is None:
+            raise RuntimeError("redis-server is not installed: apt-get install redis-server")
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder]
+        options += ["--save", "", "--appendonly", "yes" if self.keeps_data else "no"]
+        self.process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        connected(lambda: socket.create_connection(("127.0.0.1", self.port)), self.process).close()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to Redis, if it runs."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """Stop Redis, and wait for its end."""
+        if self.process is not None:
+            stop(self.process)
+            self.process = None

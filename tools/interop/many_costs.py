@@ -17,11 +17,12 @@ from typing import Final
 
 import httpx2
 import trio
-from many_machines import INSTANCES, Instance, Redis
+from many_machines import INSTANCES, Instance
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "bench")]
 
 from load import cpu_seconds_of
+from server_processes import RedisProcess
 
 INITIALIZE: Final = {
     "jsonrpc": "2.0",
@@ -41,7 +42,7 @@ def cpu_seconds(process: "subprocess.Popen[bytes] | None") -> float:
 
 
 async def measure(
-    instances: list[Instance], redis: Redis, calls: int, *, is_random: bool
+    instances: list[Instance], redis: RedisProcess, calls: int, *, is_random: bool
 ) -> tuple[float, float]:
     """Return the CPU microseconds per call of all instances, and of Redis."""
     randomness = random.Random(1)
@@ -79,7 +80,7 @@ async def main(options: argparse.Namespace) -> None:
             ("Redis, sticky routing", True, False),
             ("Redis, random routing", True, True),
         ):
-            redis, executions = Redis(folder), Path(folder) / "executions"
+            redis, executions = RedisProcess(folder), Path(folder) / "executions"
             instances = [Instance(redis, executions, 0, 9.0) for _ in range(INSTANCES)]
             try:
                 redis.start()

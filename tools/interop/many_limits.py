@@ -23,7 +23,10 @@ from typing import Final
 
 import attrs
 import trio
-from many_machines import Redis  # also used by many_costs.py
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import RedisProcess
 
 from mcp_trio import Client, RequestError
 from mcp_trio.middleware import Rate
@@ -129,13 +132,12 @@ async def main(options: argparse.Namespace) -> int:
     status = 0
     print(f"{options.rate}, {options.seconds:g} s, {options.clients} clients of each user")
     with tempfile.TemporaryDirectory() as name:
-        redis = Redis(name)
+        redis = RedisProcess(name)
         redis.start()
-        url = f"redis://127.0.0.1:{redis.port}/0"
         try:
             for count, text, more in (
                 (1, "one instance, its memory", ()),
-                (3, "three instances, one Redis", ("--redis", url)),
+                (3, "three instances, one Redis", ("--redis", redis.url)),
             ):
                 arguments = ["--rate-limit", options.rate, *more]
                 async with instances(Path(name), count, arguments) as urls:

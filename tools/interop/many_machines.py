@@ -23,9 +23,7 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -41,6 +39,10 @@ import attrs
 import trio
 from peers import PYTHON_1, TYPESCRIPT  # installed by install.py
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import RedisProcess, free_port
+
 from mcp_trio import Client
 from mcp_trio._client.client import notifications_handled
 from mcp_trio.errors import MCPError, OutcomeUnknown
@@ -55,14 +57,6 @@ PAUSE_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 30.0
 
 
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
-
-
 @attrs.define
 class Call:
     """A call of a client, as it has ended."""
@@ -74,39 +68,10 @@ class Call:
 
 
 @attrs.define(eq=False)
-class Redis:
-    """The process of Redis; it keeps its data over a restart (appendonly)."""
-
-    folder: str
-    port: int = attrs.field(factory=free_port)
-    process: "subprocess.Popen[bytes] | None" = None
-
-    def start(self) -> None:
-        """Start Redis."""
-        program = shutil.which("redis-server")
-        if program is None:
-            raise SystemExit("redis-server is not installed: apt-get install redis-server")
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder]
-        options += ["--save", "", "--appendonly", "yes"]
-        self.process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to Redis."""
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def stop(self) -> None:
-        """Stop Redis, and wait for its end."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
-
-
-@attrs.define(eq=False)
 class Instance:
     """The process of one instance, which is started again at the same port."""
 
-    redis: Redis
+    redis: RedisProcess
     executions: Path
     balancer_port: int
     lease_seconds: float
@@ -115,9 +80,9 @@ class Instance:
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self, *options: str) -> None:
-        """Start the instance, with further arguments of many_instance.py."""
-        command = [sys.executable, str(HERE / "many_instance.py"), str(self.port)]
-        command += [f"redis://127.0.0.1:{self.redis.port}/0", str(self.lease_seconds)]
+        """Start the instance, with further arguments of many_server.py."""
+        command = [sys.executable, str(HERE / "many_server.py"), str(self.port)]
+        command += [self.redis.url, str(self.lease_seconds)]
         command += [f"127.0.0.1:{self.balancer_port}", *options]
         environment = {**os.environ, "EXECUTIONS": str(self.executions)}
         self.process = subprocess.Popen(command, env=environment, stderr=self.log)
@@ -222,7 +187,7 @@ async def call_by_sdk(command: Sequence[str], calls: list[Call]) -> None:
 
 async def disturb(
     instances: Sequence[Instance],
-    redis: Redis,
+    redis: RedisProcess,
     seconds: float,
     every: float,
     *,
@@ -312,7 +277,7 @@ def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> in
 
 @asynccontextmanager
 async def served(
-    redis: Redis, executions: Path, lease_seconds: float, log: int
+    redis: RedisProcess, executions: Path, lease_seconds: float, log: int
 ) -> AsyncIterator[Any]:
     """Run Redis, the instances and the balancer within the block."""
     balancer = Balancer()
@@ -346,9 +311,8 @@ async def main(options: argparse.Namespace) -> int:
         executions = Path(folder) / "executions"
         executions.touch()
         log = 2 if options.verbose else subprocess.DEVNULL
-        lease_seconds = options.lease_seconds
-        async with served(Redis(folder), executions, lease_seconds, log) as (url, instances):
-            redis = instances[0].redis
+        redis = RedisProcess(folder, keeps_data=True)
+        async with served(redis, executions, options.lease_seconds, log) as (url, instances):
             sdks = [each for each in options.sdks.split(",") if each]
             of_each = options.clients // (2 * len(sdks)) if sdks else 0
             ours = options.clients - of_each * len(sdks)

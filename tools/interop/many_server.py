@@ -1,13 +1,16 @@
-"""The server of many_machines.py, which writes each execution of a call to a file.
+"""An instance of many_machines.py: `many_server.py PORT REDIS_URL LEASE_SECONDS HOST [memory]`.
 
-The environment variable EXECUTIONS names the file, which all instances append to.
+Each execution of a call is written to a file, which all instances append to; the environment
+variable EXECUTIONS names it. With the argument `memory`, the instance does not use Redis.
 """
 
 import os
+import sys
 
 import trio
 
 from mcp_trio import Context, Server
+from mcp_trio.redis import RedisStores
 
 server = Server("many", version="1.0")
 executions = os.open(os.environ["EXECUTIONS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -34,3 +37,12 @@ async def report(key: str, *, ctx: Context) -> str:
         await ctx.info(f"{key} {number}")
         await trio.sleep(0.2)
     return key
+
+
+if __name__ == "__main__":
+    port, url, lease_seconds, host, *memory = sys.argv[1:]
+    if memory:
+        server.run("http", port=int(port), hosts=[host])
+    else:
+        stores = RedisStores(url, prefix="many", lease_seconds=float(lease_seconds))
+        server.run("http", port=int(port), hosts=[host], stores=stores)
