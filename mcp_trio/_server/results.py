@@ -35,6 +35,7 @@ from mcp_trio._server.type_adapters import (
     is_pydantic,
     json_schema,
     no_json_form,
+    plain_schema,
     pydantic_to_plain,
     structure,
     with_keywords_at_root,
@@ -486,8 +487,27 @@ def output_schema_of(signature: "Signature", *, structured: bool | None) -> Outp
 def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
     if hint in _ANYTHING:
         raise TypeError("annotate the return type")
-    schema = signature.plain_schema(hint)
-    decodable = hint if schema is not None else signature.adapter.decodable(hint)
+    if signature.plain_schema(hint) is None:
+        decodable = signature.adapter.decodable(hint)
+        schema = with_keywords_at_root(json_schema(decodable))
+        return OutputSchema(schema, _validation_errors(decodable))
+    return _of_class(hint) if type(hint) is type else _of_plain(hint)
+
+
+def _of_plain(hint: Any) -> OutputSchema:
+    schema = plain_schema(hint)
+    assert schema is not None
+    # Not float, as not every float is valid: NaN would be sent as null.
+    return OutputSchema(
+        schema, _validation_errors(hint), hint if hint in (str, int, bool) else None
+    )
+
+
+# A thousand tools return few different classes of JSON.
+_of_class: Final = functools.cache(_of_plain)
+
+
+def _validation_errors(decodable: Any) -> Callable[[bytes], list[str]]:
     decode = msgspec.json.Decoder(decodable, dec_hook=structure).decode
 
     # The value is checked although it is annotated: Python does not enforce annotations, but the
@@ -499,10 +519,7 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
             return [error_line(error).replace("arguments", "result", 1)]
         return []
 
-    if schema is None:
-        return OutputSchema(with_keywords_at_root(json_schema(decodable)), validation_errors)
-    # Not float, as not every float is valid: NaN would be sent as null.
-    return OutputSchema(schema, validation_errors, hint if hint in (str, int, bool) else None)
+    return validation_errors
 
 
 def given_output_schema(given: Mapping[str, Any], limits: Limits) -> OutputSchema:

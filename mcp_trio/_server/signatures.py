@@ -112,7 +112,7 @@ SPHINX: Final = DocstringStyle(
 STYLES: Final = (GOOGLE, NUMPY, SPHINX)
 
 
-class Docstring(msgspec.Struct, frozen=True):
+class Docstring(msgspec.Struct, frozen=True, gc=False):
     """A parsed docstring: the prose outside of sections, and the text for each parameter."""
 
     description: str
@@ -378,27 +378,35 @@ class Signature:
         schema = self._schema_of_plain_parameters()
         if schema is None:
             schema = with_keywords_at_root(json_schema(self.arguments_type))
-        for parameter in self.parameters.values():
-            if not parameter.is_required:
-                # A default without a JSON form works, but is not listed.
-                with contextlib.suppress(TypeError):
-                    default = JsonWriter(self.converter).plain(parameter.default)
-                    schema["properties"][parameter.name]["default"] = default
+        if len(schema["required"]) < len(schema["properties"]):
+            for parameter in self.parameters.values():
+                if not parameter.is_required:
+                    # A default without a JSON form works, but is not listed.
+                    with contextlib.suppress(TypeError):
+                        default = JsonWriter(self.converter).plain(parameter.default)
+                        schema["properties"][parameter.name]["default"] = default
         return schema
 
     def _schema_of_plain_parameters(self) -> dict[str, Any] | None:
         """Return what `json_schema` would, in a fraction of its time; None for other parameters."""
+        context, texts = self.context_parameter, self.docstring.parameters
         properties: dict[str, dict[str, Any]] = {}
-        for name in self.parameters:
+        required: list[str] = []
+        for name, _, default in self._declared_parameters:
+            if name == context:
+                continue
             schema = self.plain_schema(self.hints[name])
             if schema is None:
                 return None
-            text = self.docstring.parameters.get(name)
-            properties[name] = ({"description": text} if text else {}) | schema
+            properties[name] = (
+                {"description": texts[name], **schema} if name in texts else {**schema}
+            )
+            if default is inspect.Parameter.empty:
+                required.append(name)
         return {
             "type": "object",
             "properties": properties,
-            "required": [each.name for each in self.parameters.values() if each.is_required],
+            "required": required,
             "additionalProperties": False,
         }
 

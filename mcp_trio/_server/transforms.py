@@ -7,6 +7,7 @@ calls the tool that it was made of, its base, with the base's own arguments.
 
 import copy
 import functools
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, cast
 
@@ -14,6 +15,7 @@ import attrs
 import msgspec
 
 from mcp_trio._protocol.suggestions import did_you_mean
+from mcp_trio._server.introspection import DeclaredParameter
 from mcp_trio._server.signatures import (
     ArgumentsError,
     Docstring,
@@ -225,6 +227,14 @@ class TransformedSignature(Signature):
     """
 
     transform: ToolTransform
+
+    @functools.cached_property
+    def _declared_parameters(self) -> list[DeclaredParameter]:
+        empty = inspect.Parameter.empty
+        return [
+            DeclaredParameter(each.name, each.hint, empty if each.is_required else each.default)
+            for each in self.parameters.values()
+        ]
 
     @functools.cached_property
     def context_parameter(self) -> str | None:
