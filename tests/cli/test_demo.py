@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mcp_trio._cli.timeline import read_rows
 from mcp_trio._cli.serve import next_steps
+from mcp_trio._cli.timeline import read_rows
 from mcp_trio.examples import weather
 
 pytestmark = pytest.mark.usefixtures("measured_processes")
