@@ -268,6 +268,10 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
     session_idle_seconds: float = 1800.0
     """Seconds after which a session without requests and streams is closed."""
 
+    session_values_bytes_max: int = MIB
+    """Bytes of the values that handlers keep in one session (`ctx.state`), as JSON, with which
+    another instance can continue it. A session with more ends with its instance."""
+
     session_unused_seconds: float = 60.0
     """Seconds after which a session in which nothing has followed `initialize` is closed."""
 

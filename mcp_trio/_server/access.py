@@ -9,7 +9,7 @@ The decision is recorded, so a replay with another rule diverges at that request
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
@@ -184,6 +184,19 @@ class Visibility:
         decision = self.decisions.pop((kind, old, None), None)
         if decision is not None:
             self.decisions[kind, new, None] = decision
+
+    def in_order(self) -> list[tuple[Selector, bool]]:
+        """Return the decisions that count, from the oldest to the newest."""
+        ordered = sorted(self.decisions.items(), key=lambda item: item[1][0])
+        return [(selector, shows) for selector, (_, shows) in ordered]
+
+    @classmethod
+    def of(cls, decisions: Iterable[tuple[Selector, bool]]) -> "Visibility":
+        """Return the visibility of such a list."""
+        visibility = cls()
+        for selector, shows in decisions:
+            visibility.decisions[selector] = (next(visibility._numbers), shows)
+        return visibility
 
     def decision(self, entry: "RegisteredEntry | Unregistered") -> bool | None:
         """Return whether an entry is shown; None if nothing was decided about it."""

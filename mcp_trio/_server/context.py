@@ -46,6 +46,7 @@ from mcp_trio._session.effects import (
     read_clock,
     takes_patch,
 )
+from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import Handling, InputResponse
 from mcp_trio._session.journal import Recording
 from mcp_trio.errors import LocalProtocolError
@@ -224,8 +225,17 @@ class BaseContext(Opaque):
         Servers that are mounted into the server of the session have the same dict. It is empty when
         the session begins. A replay runs all requests of the session, and so fills it in the same
         way. Each stateless request over HTTP has its own.
+
+        On several instances, another one continues the session with the values that JSON can
+        represent; a session with other values ends with its instance.
         """
+        journal = self._handling.handler_journal
+        if journal is not None and journal.is_kept and not journal.has_used_state:
+            self._use_state(journal)
         return self._served.state
+
+    def _use_state(self, journal: HandlerJournal) -> None:
+        journal.use_state(self._served.encoded_state)
 
     @property
     def request_id(self) -> int | str:
@@ -725,6 +735,9 @@ class ThreadContext(BaseContext):
     def _context(self) -> Context:
         """The context with which the event loop performs the calls."""
         return Context(self._handling, self._served)
+
+    def _use_state(self, journal: HandlerJournal) -> None:
+        self._bridge.call(_async(functools.partial(super()._use_state, journal)))
 
     # Time and randomness.
 

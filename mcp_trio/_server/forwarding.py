@@ -265,7 +265,8 @@ class Forwarder:
     Attributes:
         limits: The bound of a response's bytes that are not read yet.
         respond: Answers a forwarded request; this is the application.
-        take_session: Continues a session of another instance here; returns whether it exists.
+        take_session: Continues a session of another instance here, and stores its facts; returns
+            whether it exists.
         close_session: Closes a session that another instance has taken.
         instance: This instance.
         nursery: The nursery of the requests that others have forwarded.
@@ -477,12 +478,17 @@ class Forwarder:
             StoreUnavailableError: The store does not answer.
             Exception: The error of `take_session`; the session waits for another instance.
         """
-        if session_id in self._taking:
+        taking = self._taking.get(session_id)
+        if taking is not None:
+            await taking.wait()
             return
         taken = self._taking[session_id] = trio.Event()
         try:
             stored = await self.instance.find(session_id)
-            if stored is None or not await self.instance.take(session_id, before):
+            # Another request may have let this instance take the session before.
+            if stored is None or stored.owner == self.instance.name:
+                return
+            if not await self.instance.take(session_id, before):
                 return
             facts, is_open = stored.facts, False
             try:
@@ -491,9 +497,7 @@ class Forwarder:
             except BaseException:
                 self.instance.hand_over(session_id, facts)
                 raise
-            if is_open:
-                self.instance.keep(session_id, facts)
-            else:
+            if not is_open:
                 self.instance.forget(session_id)
                 await self.instance.settle()
         finally:

@@ -8,7 +8,7 @@ value that it returned.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
@@ -29,6 +29,7 @@ from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._server.access import (
     AccessRule,
     Selection,
+    Selector,
     Unregistered,
     Visibility,
 )
@@ -36,6 +37,7 @@ from mcp_trio._server.client_requests import elicit_urls
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.kept_calls import KeptCalls, kept_version, run_kept_call
+from mcp_trio._server.kept_values import KeptValues, encoded_json, keep_values, restore_values
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
 from mcp_trio._server.mounts import Mount
 from mcp_trio._server.registry import (
@@ -112,7 +114,9 @@ class ServedSession:
         outer: For a mounted server, the `ServedSession` of the server whose session this is.
         mounted_lifespans: The values of the lifespans of mounted servers.
         calls: The store of calls that another instance can continue; None without one.
-        may_keep_calls: Whether there is such a store, or there was one in the recording.
+        kept_values: The values with which another instance can continue the session; None without
+            other instances.
+        may_move: Whether there are other instances, or may have been in the recording.
     """
 
     shared: "ServerSessions"
@@ -124,7 +128,8 @@ class ServedSession:
     outer: "ServedSession | None" = None
     mounted_lifespans: "Mapping[ServerSessions, Any] | None" = None
     calls: KeptCalls | None = attrs.field(default=None, init=False)
-    may_keep_calls: bool = attrs.field(default=False, init=False)
+    kept_values: KeptValues | None = attrs.field(default=None, init=False)
+    may_move: bool = attrs.field(default=False, init=False)
     _log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     # These are created on first use, to save the memory of idle sessions.
     _state: dict[str, Any] | None = attrs.field(default=None, init=False)
@@ -161,14 +166,31 @@ class ServedSession:
             self._state = {}
         return self._state
 
-    @property
-    def is_movable(self) -> bool:
-        """Return whether another instance can open the session anew, by messages of its client.
+    def movable_values(self) -> bytes | None:
+        """Return the values with which another instance can continue the session; None if none can.
 
-        It cannot if handlers keep values in the session, have hidden or shown entries to its
-        client, or use servers behind a client.
+        None can if handlers keep values that the store cannot have, have hidden or shown entries of
+        a mounted server, or use servers behind a client.
         """
-        return not (self._state or self._has_own_visibility or self._remotes)
+        mounted = (self._mounted_sessions or {}).values()
+        if self.kept_values is None or self._remotes:
+            return None
+        if any(each._visibility is not None for each in mounted):  # noqa: SLF001
+            return None
+        return self.kept_values.encoded(self._state, self._visibility)
+
+    def encoded_state(self) -> bytes:
+        """Return `ctx.state` as JSON; nothing if another instance cannot have it."""
+        if self.outer is not None:
+            return self.outer.encoded_state()
+        return encoded_json(self._state or {}) or b""
+
+    def set_values(
+        self, state: dict[str, Any], visibility: Sequence[tuple[Selector, bool]]
+    ) -> None:
+        """Begin with the values of the session in another instance."""
+        self._state = state
+        self._visibility = Visibility.of(visibility) if visibility else None
 
     @property
     def _has_own_visibility(self) -> bool:
@@ -199,7 +221,7 @@ class ServedSession:
 
     def on_session_open(self, session: Session) -> None:
         """Start announcing changes to the client; called when the session opens."""
-        self.may_keep_calls = session.sequencer.replays
+        self.may_move = session.sequencer.replays
         self.announcer.join(session)
 
     def on_session_restart(self) -> None:
@@ -250,8 +272,10 @@ class ServedSession:
     # and a handler slows down each wait of the handler. Therefore a function that only chooses the
     # next one returns its awaitable.
 
-    async def handle(self, handling: Handling) -> _Result:
+    async def handle(self, handling: Handling, *, is_kept: bool = False) -> _Result:
         """Return the result of a request.
+
+        `is_kept` is True within `_handle_movably`, which has stored what other instances need.
 
         Raises:
             RequestError: The request is answered with this error.
@@ -261,8 +285,8 @@ class ServedSession:
         # Also a first request, without answers: a resumable handler needs a state from the start.
         if request.peer.protocol_version.is_stateless and request.has_rounds:
             return await self.rounds.answer_round(handling, self)
-        if self.may_keep_calls and (version := kept_version(handling, self)) is not None:
-            return cast("_Result", await run_kept_call(handling, self, version))
+        if self.may_move and not is_kept:
+            return await self._handle_movably(handling)
         if self.shared.middleware:
             result = await self.run_handler(handling)
         else:
@@ -274,6 +298,20 @@ class ServedSession:
                 f"{request.method.name} cannot ask the client by an InputRequiredResult"
             )
         return await self.rounds.ask_in_session(handling, self, result)
+
+    async def _handle_movably(self, handling: Handling) -> _Result:
+        """Return the result of a request in a session that another instance can continue."""
+        restore_values(handling, self)
+        try:
+            if (version := kept_version(handling, self)) is None:
+                result = await self.handle(handling, is_kept=True)
+            else:
+                result = await run_kept_call(handling, self, version)
+        except Exception:
+            await keep_values(handling, self)
+            raise
+        await keep_values(handling, self)
+        return result
 
     def failure_result(self, request: IncomingRequest, text: str) -> types.CallToolResult | None:
         """Return the result with `isError` for a failed call of a tool; None for other methods."""

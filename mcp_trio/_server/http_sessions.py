@@ -56,6 +56,7 @@ from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
 from mcp_trio._server.kept_calls import KeptCalls
+from mcp_trio._server.kept_values import NO_VALUES, KeptValues
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
@@ -232,7 +233,8 @@ class HttpSession:
         session: The session that runs; None until it is started.
         is_opening: Whether the session of another instance is being opened anew.
         has_left: Whether the session goes on in another instance.
-        was_movable: Whether the session could be moved when its facts were last stored.
+        stored_values: What handlers kept when the facts were last stored; None if the session was
+            not movable then.
         calls: The calls that another instance can continue; None without other instances.
     """
 
@@ -248,7 +250,7 @@ class HttpSession:
     _opening: dict[tuple[str, str], bytes] | None = attrs.field(default=None, init=False)
     is_opening: bool = attrs.field(default=False, init=False)
     has_left: bool = attrs.field(default=False, init=False)
-    was_movable: bool = attrs.field(default=True, init=False)
+    stored_values: bytes | None = attrs.field(default=NO_VALUES, init=False)
     calls: KeptCalls | None = attrs.field(default=None, init=False)
 
     @property
@@ -308,9 +310,12 @@ class HttpSession:
         return True
 
     @property
-    def is_movable(self) -> bool:
-        """Return whether another instance can open the session anew."""
-        return self._opening is not None and getattr(self.application, "is_movable", False)
+    def values(self) -> bytes | None:
+        """What handlers keep in the session; None if no other instance can continue it."""
+        application = self.application
+        if self._opening is None or not isinstance(application, ServedSession):
+            return None
+        return application.movable_values()
 
     @property
     def application(self) -> object:
@@ -320,9 +325,13 @@ class HttpSession:
     @property
     def facts(self) -> SessionFacts:
         """The facts from which another instance opens the session anew."""
-        self.was_movable = self.is_movable
-        opening = tuple((self._opening or {}).values())
-        return SessionFacts(principal=self.principal, opening=opening, is_movable=self.was_movable)
+        values = self.stored_values = self.values
+        return SessionFacts(
+            principal=self.principal,
+            opening=tuple((self._opening or {}).values()),
+            values=values or NO_VALUES,
+            is_movable=values is not None,
+        )
 
     def close(self) -> None:
         """Close the session, because the client ended it or has been idle for too long."""
@@ -412,8 +421,8 @@ class HttpSessions:
         return opened
 
     async def publish(self, session: HttpSession) -> None:
-        """Let the other instances know a session whose handshake was answered."""
-        if self.instance is not None:
+        """Let the other instances know a session whose handshake was answered, or its values."""
+        if self.instance is not None and session.id in self._open:
             self.instance.keep(session.id, session.facts)
             await self.instance.settle()
 
@@ -423,12 +432,14 @@ class HttpSessions:
             self.instance.keep(session.id, session.facts)
 
     async def publish_changes(self) -> NoReturn:
-        """Let the other instances know which sessions have become movable, or no longer are."""
+        """Let the other instances know values that were changed outside of requests."""
         assert self.instance is not None
         while True:
             await trio.sleep(_PUBLISH_SECONDS)
             for session in self:
-                if session.is_negotiated and session.is_movable != session.was_movable:
+                # A handler that runs stores its changes at its end, with the response.
+                may_change = session.is_negotiated and session.channel.is_answered
+                if may_change and session.values != session.stored_values:
                     self.instance.keep(session.id, session.facts)
 
     @contextmanager
@@ -814,7 +825,12 @@ class Runtime:
         if self.sessions.instance is not None and isinstance(opened.application, ServedSession):
             calls = KeptCalls(opened.id, self.sessions.instance, self.server.limits)
             opened.application.calls = opened.calls = calls
-            opened.application.may_keep_calls = True
+            opened.application.kept_values = KeptValues(
+                self.server.limits.http.session_values_bytes_max,
+                lambda: opened.is_opening or opened.values == opened.stored_values,
+                partial(self.sessions.publish, opened),
+            )
+            opened.application.may_move = True
         return opened
 
     async def _take_session(
@@ -822,8 +838,8 @@ class Runtime:
     ) -> bool:
         """Open a session of another instance anew; return whether it is open now.
 
-        The session gets the messages with which its client had opened it, and drops the responses.
-        Then it gets the calls that go on here.
+        The session gets what handlers have kept in it, and the messages with which its client had
+        opened it, and drops the responses. Then it gets the calls that go on here.
 
         Raises:
             StoreUnavailableError: The store does not answer; no session is open.
@@ -833,6 +849,9 @@ class Runtime:
         assert self.sessions.instance is not None
         continued: Mapping[RequestId, bytes] = {}
         try:
+            if isinstance(taken.application, ServedSession):
+                assert taken.application.kept_values is not None
+                taken.application.kept_values.restored = facts.values
             if taken.calls is not None:
                 taken.calls.load(await self.sessions.instance.calls(session_id))
                 continued = taken.calls.requests
@@ -850,6 +869,8 @@ class Runtime:
                     if stream is not None:
                         await stream.wait_ended()
                 taken.is_opening = not taken.is_negotiated
+            if not taken.is_opening:
+                self.sessions.instance.keep(session_id, taken.facts)
             for encoded in () if taken.is_opening else continued.values():
                 message = self.endpoint.decoder.decode(encoded)
                 assert isinstance(message, Request)
@@ -913,7 +934,7 @@ class Runtime:
     def _hand_over_sessions(self, may_leave: Callable[[HttpSession], bool]) -> int:
         """Hand sessions over; return the number of those that are still to be handed over."""
         assert self.sessions.instance is not None
-        movable = [each for each in self.sessions if each.is_negotiated and each.is_movable]
+        movable = [each for each in self.sessions if each.is_negotiated and each.values is not None]
         leaving = [each for each in movable if may_leave(each)]
         for session in leaving:
             self.sessions.instance.hand_over(session.id, session.facts)

@@ -33,12 +33,14 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
         principal: The user who opened the session; None if the server does not verify users.
         opening: The client's messages that determine the state of the protocol, in order:
             `initialize`, `notifications/initialized`, the log level and the subscriptions.
-        is_movable: Whether these messages are all of the session's state. Another instance ends a
-            session that is not movable.
+        values: What handlers keep in the session; see `kept_values.py`.
+        is_movable: Whether these are all of the session's state. Another instance ends a session
+            that is not movable.
     """
 
     principal: str | None
     opening: tuple[bytes, ...]
+    values: bytes = b""
     is_movable: bool = True
 
 
@@ -139,6 +141,8 @@ class Instance(Protocol):
 
     async def take(self, session_id: str, before: str | None) -> bool:
         """Become the owner of a session; return False if its owner is not `before` any more.
+
+        This may be called again by the instance that is the owner already; it returns True.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -300,7 +304,7 @@ class MemoryInstance:
         """Become the owner of a session; return False if its owner is not `before` any more."""
         await trio.lowlevel.checkpoint()
         stored = self.shared.sessions.get(session_id)
-        if stored is None or stored.owner != before:
+        if stored is None or stored.owner not in (before, self.name):
             return False
         self.shared.sessions[session_id] = StoredSession(stored.facts, self.name)
         return True

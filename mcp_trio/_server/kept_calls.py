@@ -1,18 +1,19 @@
-"""Calls of resumable handlers in sessions, which another instance continues.
+"""Calls in sessions that another instance continues.
 
 A session with a handshake lives in its owner (`instances.py`). The owner stores each call of a
-resumable `async def` handler with the operations that it has finished, as entries with numbers:
-entry 0 is the request, and each operation has one. When the owner is lost, the instance that takes
-the session runs the handler again from its beginning, and each finished operation has its stored
-outcome. `HandlerJournal` identifies operations.
+resumable handler, and each one of a replayable server, with the operations that it has finished, as
+entries with numbers: entry 0 is the request, and each operation has one. When the owner is lost,
+the instance that takes the session runs the handler again from its beginning, and each finished
+operation has its stored outcome. `HandlerJournal` identifies operations.
 
 Before an effect of the user runs, its entry is in the store. If it has no outcome there when the
 session is taken, it may have been carried out: it raises `OutcomeUnknown` in the handler, unless it
-is repeatable. So an effect that is not repeatable runs once. An effect that runs in place (`def`)
-cannot wait for the store; it may run again if its instance dies in the same moment.
+is repeatable. So an effect that is not repeatable runs once. A `def` effect that runs in the event
+loop cannot wait for the store; it may run again if its instance dies in the same moment.
 
 A call is not continued if entries are missing, because the store has lost data, or if the handler
-has another version: its outcome is unknown.
+has another version: its outcome is unknown. So is that of a handler which does something else when
+it runs again, and of one that finds another `ctx.state` than before.
 
 In a recording a mark shows that a call is kept, and an effect has its earlier operations. So a
 replay, which has no store, runs the handler the same way.
@@ -26,23 +27,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import msgspec
+import trio
+from trio.lowlevel import in_trio_task
 
-from mcp_trio import types
 from mcp_trio._journal.records import encode_body
 from mcp_trio._jsonrpc.messages import encode_request
 from mcp_trio._server.effects import JsonCodec, no_arguments
 from mcp_trio._server.instances import Instance, StoreUnavailableError
-from mcp_trio._server.introspection import is_async
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handler_journal import FinishedOperation, HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
-from mcp_trio._session.input_required import run_kept
+from mcp_trio._session.input_required import DivergedError, run_kept
 from mcp_trio._session.recorded_errors import encoded_error
 from mcp_trio.errors import (
     INTERNAL_ERROR,
     SERVER_BUSY,
-    LocalProtocolError,
     OutcomeUnknown,
     RequestError,
 )
@@ -162,6 +162,7 @@ class _Entries:
         factory=dict[tuple[str, int], int], init=False
     )
     _next: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
+    _is_forgotten: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         for operation in self.earlier:
@@ -189,14 +190,18 @@ class _Entries:
             raise RequestError(SERVER_BUSY, text) from error
 
     def keep(self, operation: FinishedOperation) -> None:
-        """Store the outcome of an operation, soon."""
+        """Store the outcome of an operation, soon; may be called in the thread of the handler."""
+        if not in_trio_task():
+            trio.from_thread.run_sync(self.keep, operation)
+            return
         calls = self.calls
-        if not calls.has_left:
+        if not (calls.has_left or self._is_forgotten):
             number = self._number(operation.id)
             calls.instance.note_call(calls.session_id, self.call, number, _encode(operation))
 
     def forget(self) -> None:
         """Remove the call, which has ended, from the store."""
+        self._is_forgotten = True
         if not self.calls.has_left:
             count = len(self._numbers) + 1
             self.calls.instance.forget_call(self.calls.session_id, self.call, count)
@@ -205,9 +210,7 @@ class _Entries:
 def kept_version(handling: Handling, served: "ServedSession") -> str | None:
     """Return the version of the handler if the call is kept, or was in the recording; else None."""
     entry = served.entry(handling.request) if handling.request.has_rounds else None
-    if entry is None or not is_async(entry.signature.handler):
-        return None
-    version = entry.state_version(served.rounds.version)
+    version = None if entry is None else entry.kept_version(served.server)
     if version is None:
         return None
     lane = handling.current_lane()
@@ -236,22 +239,20 @@ async def run_kept_call(handling: Handling, served: "ServedSession", version: st
     effect = Effect(name="call.begin", arguments=no_arguments, run=begin, codec=_EARLIER)
     try:
         earlier = await perform(handling, effect)
-        journal = HandlerJournal(earlier.seed)
+        journal = HandlerJournal(earlier.seed, is_kept=True)
         journal.add_earlier(earlier.operations)
         for each in entries:
             journal.on_begin, journal.on_kept = each.begin, each.keep
-        result = await run_kept(handling, journal, functools.partial(served.run_handler, handling))
+        handle = functools.partial(served.handle, handling, is_kept=True)
+        return await run_kept(handling, journal, handle)
     except Exception as error:
         unknown = sole_exception(error)
-        if earlier.has_unknown and isinstance(unknown, OutcomeUnknown):
+        if isinstance(unknown, OutcomeUnknown if earlier.has_unknown else DivergedError):
             raise RequestError(INTERNAL_ERROR, unknown.reason) from error
         raise
     finally:
         for each in entries:
             each.forget()
-    if isinstance(result, types.InputRequiredResult):
-        raise LocalProtocolError("a resumable handler has to ask by its context")
-    return result
 
 
 _EARLIER: Final = JsonCodec[EarlierCall](EarlierCall)

@@ -39,6 +39,7 @@ from mcp_trio.limits import Limits
 
 if TYPE_CHECKING:
     from mcp_trio._server.remote_mounts import RemoteMount
+    from mcp_trio._server.server import Server
     from mcp_trio._server.transforms import ToolTransform
 
 logger = logging.getLogger("mcp_trio")
@@ -149,6 +150,22 @@ class RegisteredEntry(Registered):
         if self.resumable is False:
             return None
         return server_version if self.resumable is True else self.resumable
+
+    def kept_version(self, server: "Server") -> str | None:
+        """Return the version for calls that another instance can continue; None if none can.
+
+        It can continue those of resumable handlers, and of all handlers of a replayable server. A
+        handler of a mounted server also needs that server to be replayable. A `def` handler in the
+        event loop cannot wait for the store.
+        """
+        if not (self.runs_in_thread or is_async(self.signature.handler)):
+            return None
+        if self.resumable is not False:
+            return self.state_version(server.version)
+        entry: Registered = self
+        while server.replayable and entry.origin is not None:
+            server, entry = entry.origin.mount.inner.server, entry.origin.entry
+        return server.version if server.replayable else None
 
     @property
     def description(self) -> str | None:

@@ -200,6 +200,10 @@ class Server:
             that returns the `AuthInfo` or the name of the user for a request, given its headers.
         record: The recording of the sessions for which `run` or a `serve_*` method gets no `record`
             of its own: a `RecordPolicy` of `mcp_trio.recording`, or another target, as in `serve`.
+        replayable: Whether all handlers and middleware reach the outside only through effects and
+            their context, and keep nothing but `ctx.state` between two requests. If an instance of
+            the server dies, another one then runs an interrupted call again, with the results of
+            the effects that it has finished.
         observers: Objects called for each session, request and effect, such as `Telemetry`,
             `Metrics`, `RequestLog` and `AuditLog` of `mcp_trio.observers`.
         dependencies: Packages that the server needs, such as "pandas>=2"; `mcp-trio install` lets a
@@ -240,6 +244,7 @@ class Server:
         default=None, kw_only=True, repr=False, converter=_resource_server
     )
     record: "RecordTarget | None" = attrs.field(default=None, kw_only=True, repr=False)
+    replayable: bool = attrs.field(default=False, kw_only=True)
     observers: "Sequence[Observer]" = attrs.field(default=(), kw_only=True, repr=False)
     dependencies: Sequence[str] = attrs.field(default=(), kw_only=True, repr=False)
     openapi_report: "OpenApiReport | None" = attrs.field(default=None, init=False, repr=False)

@@ -227,6 +227,14 @@ def perform_in_thread(
 
     operation_id, earlier = call(begin_operation)
     with _with_journal(caller, journal, effect, operation_id, earlier) as wrapped:
+        if journal.on_begin is not None and wrapped.is_counted and not effect.is_repeatable:
+            begin, run = journal.on_begin, wrapped.run
+
+            def begin_and_run() -> Any:
+                call(begin, operation_id)
+                return run()
+
+            wrapped = msgspec.structs.replace(wrapped, run=begin_and_run)
         return _perform_in_thread(call, caller, wrapped)
 
 

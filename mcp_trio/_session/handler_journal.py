@@ -23,6 +23,7 @@ from mcp_trio._session.lanes import Lane, lane_in
 from mcp_trio.errors import LocalProtocolError
 
 HANDLER_LANE: Final = "h"
+STATE_USED: Final = "ctx.state"
 NOTHING: Final = msgspec.Raw(b"null")
 _DIGEST_BYTES: Final = 8
 
@@ -56,10 +57,12 @@ class HandlerJournal:
         asked: The number of questions in all rounds.
         has_changed: A function that decides whether an operation with another identity means that
             the code has changed. In the replay of a redacted recording it does not: there the
-            arguments differ because of the redaction.
+            arguments differ because of the redaction. For a kept call it raises an error then.
         on_begin: A function that is awaited before an effect of the user runs that must not run
             twice; None where no other instance continues the handler.
         on_kept: A function that is called with each operation that is kept.
+        is_kept: Whether the handler is that of a kept call, which runs in one session at a time.
+        has_used_state: Whether a handler of a kept call has used `ctx.state`.
         lane: The lane of the handler.
         scope: The scope of the handler's run, cancelled when the round is over.
         questions: The questions without an answer, with their operations, by key.
@@ -73,6 +76,8 @@ class HandlerJournal:
         default=None, init=False
     )
     on_kept: Callable[[FinishedOperation], None] | None = attrs.field(default=None, init=False)
+    is_kept: bool = attrs.field(default=False, kw_only=True)
+    has_used_state: bool = attrs.field(default=False, init=False)
     lane: Lane = attrs.field(init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     questions: dict[str, tuple[OperationId, Any]] = attrs.field(
@@ -98,6 +103,17 @@ class HandlerJournal:
         return list(self._operations.values())
 
     # Operations.
+
+    def use_state(self, encoded: Callable[[], bytes]) -> None:
+        """Note, once, that the handler of a kept call uses `ctx.state`, which has this JSON.
+
+        The state is not part of the journal. Where the handler runs again, it must find the same.
+        """
+        if self.is_kept and not self.has_used_state:
+            self.has_used_state = True
+            operation_id, earlier = self.begin_operation(STATE_USED, encoded())
+            if earlier is None:
+                self.keep(operation_id, "res", None)
 
     def current_lane(self) -> Lane:
         """Return the lane of the calling task.

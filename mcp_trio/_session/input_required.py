@@ -42,6 +42,7 @@ from mcp_trio.errors import (
     ConnectionLost,
     LocalProtocolError,
     MCPError,
+    OutcomeUnknown,
     RemoteProtocolError,
     RequestError,
 )
@@ -122,18 +123,35 @@ def _has_changed(handling: Handling) -> bool:
     return lane is None or handling.session.sequencer.patched(lane, CHANGED)
 
 
+DIVERGED: Final = (
+    "the instance that ran this request was lost, and the handler did something else when it ran"
+    " again: its outcome is unknown"
+)
+
+
+class DivergedError(OutcomeUnknown):
+    """The handler of a kept call has not repeated what it had done in another instance."""
+
+
 async def run_kept(
     handling: Handling, journal: HandlerJournal, handler: Callable[[], Awaitable[Any]]
 ) -> Any:
     """Run a handler of a legacy session with the operations that it has finished elsewhere.
 
-    Its questions are sent to the client as requests.
+    Its questions are sent to the client as requests. If it does something else than it has done
+    there, that operation raises `OutcomeUnknown`, because its effects may not run twice.
 
     Raises:
         Exception: The handler raised it.
     """
+
+    def has_changed() -> bool:
+        if not _has_changed(handling):
+            return False
+        raise DivergedError(DIVERGED)
+
     watch_lanes()
-    journal.has_changed = functools.partial(_has_changed, handling)
+    journal.has_changed = has_changed
     handling.handler_journal = journal
     handling.ask_in_rounds = functools.partial(_ask_kept, journal)
     enter_lane(journal.lane)

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from mcp_trio import Client
-from mcp_trio.errors import MCPError, RequestError
+from mcp_trio.errors import MCPError, OutcomeUnknown, RequestError
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
@@ -20,9 +20,38 @@ LEGACY = ["2025-11-25"]
 PROGRAM = """
 import os
 import trio
-from mcp_trio import Context, Server
+from mcp_trio import Context, Server, effect
 
-server = Server("harbour")
+server = Server("harbour", replayable=True)
+
+
+@effect
+async def load(name: str) -> int:
+    with open("loaded", "a") as file:
+        file.write(name + "\\n")
+    return os.getpid()
+
+
+@server.tool
+async def ship(*, ctx: Context) -> list[int]:
+    first = await load("tea")
+    await ctx.sleep(3)
+    await load("rum")
+    return [first, os.getpid()]
+
+
+@server.tool
+def ship_in_thread(*, ctx: Context) -> list[int]:
+    first = ctx.effect(load, "tea")
+    ctx.sleep(3)
+    ctx.effect(load, "rum")
+    return [first, os.getpid()]
+
+
+@server.tool
+async def add(*, ctx: Context) -> list[int]:
+    ctx.state["count"] = ctx.state.get("count", 0) + 1
+    return [ctx.state["count"], os.getpid()]
 
 
 @server.tool
@@ -161,6 +190,50 @@ async def test_a_session_goes_on_when_its_owner_is_killed(balanced):
                     if (await client.call_tool("pid")).data != owner:
                         break
                 await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("tool", ["ship", "ship_in_thread"])
+async def test_a_call_of_a_replayable_server_goes_on_when_its_owner_is_killed(
+    balanced, tmp_path, tool
+):
+    _, url, processes = balanced
+    async with Client(url, protocol_versions=LEGACY) as client:
+        owner = (await client.call_tool("pid")).data
+        shipped = []
+
+        async def ship():
+            shipped.extend((await client.call_tool(tool)).data)
+
+        with trio.fail_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ship)
+                while not (tmp_path / "loaded").exists():
+                    await trio.sleep(0.05)
+                await trio.sleep(0.5)
+                next(each for each in processes if each.pid == owner).kill()
+                while not shipped:  # the next request lets another instance take the session
+                    with contextlib.suppress(MCPError):
+                        await client.call_tool("pid")
+                    await trio.sleep(0.1)
+        first, last = shipped
+        assert (first == owner, last == owner) == (True, False)
+        assert (tmp_path / "loaded").read_text().split() == ["tea", "rum"]
+
+
+async def test_the_values_of_a_session_go_on_when_its_owner_is_killed(balanced):
+    _, url, processes = balanced
+    async with Client(url, protocol_versions=LEGACY) as client:
+        for number in range(1, 4):
+            count, owner = (await client.call_tool("add")).data
+            assert count == number
+        next(each for each in processes if each.pid == owner).kill()
+        with trio.fail_after(SECONDS):
+            while True:
+                with contextlib.suppress(OutcomeUnknown):  # of a request that breaks off
+                    count, other = (await client.call_tool("add")).data
+                    break
+        assert other != owner
+        assert count == 4
 
 
 async def test_the_instances_count_the_requests_of_a_user_together(start):

@@ -1,10 +1,11 @@
-"""Calls of resumable handlers that go on in another instance when their owner is lost."""
+"""Calls that go on in another instance when their owner is lost."""
 
 import attrs
+import msgspec
 import pytest
 import trio
 
-from mcp_trio import Context, Server, effect
+from mcp_trio import Context, Server, effect, types
 from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY, OutcomeUnknown
 from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
 from mcp_trio.recording import replay
@@ -21,6 +22,8 @@ class World:
 
     ran: list = attrs.field(factory=list)
     waits: set = attrs.field(factory=set)
+    whims: int = 0
+    on_weigh: object = lambda: None
 
     async def run(self, name):
         self.ran.append(name.rstrip("0123456789"))
@@ -38,12 +41,18 @@ def stores():
     return HttpStores(instances=MemoryInstances(), events=EventsOfAll().of)
 
 
-def port(world, version="1", *, resumable=True):
-    server = Server("port", version=version)
+def port(world, version="1", *, resumable=True, replayable=False):
+    server = Server("port", version=version, replayable=replayable)
 
     @effect
     async def load(name: str) -> str:
         await world.run(name)
+        return name.upper()
+
+    @effect
+    def weigh(name: str) -> str:
+        world.ran.append(name)
+        world.on_weigh()
         return name.upper()
 
     @effect(repeatable=True)
@@ -91,6 +100,42 @@ def port(world, version="1", *, resumable=True):
         await ctx.sleep(CALM)
         return f"{answer.content.text} {await load('tea')}"
 
+    @server.tool(resumable=resumable)
+    def weigh_in_thread(*, ctx: Context) -> str:
+        weighed = weigh("tea")
+        ctx.sleep(CALM)
+        ctx.state["weighed"] = ctx.state.get("weighed", 0) + 1
+        return f"{weighed} {weigh('rum')} {ctx.state['weighed']}"
+
+    @server.tool(resumable=resumable)
+    async def count(*, ctx: Context) -> list[int]:
+        before = ctx.state["count"] = ctx.state.get("count", 0) + 1
+        await load("tea")
+        await ctx.sleep(CALM)
+        return [before, ctx.state["count"]]
+
+    @server.tool(resumable=resumable)
+    async def add(*, ctx: Context) -> int:
+        ctx.state["count"] = ctx.state.get("count", 0) + 1
+        return ctx.state["count"]
+
+    @server.tool(resumable=resumable)
+    async def whim(*, ctx: Context) -> str:
+        first = await load(f"tea{world.whims}")
+        world.whims += 1
+        await ctx.sleep(CALM)
+        return f"{first} {await load('rum')}"
+
+    @server.tool(resumable=resumable)
+    async def ask_by_result(*, ctx: Context) -> str | types.InputRequiredResult:
+        if not ctx.input_responses:
+            await load("tea")
+            params = types.CreateMessageParams(messages=[], max_tokens=5)
+            asked = types.InputRequest(method="sampling/createMessage", params=params)
+            return types.InputRequiredResult(input_requests={"way": asked})
+        await ctx.sleep(CALM)
+        return f"{ctx.input_responses['way'].content.text} {await load('rum')}"
+
     return server
 
 
@@ -125,6 +170,32 @@ async def test_a_call_of_a_lost_owner_goes_on_and_no_effect_runs_twice(
     assert world.ran == ["tea", "rum"]
     await trio.sleep(0.1)
     assert not stores.instances.calls[client.id]
+
+
+async def test_a_call_goes_on_once_if_two_requests_find_its_owner_lost_one_after_the_other(
+    open_ports, stores, world, monkeypatch, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    world.waits.add("sails")
+    asked = [
+        here.begin("POST", each, Mcp_Session_Id=client.id, accept="application/json")
+        for each in (call("watch", id=1), call("ship", id=2))
+    ]
+    await trio.sleep(CALM / 2)
+    world.waits.clear()
+    unread, pauses = type(there.runtime.forwarder.instance).unread, iter((0, 5))
+
+    async def unread_slowly(self, name):
+        await trio.sleep(next(pauses))
+        return await unread(self, name)
+
+    monkeypatch.setattr(type(there.runtime.forwarder.instance), "unread", unread_slowly)
+    lose(stores, there)
+    assert text((await asked[0].begun()).json) == "sails"
+    assert text((await asked[1].begun()).json).startswith("TEA since")
+    await trio.sleep(CALM)
+    assert sorted(world.ran) == ["rum", "sails", "sails", "tea"]
 
 
 async def interrupted(open_ports, stores, world, tool, effect):
@@ -302,10 +373,10 @@ async def test_the_recordings_of_both_owners_replay(
     assert world.ran == ran
 
 
-async def test_handlers_in_threads_are_not_kept(open_site, stores):
-    server = Server("port")
+async def test_handlers_in_the_event_loop_that_cannot_wait_are_not_kept(open_site, stores):
+    server = Server("port", replayable=True)
 
-    @server.tool(resumable=True)
+    @server.tool(resumable=True, thread=False)
     def stow() -> str:
         return "stowed"
 
@@ -315,7 +386,7 @@ async def test_handlers_in_threads_are_not_kept(open_site, stores):
     assert client.id not in stores.instances.calls
 
 
-async def test_handlers_that_are_not_resumable_do_not_go_on(
+async def test_handlers_that_are_not_resumable_do_not_go_on_and_the_session_does(
     open_site, stores, world, autojump_clock
 ):
     here, there = [await open_site(port(world, resumable=False), stores=stores) for _ in range(2)]
@@ -326,3 +397,152 @@ async def test_handlers_that_are_not_resumable_do_not_go_on(
     lose(stores, there)
     await asked.begun()
     assert (asked.status, UNKNOWN.encode() in asked.answer_body) == (502, True)
+    assert text((await ask(here, client, call("watch", id=2))).json) == "sails"
+
+
+# Replayable servers.
+
+
+@pytest.fixture
+def open_replayable(open_site, stores, world):
+    async def open_replayable(make=port, **options):
+        servers = [make(world, resumable=False, replayable=True) for _ in range(2)]
+        return [await open_site(server, stores=stores, **options) for server in servers]
+
+    return open_replayable
+
+
+async def replay_all(sites, folder, make):
+    """Close the sites; return the number of requests of each recording with a call."""
+    for site in sites:
+        site.runtime.close()
+        await site.runtime.ended.wait()
+    reports = [
+        await trio.to_thread.run_sync(replay, path, make())
+        for path in folder.iterdir()
+        if b'"tools/call"' in path.read_bytes()
+    ]
+    return [report.requests for report in reports]
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"), [("ship", "TEA since"), ("weigh_in_thread", "TEA RUM 1")]
+)
+async def test_all_calls_of_a_replayable_server_go_on(
+    open_replayable, stores, world, tmp_path, autojump_clock, tool, expected
+):
+    here, there = await open_replayable(record=tmp_path)
+    client = await there.open()
+    asked = forward(here, client, tool)
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    assert text(asked.json).startswith(expected)
+    await trio.sleep(CALM)
+    assert world.ran == ["tea", "rum"]
+    make = lambda: port(world, resumable=False, replayable=True)  # noqa: E731
+    assert await replay_all((here, there), tmp_path, make) == [1, 1]
+    assert world.ran == ["tea", "rum"]
+
+
+async def test_an_effect_in_a_thread_begins_when_the_store_knows_it(
+    open_replayable, stores, world, autojump_clock
+):
+    _, there = await open_replayable()
+    client, known = await there.open(), []
+
+    def note_entries():
+        (entries,) = stores.instances.calls[client.id].values()
+        known.extend(entry for entry in entries.values() if b'"cmd"' in entry)
+
+    world.on_weigh = note_entries
+    answer = await client.ask(call("weigh_in_thread"), accept="application/json")
+    assert text(answer.json) == "TEA RUM 1"
+    assert len(known) == 2
+
+
+async def test_a_handler_that_has_used_the_state_goes_on_with_the_same_state(
+    open_replayable, stores, world, tmp_path, autojump_clock
+):
+    here, there = await open_replayable(record=tmp_path)
+    client = await there.open()
+    assert (await client.ask(call("add", id=1))).json["result"]["structuredContent"]["result"] == 1
+    asked = here.begin(
+        "POST", call("count", id=2), Mcp_Session_Id=client.id, accept="application/json"
+    )
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    assert asked.json["result"]["structuredContent"] == {"result": [2, 2]}
+    assert world.ran == ["tea"]
+    make = lambda: port(world, resumable=False, replayable=True)  # noqa: E731
+    assert sorted(await replay_all((here, there), tmp_path, make)) == [1, 2]
+
+
+async def test_a_handler_that_finds_another_state_than_before_ends_and_its_session_goes_on(
+    open_replayable, stores, world, tmp_path, autojump_clock
+):
+    here, there = await open_replayable(record=tmp_path)
+    client = await there.open()
+    asked = forward(here, client, "count")
+    await trio.sleep(CALM / 4)
+    assert (await client.ask(call("add", id=2))).json["result"]["structuredContent"]["result"] == 2
+    lose(stores, there)
+    await asked.begun()
+    assert asked.json["error"]["code"] == INTERNAL_ERROR
+    assert UNKNOWN in asked.json["error"]["message"]
+    added = await ask(here, client, call("add", id=3))
+    assert added.json["result"]["structuredContent"]["result"] == 3
+    assert world.ran == ["tea"]
+    await trio.sleep(CALM)
+    make = lambda: port(world, resumable=False, replayable=True)  # noqa: E731
+    assert await replay_all((here, there), tmp_path, make) == [2, 2]
+
+
+async def test_no_effect_runs_twice_for_a_handler_that_does_something_else(
+    open_replayable, stores, world, autojump_clock
+):
+    here, there = await open_replayable()
+    client = await there.open()
+    asked = forward(here, client, "whim")
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    assert UNKNOWN in asked.json["error"]["message"]
+    assert world.ran == ["tea"]
+
+
+async def test_a_handler_that_asks_by_its_result_goes_on(
+    open_replayable, stores, world, autojump_clock
+):
+    here, there = await open_replayable()
+    client = await there.open("2025-06-18", {"sampling": {}})
+    asked = client.begin(call("ask_by_result"))
+    asking = await asked.event()
+    question = msgspec.json.decode(asking.data)
+    sampled = {"role": "assistant", "content": {"type": "text", "text": "north"}, "model": "m"}
+    await client.ask({"jsonrpc": "2.0", "id": question["id"], "result": sampled})
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    (answer,) = await listen(here, client, asking.id).rest()
+    assert text(answer) == "north RUM"
+    assert world.ran == ["tea", "rum"]
+
+
+@pytest.mark.parametrize("is_inner_replayable", [True, False])
+async def test_a_mounted_server_has_to_be_replayable_as_well(
+    open_replayable, stores, world, autojump_clock, is_inner_replayable
+):
+    def make(world, **options):
+        outer = Server("outer", replayable=True)
+        inner = port(world, resumable=False, replayable=is_inner_replayable)
+        outer.mount(inner, prefix="inner")
+        return outer
+
+    here, there = await open_replayable(make)
+    client = await there.open()
+    asked = forward(here, client, "inner_ship")
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    assert asked.status == (200 if is_inner_replayable else 502)
