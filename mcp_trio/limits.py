@@ -278,6 +278,11 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
     streams_max: int = 64
     """Open event streams of one session."""
 
+    unconfirmed_bytes_max: int = 64 * MIB
+    """Bytes of the messages to one other instance that it has not confirmed. With more, the other
+    instance is taken for lost: requests that one of the two has forwarded to the other break
+    off."""
+
     stream_after_seconds: float = 0.25
     """Seconds after which an unfinished request is answered with an event stream."""
 

@@ -378,6 +378,8 @@ class Catalogue:
     def _insert(self, indexed: "ReadRecording") -> None:
         job, summary, database = indexed.job, indexed.summary or _EMPTY, self._database
         calls, opening, started = summary.calls, summary.opening, 0.0
+        if job.changed == _KEY_MISSING:
+            started = indexed.changed_seconds
         with suppress(ValueError):
             started = datetime.fromisoformat(opening.started).timestamp()
         values = {
@@ -521,12 +523,14 @@ class Catalogue:
         cannot be read as a recording is not among them, and one in an inner folder is not either.
 
         Recordings with an error, or with another reason to keep them than the rate, are last; among
-        others the oldest are first.
+        others the oldest are first. A recording whose key is missing may have an error, and counts
+        as one that has; it counts as begun at the time of its last change.
         """
         sql = (
-            "SELECT file, size, started FROM recordings WHERE NOT is_open AND problem = ''"
-            f" AND instr(file, '{os.sep}') = 0 ORDER BY"
-            " errors > 0 OR EXISTS (SELECT 1 FROM tags WHERE recording = id AND tag != 'rate'),"
+            "SELECT file, size, started FROM recordings WHERE NOT is_open"
+            f" AND (problem = '' OR changed = {_KEY_MISSING}) AND instr(file, '{os.sep}') = 0"
+            f" ORDER BY changed = {_KEY_MISSING} OR errors > 0"
+            " OR EXISTS (SELECT 1 FROM tags WHERE recording = id AND tag != 'rate'),"
             " started, id"
         )
         with _reporting(self._path):
@@ -541,6 +545,9 @@ class Catalogue:
 
 
 # Reading the files.
+
+
+_KEY_MISSING: Final = -1  # in place of the time of the last change, so that it is read again
 
 
 class ReadJob(NamedTuple):
@@ -570,6 +577,7 @@ class ReadRecording(NamedTuple):
     summary: Summary | None
     is_open: bool
     problem: str
+    changed_seconds: float = 0.0  # the time of the last change, if the key is missing
 
 
 # Stands for the summary of a file that is no recording.
@@ -593,7 +601,8 @@ def read_job(job: ReadJob) -> ReadRecording:
             for call in summary.calls:
                 call.text = ""
     except KeyMissingError as error:  # It is tried again next time, perhaps with the key.
-        return ReadRecording(job._replace(changed=-1), None, is_open, str(error))
+        seconds, job = job.changed / 1e9, job._replace(changed=_KEY_MISSING)
+        return ReadRecording(job, None, is_open, str(error), seconds)
     except RecordingError as error:
         return ReadRecording(job, None, is_open, str(error))
     return ReadRecording(job, summary, is_open, "")

@@ -13,12 +13,14 @@ the environment.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import attrs
 import msgspec
@@ -38,6 +40,8 @@ logger = logging.getLogger("mcp_trio")
 _LOCK: Final = ".upload.lock"
 PART: Final = ".part"
 """The end of the name of a file that is not complete yet."""
+
+_FILE_URL: Final = "file:"
 _LEVEL: Final = 9
 _READ_BYTES: Final = 256 * 1024
 
@@ -78,7 +82,7 @@ def open_store(url: str) -> "ObjectStore":
             f"cannot use {url}: the package obstore is missing: pip install 'mcp_trio[upload]'"
         ) from error
     try:
-        if url.startswith("file:"):
+        if url.startswith(_FILE_URL):
             return from_url(url)
         return from_url(
             url,
@@ -134,10 +138,13 @@ class FolderUpload:
     is_ending: Callable[[], bool] = attrs.field(default=lambda: False, kw_only=True)
     on_uploaded: Callable[[int], object] = attrs.field(default=lambda _: None, kw_only=True)
     _store: "ObjectStore" = attrs.field(init=False)
+    _local: Path | None = attrs.field(default=None, init=False)  # the folder of a `file://` URL
     _settled: set[str] = attrs.field(factory=set[str], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._store = open_store(self.url)
+        if self.url.startswith(_FILE_URL):
+            self._local = Path(url2pathname(urlsplit(self.url).path))
 
     def run(self) -> list[str] | None:
         """Upload the complete files that are not in the store; return what failed.
@@ -214,6 +221,10 @@ class FolderUpload:
                 sent += len(chunk)
                 yield chunk
 
+        if self._local is not None:  # obstore would create the file with the mode of the umask.
+            _write_private(self._local / name, chunks())
+            self.on_uploaded(sent)
+            return
         data = chunks() if size > _PART_BYTES else b"".join(chunks())
         obstore.put(self._store, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         self.on_uploaded(sent)
@@ -224,10 +235,7 @@ class FolderUpload:
         if len(uploaded) > len(names) + _UNUSED_NAMES_MAX:
             kept = {_stored_name(self.folder / name, compress=self.compress) for name in names}
             uploaded = {name: changed for name, changed in uploaded.items() if name in kept}
-            part = path.with_name(path.name + PART)
-            with new_file(part) as file:
-                file.writelines(map(_line, uploaded.items()))
-            part.replace(path)
+            _write_private(path, map(_line, uploaded.items()))
         return uploaded
 
 
@@ -274,14 +282,7 @@ def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:
                     break
                 present += 1
                 continue
-            part = folder / (name + PART)
-            try:
-                with new_file(part) as file:
-                    for chunk in obstore.get(store, name):
-                        file.write(chunk)
-                part.replace(target)
-            finally:
-                part.unlink(missing_ok=True)
+            _write_private(target, map(bytes, obstore.get(store, name)))
             copied += 1
     except Exception as error:  # obstore has an exception of its own for each kind of failure
         raise RecordingError(
@@ -308,6 +309,17 @@ def locked(path: Path) -> Generator[bool]:
 def new_file(path: Path) -> IO[bytes]:
     """Create a file for its owner only, or empty one that is there, and open it."""
     return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
+
+
+def _write_private(target: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file that only its owner can read; it is complete when it gets its name."""
+    part = target.with_name(target.name + PART)
+    try:
+        with new_file(part) as file:
+            file.writelines(chunks)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _names(folder: Path) -> set[str]:

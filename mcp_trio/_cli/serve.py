@@ -282,7 +282,6 @@ _OBSERVER_NAMES: Final = (
 def _add_observers(
     server: "Server",
     *,
-    workers: int,
     log_file: str | None,
     log_format: Literal["json", "text"] | None,
     log_level: str | None,
@@ -300,11 +299,6 @@ def _add_observers(
         raise click.UsageError("--log-format and --log-level need --log-file PATH")
     if audit_log is None and audit_key is not None:
         raise click.UsageError("--audit-key needs --audit-log PATH")
-    for path in (log_file, audit_log):
-        if workers > 1 and path is not None and "{pid}" not in path:
-            raise click.UsageError(
-                f"{path}: workers cannot share a file: put {{pid}} into its name"
-            )
     added: list[Any] = []
     if telemetry:
         set_up_telemetry(server.name)
@@ -487,7 +481,7 @@ def run_command(
         from mcp_trio._session.exceptions import sole_exception
 
         loaded = _load(target, protocol_versions, limits)
-        _add_observers(loaded, workers=1, **observing)
+        _add_observers(loaded, **observing)
         try:
             run_stdio(loaded, record=recording, descriptors=descriptors)
         except Exception as error:
@@ -507,7 +501,7 @@ def run_command(
     loaded = _load(target, protocol_versions, limits)
     if redis_url is not None:
         options["stores"] = _redis_stores(redis_url, loaded)
-    _add_observers(loaded, workers=options.get("workers", 1), **observing)
+    _add_observers(loaded, **observing)
     if options.get("workers", 1) > 1:
         stores: HttpOptions = {"stores": options["stores"]} if "stores" in options else {}
         try:

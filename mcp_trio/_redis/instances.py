@@ -141,6 +141,7 @@ class _Link:
     received: tuple[int, int] = (0, 0)  # the epoch and number of the last message
     confirmed: tuple[int, int] = (0, 0)  # those that were last confirmed to the other instance
     unconfirmed: deque[tuple[int, bytes]] = attrs.field(factory=deque[tuple[int, bytes]])
+    unconfirmed_bytes: int = 0
     missed_leases: int = 0
     unread: list[bytes] = attrs.field(factory=list[bytes])  # withdrawn from a lost instance
 
@@ -148,6 +149,7 @@ class _Link:
         """Number the messages from the beginning, because the other instance was lost."""
         self.epoch, self.sent = self.epoch + 1, 0
         self.unconfirmed.clear()
+        self.unconfirmed_bytes = 0
 
     def follows(self, entry: _Entry, received: tuple[int, int]) -> bool:
         """Return whether a message is the one after the last that was received."""
@@ -165,11 +167,13 @@ class RedisInstances:
         connection: The connection.
         lease_seconds: The seconds after which an instance that renews its lease no more is lost.
         session_seconds: The seconds after which a session without an owner is forgotten.
+        unconfirmed_bytes_max: The bytes of the messages that one other instance has not confirmed.
     """
 
     connection: RedisConnection
     lease_seconds: float
     session_seconds: float
+    unconfirmed_bytes_max: int
 
     @asynccontextmanager
     async def joined(self, handler: InstanceHandler) -> AsyncGenerator["RedisInstance"]:
@@ -180,6 +184,7 @@ class RedisInstances:
             handler,
             self.lease_seconds,
             self.session_seconds,
+            self.unconfirmed_bytes_max,
         )
         async with trio.open_nursery() as nursery:
             self.connection.call_when_back(instance.mark_stale)
@@ -216,6 +221,7 @@ class RedisInstance:
     _handler: InstanceHandler
     _lease_seconds: float
     _session_seconds: float
+    _unconfirmed_bytes_max: int
     _sessions: dict[str, SessionFacts] = attrs.field(factory=dict[str, SessionFacts], init=False)
     _links: dict[str, _Link] = attrs.field(factory=dict[str, _Link], init=False)
     _state: bytes = attrs.field(default=_RUNS, init=False)
@@ -432,8 +438,20 @@ class RedisInstance:
     # Messages.
 
     def send(self, to: str, message: bytes) -> None:
-        """Send a message to another instance."""
+        """Send a message to another instance.
+
+        If that has confirmed too little, it is taken for lost, and the message is dropped: it
+        belongs to a request that breaks off.
+        """
         link = self._links.setdefault(to, _Link())
+        if link.unconfirmed_bytes + len(message) > self._unconfirmed_bytes_max:
+            text = "instance %s is taken for lost: it has not confirmed %d bytes of messages"
+            text += " (limits.http.unconfirmed_bytes_max=%d)"
+            sizes = (link.unconfirmed_bytes, self._unconfirmed_bytes_max)
+            logger.error(text, to, *sizes)
+            self._lose(to, link)
+            return
+        link.unconfirmed_bytes += len(message)
         link.sent += 1
         link.unconfirmed.append((link.sent, message))
         self._post_message(to, link, link.sent, message)
@@ -483,7 +501,7 @@ class RedisInstance:
         link = self._links.setdefault(entry.sender, _Link())
         epoch, confirmed = entry.confirmed
         while epoch == link.epoch and link.unconfirmed and link.unconfirmed[0][0] <= confirmed:
-            link.unconfirmed.popleft()
+            link.unconfirmed_bytes -= len(link.unconfirmed.popleft()[1])
         if 0 < link.received[0] < entry.epoch:
             link.received = entry.epoch, 0
             self._handler.lose(entry.sender)

@@ -448,7 +448,10 @@ class RedisStores:
                     events=partial(RedisEvents, connection, limits),
                     changes=RedisChanges(connection),
                     instances=RedisInstances(
-                        connection, self.lease_seconds, limits.http.session_idle_seconds
+                        connection,
+                        self.lease_seconds,
+                        limits.http.session_idle_seconds,
+                        limits.http.unconfirmed_bytes_max,
                     ),
                     limits=self.limits,
                     states=self.states,

@@ -607,8 +607,17 @@ def check_for_workers(server: "Server", options: HttpOptions, number: int) -> No
     Raises:
         ValueError: An option does not; the text names it.
     """
+    from mcp_trio._observers.audit_log import AuditLog
+    from mcp_trio._observers.request_log import RequestLog
+
     stores = options.get("stores")
+    logs = [each.path for each in server.observers if isinstance(each, AuditLog | RequestLog)]
+    shared_files = [os.fspath(path) for path in logs if path is not None]
+    shared_files = [path for path in shared_files if "{pid}" not in path]
     rejections = {
+        f"{', '.join(shared_files)}: workers cannot share a file: put {{pid}} into its name": bool(
+            shared_files
+        ),
         "workers= must be at least 1": number < 1,
         _NO_FORK: sys.platform == "win32",
         "workers serve stateless protocol versions only, unless they share stores="

@@ -999,8 +999,8 @@ class Server:
         Handlers of the other server run in the session of this one, with the same `ctx.state`.
         `ctx.server`, `ctx.lifespan` and the names that the handlers see are those of the other
         server, and so are the converter, and the `errors`. Its middleware runs inside of that of
-        this server. Its lifespan is entered after that of this server. The limits, keys, states and
-        `auth` are those of this server. A recording of this server has all of it.
+        this server. Its lifespan is entered after that of this server. The limits, keys, states,
+        observers and `auth` are those of this server. A recording of this server has all of it.
 
         Args:
             other: The server, which may mount others, be mounted several times, and be served
@@ -1016,8 +1016,9 @@ class Server:
             TypeError: The other server is no server, and no target of a client.
             ValueError: The prefix has a character that a name must not have; a name or URI is
                 registered already, or would be too long; a URI has no place for the prefix; this
-                server is mounted into the other one; a tool of the other server needs `states`; or
-                the other server has `auth`, and this one has not. Nothing is mounted then. A later
+                server is mounted into the other one; a tool of the other server needs `states`; the
+                other server has `auth`, and this one has not; or it has an observer that this one
+                has not. Nothing is mounted then. A later
                 registration at either server raises it as well, if two handlers would have one
                 name.
         """
@@ -1027,6 +1028,11 @@ class Server:
                 raise ValueError(
                     f"the server {other.name!r} has auth=, which does not hold where it is mounted:"
                     " give auth= to the outer server"
+                )
+            if not all(any(each is own for own in self.observers) for each in other.observers):
+                raise ValueError(
+                    f"the server {other.name!r} has observers=, which are not called where it is"
+                    " mounted: give them to the outer server as well"
                 )
             self._sessions.mount(sessions_of(other), prefix, rule)
         else:

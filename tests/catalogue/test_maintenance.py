@@ -1,5 +1,6 @@
 """The background task of a policy compresses, catalogues and removes recordings."""
 
+import base64
 import errno
 import os
 import shutil
@@ -13,6 +14,7 @@ from mcp_trio import Client
 from mcp_trio._catalogue import catalogue as catalogue_module
 from mcp_trio._catalogue import maintenance as module
 from mcp_trio._catalogue.maintenance import FolderMaintenance
+from mcp_trio._recorder.encryption import KEYS_VARIABLE
 from mcp_trio._recorder.policy import PolicyRun
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import (
@@ -255,3 +257,19 @@ def test_recordings_are_removed_although_the_catalogue_cannot_be_written(folder,
     maintenance.tidy()
     assert len(files(folder)) == 1
     assert "the disk is full" in maintenance.policy_run.policy.status.problem
+
+
+@pytest.mark.requirement("TOOL-40")
+async def test_recordings_whose_key_is_missing_are_removed_last(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEYS_VARIABLE, f"desk:{base64.b64encode(bytes(32)).decode()}")
+    await session(theatre(record=RecordOptions(tmp_path, encrypt=True)), ("book", {"seat": "A1"}))
+    (encrypted,) = files(tmp_path)
+    await session(theatre(record=RecordOptions(tmp_path)), ("book", {"seat": "A2"}))
+    monkeypatch.delenv(KEYS_VARIABLE)
+    changed = (tmp_path / encrypted).stat().st_mtime
+    later = [datetime.fromtimestamp(changed + days * 86_400, UTC) for days in (1, 3)]
+    keeper_of(tmp_path, compress=False, keep_count_max=1).tidy()
+    assert files(tmp_path) == [encrypted]
+    for now, left in zip(later, ([encrypted], []), strict=True):
+        keeper_of(tmp_path, compress=False, keep_days=2, now=lambda now=now: now).tidy()
+        assert files(tmp_path) == left

@@ -316,3 +316,19 @@ def test_copies_replace_nothing_and_stay_in_their_folder(tmp_path):
     with pytest.raises(RecordingError, match="is another file of the same name"):
         download(url, target)
     assert list(open_recording(target / "b.mcprec.jsonl")) == [b"other\n"]
+
+
+@pytest.mark.requirement("TOOL-40")
+def test_copies_in_a_mounted_folder_are_private(folder, tmp_path):
+    store = tmp_path / "mounted"
+    store.mkdir()
+    before = os.umask(0)
+    try:
+        maintenance = maintenance_of(folder, upload=f"file://{store}")
+        maintenance.upload()
+    finally:
+        os.umask(before)
+    assert status_of(maintenance).upload_problem == ""
+    copies = list(store.iterdir())
+    assert {path.stat().st_mode & 0o777 for path in copies} == {0o600}
+    assert download(f"file://{store}", tmp_path / "back") == (len(copies), 0)

@@ -10,7 +10,8 @@ import pytest
 
 from mcp_trio import Client, Context, Server, ToolError
 from mcp_trio._observers.request_log import BoundedQueueHandler
-from mcp_trio.observers import RequestLog
+from mcp_trio._server.http_serve import check_for_workers
+from mcp_trio.observers import AuditLog, RequestLog
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
@@ -239,3 +240,11 @@ def test_processes_have_files_of_their_own(tmp_path, monkeypatch):
     with RequestLog(tmp_path / "server-{pid}.log"):
         pass
     assert [each.name for each in tmp_path.iterdir()] == ["server-77.log"]
+
+
+@pytest.mark.parametrize("kind", [RequestLog, AuditLog])
+def test_workers_need_a_file_for_each_process(tmp_path, kind):
+    shared = Server("port", observers=[kind(tmp_path / "port.log")])
+    with pytest.raises(ValueError, match=r"port\.log: workers cannot share a file: put {pid} into"):
+        shared.run("http", port=0, workers=2)
+    check_for_workers(Server("port", observers=[kind(tmp_path / "port-{pid}.log")]), {}, 2)

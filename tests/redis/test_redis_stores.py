@@ -170,6 +170,34 @@ async def test_what_waits_for_redis_is_bounded_by_its_bytes(redis, stores_of, mo
         await until(is_loaded)
 
 
+async def test_messages_that_another_instance_does_not_confirm_are_bounded(stores_of, caplog):
+    limits, handlers = Limits(http=HttpLimits(unconfirmed_bytes_max=1000)), []
+    async with contextlib.AsyncExitStack() as stack:
+        instances = []
+        for _ in range(2):
+            stores = await stack.enter_async_context(stores_of().opened(limits))
+            handlers.append(ScriptedHandler())
+            instances.append(await stack.enter_async_context(stores.instances.joined(handlers[-1])))
+        one, two = instances
+        for _ in range(4):  # They are not confirmed before this task waits.
+            one.send(two.name, b"x" * 300)
+        assert handlers[0].lost == [two.name]
+        assert "limits.http.unconfirmed_bytes_max=1000" in caplog.text
+        assert one._links[two.name].unconfirmed_bytes == 0
+        one.send(two.name, b"later")
+
+        async def has_received():
+            return (one.name, b"later") in handlers[1].received
+
+        await until(has_received)
+        assert handlers[1].lost == [one.name]
+
+        async def is_confirmed():
+            return one._links[two.name].unconfirmed_bytes == 0
+
+        await until(is_confirmed)
+
+
 async def test_sessions_that_never_expire_are_stored(redis):
     limits = Limits(http=HttpLimits(session_idle_seconds=math.inf))
     async with (

@@ -12,6 +12,7 @@ from mcp_trio import Client, Context, Limits, RequestError, Server, ThreadContex
 from mcp_trio.auth import StaticTokens
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.limits import RequestLimits
+from mcp_trio.observers import RequestLog
 from mcp_trio.recording import replay
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import (
@@ -722,3 +723,11 @@ def test_a_protected_server_is_not_mounted_into_an_open_one():
     with pytest.raises(ValueError, match="give auth= to the outer server"):
         Server("outer").mount(protected, prefix="v")
     Server("outer", auth=tokens).mount(protected, prefix="v")
+
+
+def test_a_server_with_an_observer_of_its_own_is_not_mounted_because_nothing_would_call_it():
+    observer = RequestLog()
+    inner = Server("inner", observers=[observer])
+    with pytest.raises(ValueError, match=r"'inner' has observers=, .* to the outer server as well"):
+        Server("outer").mount(inner, prefix="in")
+    Server("outer", observers=[observer]).mount(inner, prefix="in")

@@ -5,13 +5,15 @@
 A Redis and three instances of many_server.py run on this machine, behind a TCP balancer that
 sends each connection to another instance. The clients are ours, and those of the official SDKs
 for Python and TypeScript. Every 20 seconds one instance is killed (SIGKILL), in turn, and started
-again. After a quarter of the time Redis is paused for 5 seconds, after a half each instance is
-stopped (SIGTERM) and started again, one after the other, and after three quarters Redis is
-restarted. With `--rolling` instances are only stopped, one every 20 seconds, and any error is a
-failure. The summary counts the calls by their outcome, the calls that were executed more than
-once, the messages that are missing of answered calls, and the latencies. The exit status is 1 if a
-call was executed more than once, if an answered call was not executed, or if a message of an
-answered call is missing.
+again. Calls that an instance had begun go on in another one, as their effects allow. Some calls of
+our clients count themselves in `ctx.state`. After a quarter of the time Redis is paused for 5
+seconds, after a half each instance is stopped (SIGTERM) and started again, one after the other, and
+after three quarters Redis is restarted. With `--rolling` instances are only stopped, one every 20
+seconds, and any error is a failure. The summary counts the calls by their outcome, the calls that
+were executed more than once, the messages that are missing of answered calls (fewer than none if
+some arrived twice), the wrong numbers of calls that count, and the latencies. The exit status is 1
+if a call was executed more than once, if an answered call was not executed, if a message of an
+answered call is missing, or if a number is wrong.
 
 Clients, instances, balancer and Redis share the machine, so the latencies are those of a machine
 that has too much to do.
@@ -52,6 +54,7 @@ HERE: Final = Path(__file__).resolve().parent
 INSTANCES: Final = 3
 LEGACY: Final = ["2025-11-25"]
 REPORTS: Final = 10  # each so many-th call sends messages
+COUNTS: Final = 4  # each so many-th call counts in `ctx.state`, if it sends no messages
 MESSAGES: Final = 3
 PAUSE_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 30.0
@@ -65,6 +68,7 @@ class Call:
     outcome: str
     milliseconds: float
     messages: int
+    is_wrong: bool = False  # a number that does not follow the last one of the session
 
 
 @attrs.define(eq=False)
@@ -84,7 +88,7 @@ class Instance:
         command = [sys.executable, str(HERE / "many_server.py"), str(self.port)]
         command += [self.redis.url, str(self.lease_seconds)]
         command += [f"127.0.0.1:{self.balancer_port}", *options]
-        environment = {**os.environ, "EXECUTIONS": str(self.executions)}
+        environment = {**os.environ, "EXECUTIONS": str(self.executions), "REPLAYABLE": "1"}
         self.process = subprocess.Popen(command, env=environment, stderr=self.log)
 
     async def ready(self) -> None:
@@ -152,15 +156,21 @@ async def call_until(url: str, name: str, end: float, calls: list[Call]) -> None
                 log_level="info",
                 log=partial(_take, received),
             ) as client:
+                counted: int | None = 0
                 while time.time() < end:
                     number = next(numbers)
                     key = f"{name}-{number}"
                     tool = "add" if number % REPORTS else "report"
-                    began, outcome = time.perf_counter(), "error"
+                    if tool == "add" and number % COUNTS == 0:
+                        tool = "count" if number % (2 * COUNTS) else "count_in_thread"
+                    began, outcome, is_wrong = time.perf_counter(), "error", False
                     try:
                         with trio.fail_after(CALL_SECONDS):
-                            await client.call_tool(tool, {"key": key})
+                            result = await client.call_tool(tool, {"key": key})
                         outcome = "answered"
+                        if tool.startswith("count"):
+                            is_wrong = counted is not None and result.data != counted + 1
+                            counted = result.data
                     except (OutcomeUnknown, trio.TooSlowError):
                         outcome = "unknown"
                     except MCPError as error:
@@ -170,7 +180,9 @@ async def call_until(url: str, name: str, end: float, calls: list[Call]) -> None
                     await notifications_handled(client)
                     notes = sum(each.startswith(f"{key} ") for each in received)
                     received.clear()
-                    calls.append(Call(key, outcome, milliseconds, notes))
+                    if outcome != "answered" and tool.startswith("count"):
+                        counted = None  # The call may have counted.
+                    calls.append(Call(key, outcome, milliseconds, notes, is_wrong))
                     await trio.sleep(0.2)
         except MCPError as error:
             print("#", name, repr(error), file=sys.stderr)
@@ -250,7 +262,8 @@ def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> in
     failures = 0
     print(
         f"{'clients':12} {'calls':>6} {'answered':>8} {'unknown':>7} {'errors':>6}"
-        f" {'twice':>5} {'lost':>5} {'p50 ms':>7} {'p90 ms':>7} {'p99 ms':>7} {'max ms':>7}"
+        f" {'twice':>5} {'lost':>5} {'wrong':>5} {'p50 ms':>7} {'p90 ms':>7} {'p99 ms':>7}"
+        f" {'max ms':>7}"
     )
     by_kind: dict[str, list[Call]] = collections.defaultdict(list)
     for call in calls:
@@ -262,14 +275,15 @@ def summarize(calls: Sequence[Call], executions: Path, *, is_gentle: bool) -> in
         never = sum(not executed[call.key] for call in answered)
         reports = [each for each in answered if int(each.key.rpartition("-")[2]) % REPORTS == 0]
         lost = sum(MESSAGES - call.messages for call in reports)
+        wrong = sum(call.is_wrong for call in its)
         plain = sorted(call.milliseconds for call in answered if call not in reports) or [0.0]
         percent = statistics.quantiles(plain, n=100) if len(plain) > 1 else plain * 99
         print(
             f"{kind:12} {len(its):6} {len(answered):8} {outcomes['unknown']:7}"
-            f" {outcomes['error']:6} {twice:5} {lost:5} {percent[49]:7.1f} {percent[89]:7.1f}"
-            f" {percent[98]:7.1f} {plain[-1]:7.1f}"
+            f" {outcomes['error']:6} {twice:5} {lost:5} {wrong:5} {percent[49]:7.1f}"
+            f" {percent[89]:7.1f} {percent[98]:7.1f} {plain[-1]:7.1f}"
         )
-        failures += twice + never + max(0, lost)
+        failures += twice + never + max(0, lost) + wrong
         if is_gentle:
             failures += len(its) - len(answered)
     return 1 if failures else 0
