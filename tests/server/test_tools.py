@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from queue import SimpleQueue
 
 import msgspec
 import pytest
@@ -1093,9 +1094,20 @@ async def test_a_time_limit_replays(server, record, autojump_clock):
     assert (await played_again(asker, told, server)).requests == 2
 
 
-async def call_all(server, path, seconds):
+async def jump_over_deadline(clock, seconds):
+    """Move the clock by some seconds when a thread waits for a deadline that is as near.
+
+    A clock that jumps by itself would do so while the threads compute, if the machine is busy.
+    """
+    while trio.lowlevel.current_statistics().seconds_to_next_deadline > seconds:
+        await trio.lowlevel.checkpoint()
+    clock.jump(seconds)
+
+
+async def call_all(server, path, clock, reached):
     """Record the calls of a `def` handler whose threads end before and after the time limit."""
     ours, theirs = memory_pair()
+    seconds = [0.1, 9.0, 0.2, 8.0]
     async with trio.open_nursery() as nursery:
         await nursery.start(
             lambda task_status: server.serve(theirs, record=path, task_status=task_status)
@@ -1107,14 +1119,21 @@ async def call_all(server, path, seconds):
             await peer.send_request(
                 "tools/call", {"name": "tool", "arguments": arguments}, id=number
             )
-        answers = [await peer.receive() for _ in seconds]
+        answers = []
+        for later in (0.11, 0.21):
+            await jump_over_deadline(clock, later)
+            answers.append(await peer.receive())
+        while reached.qsize() < len(seconds):
+            await trio.lowlevel.checkpoint()
+        clock.jump(0.5)
+        answers += [await peer.receive() for _ in range(2)]
         await peer.aclose()
     return sorted(each["id"] for each in answers if "isError" in each["result"])
 
 
 @pytest.mark.parametrize("waits", ["sleep", "event"])
 def test_a_time_limit_of_a_def_handler_replays(tmp_path, waits):
-    never = threading.Event()
+    has_ended, reached = threading.Event(), SimpleQueue()
 
     def make():
         server = Server("threads")
@@ -1122,16 +1141,18 @@ def test_a_time_limit_of_a_def_handler_replays(tmp_path, waits):
         @server.tool(timeout=0.5)
         def tool(seconds: float, ctx: ThreadContext) -> str:
             ctx.uuid4()
+            reached.put(seconds)
             if waits == "sleep" or seconds < 1:
                 ctx.sleep(seconds)
             else:
-                never.wait(0.2)
+                has_ended.wait()
             return str(ctx.now())
 
         return server
 
-    clock = trio.testing.MockClock(autojump_threshold=0.02)
+    clock = trio.testing.MockClock()
     path = tmp_path / "a.mcprec.jsonl"
-    late = trio.run(call_all, make(), path, [0.1, 9.0, 0.2, 8.0], clock=clock)
+    late = trio.run(call_all, make(), path, clock, reached, clock=clock)
+    has_ended.set()
     assert late == [1, 3]
     assert replay(path, make()).requests == 4
