@@ -63,7 +63,9 @@ class LineSplitter:
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes | Oversized]:
         """Return the messages that `chunk` completes, in order."""
-        *lines, rest = bytes(chunk).split(b"\n")
+        data = bytes(chunk)
+        # Most chunks of a large message have no LF; `in` finds that out in a fraction of the time.
+        *lines, rest = data.split(b"\n") if _LF in data else (data,)
         found: list[bytes | Oversized] = []
         if lines and (self._pieces or self._is_first_line or self._is_discarding):
             lines[0] = self._with_beginning(lines[0])

@@ -101,6 +101,7 @@ from mcp_trio._protocol.requests import (
     oversized_response_id,
     response_id_of,
 )
+from mcp_trio._protocol.tool_calls import CALL_TOOL, ToolCall, decode_tool_call
 from mcp_trio._protocol.versions import (
     ALL_PROTOCOL_VERSIONS,
     NEWEST_LEGACY,
@@ -298,6 +299,9 @@ class Connection:
     outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
+    # The row of calls that are decoded in one pass: not those that this side sends, nor those of a
+    # user who has declared other params.
+    _call_row: Method | None = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)
     # The sender of the message that is being received, as in `PrincipalMessage`.
@@ -307,6 +311,7 @@ class Connection:
     def __attrs_post_init__(self) -> None:
         self.their_role = self.our_role.peer
         self.outgoing = OutgoingRequests(remembered_max=self.limits.requests.ended_remembered_max)
+        self._call_row = METHODS[CALL_TOOL] if self.our_role is Role.SERVER else None
         self._accepts_handshakes = newest(self.protocol_versions, has_handshake=True) is not None
         messages = self.limits.messages
         self._decoder = _decoder_for(
@@ -346,7 +351,12 @@ class Connection:
             self._auth, self._client_number = data.auth, data.client_number
         else:
             self._auth, self._client_number = None, 0
-        message = data.message if type(data) is DecodedMessage else self._decoder.decode(data)
+        if type(data) is DecodedMessage:
+            message: ToolCall | Message | Batch = data.message
+        elif self.methods.get(CALL_TOOL) is self._call_row:
+            message = self._decoder.decode_by(decode_tool_call, data)
+        else:
+            message = self._decoder.decode(data)
         return self._receivers[type(message)](self, message, len(data))
 
     def receive_batched(self, message: Message, size_bytes: int) -> Event:
@@ -437,11 +447,14 @@ class Connection:
 
     # Receiving requests.
 
-    def _receive_request(self, message: Request, size_bytes: int) -> Event:
+    def _receive_request(self, message: Request | ToolCall, size_bytes: int) -> Event:
         if self.our_role is _CLIENT and self._has_stateless_server():
             # Stateless servers send no requests, and clients send them no responses.
             return self._ignored("request of a server", f"the server sent {message.method}")
-        metadata, state = metadata_of(message.params), self.state
+        state = self.state
+        metadata = (
+            message.metadata if isinstance(message, ToolCall) else metadata_of(message.params)
+        )
         try:
             if metadata is not None:
                 protocol_version = PROTOCOL_VERSIONS.get(metadata.version)
@@ -485,7 +498,7 @@ class Connection:
         return _Rejected(UNSUPPORTED_PROTOCOL_VERSION, text, data=data)
 
     def _accept(
-        self, message: Request, size_bytes: int, peer: Peer, metadata: Metadata | None
+        self, message: Request | ToolCall, size_bytes: int, peer: Peer, metadata: Metadata | None
     ) -> Event:
         """Check a request, and add it to the open ones or answer it.
 
@@ -523,21 +536,23 @@ class Connection:
             if not has_capability(own, required.path):
                 text = f"method not found: {row.name} (the {required} is not announced)"
                 raise _Rejected(METHOD_NOT_FOUND, text)
-        raw, without_meta = message.params, None
-        if metadata is not None and raw is not None and not row.is_custom:
-            without_meta = metadata.params_without_meta(raw)
-        params = row.decode_params(raw if without_meta is None else without_meta)
-        if row.name in self._responders:
-            reply = self._responders[row.name](self, message.id, params)
-            reply.peer = None if metadata is None else peer
-            reply.method, reply.params = row.name, params
-            return reply
-        if metadata is not None and without_meta is not None:
-            token = metadata.progress_token
-        elif row.is_custom or params.meta:
-            token = progress_token_of(row, params, raw)
+        if isinstance(message, ToolCall):
+            params, token = message.typed_params(metadata)
         else:
+            raw, without_meta = message.params, None
+            if metadata is not None and raw is not None and not row.is_custom:
+                without_meta = metadata.params_without_meta(raw)
+            params = row.decode_params(raw if without_meta is None else without_meta)
+            if row.name in self._responders:
+                reply = self._responders[row.name](self, message.id, params)
+                reply.peer = None if metadata is None else peer
+                reply.method, reply.params = row.name, params
+                return reply
             token = None
+            if metadata is not None and without_meta is not None:
+                token = metadata.progress_token
+            elif row.is_custom or params.meta:
+                token = progress_token_of(row, params, raw)
         client_key = self._client_number if self._auth is None else self._auth.principal
         request = IncomingRequest(message.id, row, params, size_bytes, token, peer, client_key)
         if not self.incoming:
@@ -1054,6 +1069,7 @@ class Connection:
 
     _receivers: ClassVar[Mapping[type, Callable[..., Event]]] = {
         Request: _receive_request,
+        ToolCall: _receive_request,
         Notification: _receive_notification,
         Response: _receive_response,
         ErrorResponse: _receive_response,

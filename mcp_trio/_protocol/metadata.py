@@ -153,7 +153,12 @@ class Metadata:
         Raises:
             msgspec.ValidationError: It is neither a string nor an integer.
         """
-        return _checked_token(self._values or {})
+        return checked_token(self._values or {})
+
+    @property
+    def is_readable(self) -> bool:
+        """True if all members can be decoded, so that the params can do without this `_meta`."""
+        return self._values is not None
 
     @functools.cached_property
     def _values(self) -> Mapping[str, Any] | None:
@@ -230,9 +235,19 @@ def metadata_of(params: Raw | None) -> Metadata | None:
         return None
     try:
         meta = _decode_raw_meta(params).meta
-        if meta is UNSET:
-            return None
-        text = bytes(meta)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return None if meta is UNSET else metadata_in(meta)
+
+
+def metadata_in(meta: Raw) -> Metadata | None:
+    """Return the metadata in a raw `_meta`, if they make the message stateless.
+
+    Returns:
+        None for another `_meta`, and for one that is not an object.
+    """
+    text = bytes(meta)
+    try:
         return (_metadata if len(text) > _CACHED_BYTES_MAX else _cached_metadata)(text)
     except (msgspec.MsgspecError, RecursionError):
         return None
@@ -265,10 +280,15 @@ def progress_token_of(method: Method, params: Any, raw: Raw | None) -> types.Req
     """
     if method.is_custom and not isinstance(params, types.Params):
         params = msgspec.json.decode(raw or b"{}", type=_AnyParams)
-    return _checked_token(params.meta) if params.meta else None
+    return checked_token(params.meta) if params.meta else None
 
 
-def _checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
+def checked_token(meta: Mapping[str, Any]) -> types.RequestId | None:
+    """Return the progress token in a `_meta`; None if the sender wants no progress.
+
+    Raises:
+        msgspec.ValidationError: It is neither a string nor an integer.
+    """
     token = meta.get(PROGRESS_TOKEN)
     if token is None or type(token) in {int, str}:
         return token

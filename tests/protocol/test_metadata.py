@@ -193,11 +193,14 @@ def take(connect):
 
 
 @pytest.mark.parametrize("token", [7, "seven", None], ids=repr)
-def test_a_token_is_found_whether_the_metadata_are_cut_out_or_not(take, token):
+@pytest.mark.parametrize("method", ["prompts/get", "tools/call"])
+def test_a_token_is_found_whether_the_metadata_are_cut_out_or_not(take, method, token):
     said = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
-    cut = take(f'{{"name":"tide","_meta":{said}}}').request
-    whole = take(f'{{"name":"tide", "_meta" : {said} }}').request
-    assert (cut.params.meta is None, whole.params.meta is None) == (True, False)
+    cut = take(f'{{"name":"tide","_meta":{said}}}', method=method).request
+    whole = take(f'{{"name":"tide", "_meta" : {said} }}', method=method).request
+    # Calls of tools are decoded without `_meta`, wherever it is.
+    is_call = method == "tools/call"
+    assert (cut.params.meta is None, whole.params.meta is None) == (True, is_call)
     assert cut.progress_token == whole.progress_token == token
 
 

@@ -1,0 +1,135 @@
+"""Calls of tools are decoded in one pass, with the same results and errors as in the general way."""
+
+import json
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_trio._protocol.connection import Connection
+from mcp_trio._protocol.events import ImmediateResponse, RequestReceived
+from mcp_trio._protocol.metadata import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from mcp_trio._protocol.methods import METHODS, Role
+from mcp_trio.errors import INVALID_PARAMS
+from mcp_trio.types import ClientCapabilities, Implementation, ServerCapabilities, ToolsCapability
+
+# An equal row, which is not the one whose calls are decoded in one pass.
+GENERAL = {**METHODS, "tools/call": attrs.evolve(METHODS["tools/call"])}
+
+META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
+
+
+def server(methods=METHODS):
+    connection = Connection(
+        our_role=Role.SERVER,
+        our_info=Implementation(name="x", version="1"),
+        our_capabilities=ServerCapabilities(tools=ToolsCapability()),
+        methods=methods,
+    )
+    hello = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "reed", "version": "3"},
+    }
+    frame = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
+    connection.receive(json.dumps(frame).encode())
+    return connection
+
+
+def facts(methods, data):
+    """Return all that follows from a received message."""
+    connection = server(methods)
+    event = connection.receive(data)
+    if isinstance(event, RequestReceived):
+        request = event.request
+        params = request.params
+        if request.peer.protocol_version.is_stateless:
+            # The general way keeps metadata that is neither the first nor the last member.
+            params = msgspec.structs.replace(params, meta=None)
+        return (
+            request.id,
+            request.method.name,
+            params,
+            type(params),
+            request.size_bytes,
+            request.progress_token,
+            request.peer.protocol_version.name,
+            request.peer.capabilities,
+        )
+    message = event.message if isinstance(event, ImmediateResponse) else None
+    return type(event), message, dict(connection.counts), connection.state
+
+
+VALUES = st.sampled_from(
+    [
+        *('"add"', "7", "null", "{}", '{"a":1}', "[]", '"\\ud800"', "1e999", '"ä"', "[[[[]]]]"),
+        *(json.dumps(META), json.dumps({**META, "progressToken": 5}), '{"progressToken":"p"}'),
+        *('{"progressToken":[]}', '{"n":1e999}', '{"k":{"action":"accept"}}'),
+        json.dumps({PROTOCOL_VERSION: "1999-01-01", CLIENT_CAPABILITIES: {}}),
+    ]
+)
+NAMES = st.sampled_from(
+    ["name", "name", "arguments", "_meta", "inputResponses", "requestState", "task"]
+)
+MEMBERS = st.dictionaries(NAMES, VALUES, max_size=4)
+IDS = st.sampled_from(["1", '"x"', "null", "1.0", "true", "99999999999999999999"])
+
+
+def written(members):
+    return "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
+
+
+@st.composite
+def messages(draw):
+    """Return calls with and without faults, their members in any order."""
+    params = {"name": '"add"', **draw(MEMBERS)}.items()
+    envelope = [
+        ("jsonrpc", draw(st.sampled_from(['"2.0"', '"2.0"', '"2.0"', '"1.0"', "2"]))),
+        ("id", draw(IDS)),
+        ("method", draw(st.sampled_from(['"tools/call"'] * 5 + ['"tools/list"', "1"]))),
+        ("params", draw(st.just(written(params)) | VALUES)),
+        *draw(
+            st.lists(st.tuples(st.sampled_from(["result", "error", "extra"]), VALUES), max_size=1)
+        ),
+    ]
+    data = written(draw(st.permutations(envelope))).encode()
+    return data[: draw(st.sampled_from([len(data)] * 9 + [len(data) // 2]))]
+
+
+@pytest.mark.requirement("BASE-09", "META-09")
+@given(data=messages())
+def test_a_call_is_received_as_in_the_general_way(data):
+    assert facts(METHODS, data) == facts(GENERAL, data)
+
+
+def test_the_examples_of_the_property_reach_both_versions_and_all_errors():
+    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","_meta":%b}}'
+    legacy = facts(METHODS, call % b'{"progressToken":5}')
+    stateless = facts(METHODS, call % json.dumps({**META, "progressToken": 5}).encode())
+    assert (legacy[5], stateless[5]) == (5, 5)
+    assert legacy[2].meta == {"progressToken": 5}
+    assert stateless[6:] == ("2026-07-28", ClientCapabilities())
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ('{"name":"add","arguments":[]}', "arguments is not an object"),
+        ('{"name":"add","_meta":7}', "Expected `object | null`, got `int` - at `$._meta`"),
+        ('{"arguments":{}}', "Object missing required field `name`"),
+    ],
+)
+def test_invalid_params_are_rejected_with_the_reason(params, text):
+    data = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
+    error = json.loads(server().receive(data.encode()).message)["error"]
+    assert error == {"code": INVALID_PARAMS, "message": f"invalid params: {text}"}
+
+
+@pytest.mark.requirement("BASE-17")
+def test_params_of_a_users_own_type_keep_all_members():
+    row = attrs.evolve(METHODS["tools/call"], params=dict, is_custom=True)
+    data = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","more":1}}'
+    event = server({**METHODS, "tools/call": row}).receive(data)
+    assert event.request.params == {"name": "add", "more": 1}
