@@ -599,6 +599,11 @@ def encode_notification(
     return _encode(notification, json_depth_max)
 
 
+def encode_numbers(method: str, params: msgspec.Struct) -> bytes:
+    """Return an encoded notification of numbers and received texts, which need no checks."""
+    return _ENCODER.encode(_EncodedNotification(method, params))
+
+
 def encode_response(
     id: int | str,  # noqa: A002  the specification's name
     result: Any,

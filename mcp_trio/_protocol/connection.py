@@ -41,6 +41,7 @@ from mcp_trio._jsonrpc.messages import (
     Response,
     encode_error,
     encode_notification,
+    encode_numbers,
     encode_request,
     encode_response,
     malformed,
@@ -73,6 +74,7 @@ from mcp_trio._protocol.metadata import (
     Peer,
     check_user_meta,
     client_metadata,
+    metadata_in,
     metadata_of,
     progress_token_of,
     with_meta,
@@ -453,7 +455,9 @@ class Connection:
             return self._ignored("request of a server", f"the server sent {message.method}")
         state = self.state
         metadata = (
-            message.metadata if isinstance(message, ToolCall) else metadata_of(message.params)
+            metadata_in(message.params.meta)
+            if isinstance(message, ToolCall)
+            else metadata_of(message.params)
         )
         try:
             if metadata is not None:
@@ -966,6 +970,8 @@ class Connection:
         params = request.report(progress, total, message)
         if params is None or not self._is_allowed(self.our_role, SessionTrigger.REFERENCE):
             return None
+        if message is None:
+            return encode_numbers(methods.PROGRESS, params)
         return encode_notification(
             methods.PROGRESS, downgraded(params, request.peer.protocol_version)
         )

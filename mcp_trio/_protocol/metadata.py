@@ -237,15 +237,17 @@ def metadata_of(params: Raw | None) -> Metadata | None:
         meta = _decode_raw_meta(params).meta
     except (msgspec.MsgspecError, RecursionError):
         return None
-    return None if meta is UNSET else metadata_in(meta)
+    return metadata_in(meta)
 
 
-def metadata_in(meta: Raw) -> Metadata | None:
+def metadata_in(meta: Raw | UnsetType) -> Metadata | None:
     """Return the metadata in a raw `_meta`, if they make the message stateless.
 
     Returns:
-        None for another `_meta`, and for one that is not an object.
+        None for another `_meta` or none, and for one that is not an object.
     """
+    if meta is UNSET:
+        return None
     text = bytes(meta)
     try:
         return (_metadata if len(text) > _CACHED_BYTES_MAX else _cached_metadata)(text)

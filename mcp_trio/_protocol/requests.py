@@ -187,12 +187,14 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
         # A comparison also works for integers for which `math.isfinite` raises OverflowError.
-        for number in (progress, total):
-            if number is not None and not -_INFINITY < number < _INFINITY:
-                raise LocalProtocolError(f"progress must be a finite number, not {number}")
+        is_finite = -_INFINITY < progress < _INFINITY
+        if not (is_finite and (total is None or -_INFINITY < total < _INFINITY)):
+            number = total if is_finite else progress
+            raise LocalProtocolError(f"progress must be a finite number, not {number}")
         if self.progress_token is None or self.state is not IncomingState.RUNNING:
             return None
-        if self.progress_last is not None and progress <= self.progress_last:
+        last = self.progress_last
+        if last is not None and progress <= last:
             return None
         self.progress_last = progress
         return types.ProgressParams(

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcp_trio import types
-from mcp_trio._protocol.metadata import Metadata, checked_token, metadata_in
+from mcp_trio._protocol.metadata import Metadata, checked_token
 
 CALL_TOOL: Final = "tools/call"
 
@@ -37,12 +37,6 @@ class ToolCall(
     jsonrpc: Literal["2.0"]
     id: int | str
     params: _Params
-
-    @property
-    def metadata(self) -> Metadata | None:
-        """The metadata in `_meta`, if they make the message stateless; see `metadata_in`."""
-        meta = self.params.meta
-        return None if meta is UNSET else metadata_in(meta)
 
     def typed_params(
         self, metadata: Metadata | None

@@ -217,9 +217,9 @@ class Handling(msgspec.Struct, eq=False):
         if self._scope is not None:
             self._scope.cancel()
 
-    async def progress(
+    def progress(
         self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Report progress, if the peer asked for it and the progress has grown.
 
         Each call checks for cancellation, and every 64th is a full checkpoint. If this is
@@ -230,7 +230,7 @@ class Handling(msgspec.Struct, eq=False):
         """
         connection = self.session.connection
         # While this waits, a retry may replace the request.
-        await self._send(lambda: connection.progress(self.request, progress, total, message))
+        return self._send(lambda: connection.progress(self.request, progress, total, message))
 
     async def notify(self, method: str, params: ParamsToSend | None = None) -> None:
         """Send a notification that belongs to this request.

@@ -5,7 +5,7 @@ import json
 import attrs
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_trio._protocol.connection import Connection
@@ -19,6 +19,7 @@ from mcp_trio.types import ClientCapabilities, Implementation, ServerCapabilitie
 GENERAL = {**METHODS, "tools/call": attrs.evolve(METHODS["tools/call"])}
 
 META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
+META_OUT_OF_RANGE = json.dumps({**META, "n": 0})[:-2] + "1e999}"
 
 
 def server(methods=METHODS):
@@ -98,16 +99,22 @@ def messages(draw):
     return data[: draw(st.sampled_from([len(data)] * 9 + [len(data) // 2]))]
 
 
+def call(params):
+    return f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'.encode()
+
+
 @pytest.mark.requirement("BASE-09", "META-09")
 @given(data=messages())
+@example(data=call(written([("name", '"add"'), ("_meta", META_OUT_OF_RANGE)])))
+@example(data=call('{"name":"add"},"result":{}'))
 def test_a_call_is_received_as_in_the_general_way(data):
     assert facts(METHODS, data) == facts(GENERAL, data)
 
 
 def test_the_examples_of_the_property_reach_both_versions_and_all_errors():
-    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","_meta":%b}}'
-    legacy = facts(METHODS, call % b'{"progressToken":5}')
-    stateless = facts(METHODS, call % json.dumps({**META, "progressToken": 5}).encode())
+    legacy = facts(METHODS, call('{"name":"add","_meta":{"progressToken":5}}'))
+    meta = json.dumps({**META, "progressToken": 5})
+    stateless = facts(METHODS, call(f'{{"name":"add","_meta":{meta}}}'))
     assert (legacy[5], stateless[5]) == (5, 5)
     assert legacy[2].meta == {"progressToken": 5}
     assert stateless[6:] == ("2026-07-28", ClientCapabilities())
@@ -122,14 +129,12 @@ def test_the_examples_of_the_property_reach_both_versions_and_all_errors():
     ],
 )
 def test_invalid_params_are_rejected_with_the_reason(params, text):
-    data = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
-    error = json.loads(server().receive(data.encode()).message)["error"]
+    error = json.loads(server().receive(call(params)).message)["error"]
     assert error == {"code": INVALID_PARAMS, "message": f"invalid params: {text}"}
 
 
 @pytest.mark.requirement("BASE-17")
 def test_params_of_a_users_own_type_keep_all_members():
     row = attrs.evolve(METHODS["tools/call"], params=dict, is_custom=True)
-    data = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","more":1}}'
-    event = server({**METHODS, "tools/call": row}).receive(data)
+    event = server({**METHODS, "tools/call": row}).receive(call('{"name":"add","more":1}'))
     assert event.request.params == {"name": "add", "more": 1}
