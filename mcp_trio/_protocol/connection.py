@@ -166,6 +166,7 @@ _State, _Trigger, _CLIENT, _SERVER = SessionState, SessionTrigger, Role.CLIENT, 
 # Every request needs these members. In CPython 3.11, reading one from its enumeration calls a
 # function that is written in Python.
 _INITIALIZE, _STATELESS = SessionTrigger.INITIALIZE, SessionTrigger.STATELESS
+_REFERENCE: Final = SessionTrigger.REFERENCE
 _RESPOND, _REQUEST_ANSWERED = IncomingTrigger.RESPOND, IncomingState.ANSWERED
 
 _ALWAYS_ALLOWED: Final = (
@@ -968,7 +969,7 @@ class Connection:
             LocalProtocolError: A number is NaN or infinite, which JSON cannot express.
         """
         params = request.report(progress, total, message)
-        if params is None or not self._is_allowed(self.our_role, SessionTrigger.REFERENCE):
+        if params is None or not self._is_allowed(self.our_role, _REFERENCE):
             return None
         if message is None:
             return encode_numbers(methods.PROGRESS, params)

@@ -113,6 +113,9 @@ OUTGOING_TRANSITIONS: Final[Mapping[OutgoingState, Mapping[OutgoingTrigger, Outg
 
 # Received requests.
 
+# Reading a member from its enumeration is slow in CPython 3.11: it calls a function in Python.
+_RUNNING: Final = IncomingState.RUNNING
+
 
 class IncomingRequest(msgspec.Struct, gc=False, eq=False):
     """A received request.
@@ -191,7 +194,7 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         if not (is_finite and (total is None or -_INFINITY < total < _INFINITY)):
             number = total if is_finite else progress
             raise LocalProtocolError(f"progress must be a finite number, not {number}")
-        if self.progress_token is None or self.state is not IncomingState.RUNNING:
+        if self.progress_token is None or self.state is not _RUNNING:
             return None
         last = self.progress_last
         if last is not None and progress <= last:
