@@ -132,12 +132,15 @@ class SubscriptionStream:
         self._on_change = on_change
         self._session: Session
         self._call: Call
+        # Whether the server has acknowledged the current request, and whether that was closed.
         self._is_acknowledged = False
+        self._is_request_closed = False
+        # Whether a change was dropped, because nothing read the changes.
         self._has_dropped = False
         self._changes: dict[Change, None] = {}
         self._readers = trio.lowlevel.ParkingLot()
         self._failed_tries = 0
-        self._is_request_closed = False
+        # Whether `end` was called, whether `run` has returned, and whether it may run again.
         self._was_ended = False
         self._has_finished = False
         self._may_be_revived = False

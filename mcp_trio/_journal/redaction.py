@@ -543,9 +543,7 @@ class _JsonRedactor:
         else:
             rule = container.take_zone().rule
             if rule is Rule.HIDE:
-                self._replace(
-                    match, self._redactor.hide_number(match[0], container.key or IN_ARRAY)
-                )
+                self._replace(match, self._redactor.token(match[0], container.key or IN_ARRAY))
             elif rule is Rule.SEARCH:
                 self._replace(match, self._redactor.search_number(match[0]))
 
@@ -875,7 +873,7 @@ class Redactor:
             return text.replace(core, self._redacted_inner_json(core, HIDE), 1)
         scheme = _SCHEME.match(core)
         kept = scheme[0] if scheme else ""
-        return text.replace(core, kept + self._token(core[len(kept) :], name), 1)
+        return text.replace(core, kept + self.token(core[len(kept) :], name), 1)
 
     def search_text(self, text: str) -> str:
         """Replace the secrets in a text."""
@@ -883,10 +881,6 @@ class Redactor:
             return self._redacted_inner_json(text, SEARCH)
         text = replace_named_secrets(text, self.names, self.hide_text)
         return text if self._adopts or not self._found else self._known.replaced(text, self._found)
-
-    def hide_number(self, number: str, name: str) -> str:
-        """Replace a number that is secret; `name` is that of the member with the number."""
-        return self._token(number, name)
 
     def search_number(self, number: str) -> str:
         """Replace a number if it is a known secret."""
@@ -903,7 +897,8 @@ class Redactor:
         finally:
             self._depth -= 1
 
-    def _token(self, value: str, name: str) -> str:
+    def token(self, value: str, name: str) -> str:
+        """Return the token of a secret; `name` is that of the member that holds it."""
         if self._adopts:
             self._tokens.adopt(value)
             return value

@@ -195,7 +195,7 @@ def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
 
 
 def _joined(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
-    """Yield spans that overlap as one span with its parts; other spans have no parts."""
+    """Yield each span, with no parts; spans that overlap are one span, with these as its parts."""
     parts: list[_Span] = []
     begin = end = -1
     for span in spans:
@@ -387,8 +387,8 @@ _PROBE_CHARS_MIN: Final = 3
 # Characters that no escape and no text encoding changes.
 _UNCHANGED: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
-# Escapes in JSON of characters that need none, which would hide a probe; and the same in JSON
-# within a string, where any secret may be hidden.
+# Escapes of characters that JSON need not escape, which would hide a probe. The second pattern
+# finds them in JSON within a string; then every secret may be in the text.
 _NEEDLESS: Final = re.compile(rb"\\(?:u00(?P<code>[2-7][0-9A-Fa-f])|(?P<itself>.))", re.DOTALL)
 _NEEDLESS_INSIDE: Final = re.compile(rb"\\\\+(?:u00[2-7]|/)")
 
@@ -396,6 +396,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+")
 _BASE64_RUNS: Final = bytes(
     each if _BASE64.fullmatch(chr(each)) else ord(" ") for each in range(256)
 )
+# Up to so many strings of base64 are looked for in every text.
 _BASE64_PROBES_FEW: Final = 32
 _TO_URL_SAFE: Final = str.maketrans("+/", "-_")
 _FROM_URL_SAFE: Final = str.maketrans("-_", "+/")

@@ -1,4 +1,4 @@
-"""Fair shares: how much of a limited resource each client may take, and how often it may ask.
+"""Fair shares: how much of a limited resource each client may take, and at which rate.
 
 A *place* is one unit of the resource, such as a running handler, a connection or a byte of a queue.
 A client is known by its principal if it is authenticated, and otherwise by its address, so all
@@ -63,7 +63,7 @@ class Shares:
 
     Attributes:
         client_max: The places that one client may take.
-        factor: The multiple of that number that all clients may take.
+        factor: The multiple of that number that all clients may take together.
         setting: The name of the limit, for rejections; `{}` stands for its value.
         total: The places that are taken.
     """
@@ -248,9 +248,10 @@ class Queue(Generic[Item]):
 
 # Rates --------------------------------------------------------------------------------------------
 
-_KEYS_MAX: Final = 10_000
+# The number of buckets that are stored.
+_BUCKETS_MAX: Final = 10_000
 
-# Sums of intervals may miss the exact value.
+# Sums of intervals have rounding errors.
 _ROUNDING_SECONDS: Final = 1e-6
 
 _MINUTES: Final[Mapping[str, float]] = {"second": 1 / 60, "minute": 1, "hour": 60, "day": 1440}
@@ -331,6 +332,6 @@ class TokenBuckets:
         self._full_at[key] = full_at
         self._full_at.move_to_end(key)
         while self._full_at and (
-            len(self._full_at) > _KEYS_MAX or next(iter(self._full_at.values())) <= now
+            len(self._full_at) > _BUCKETS_MAX or next(iter(self._full_at.values())) <= now
         ):
             self._full_at.popitem(last=False)

@@ -36,7 +36,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
 
     Attributes:
         begin_ns: The time at which the recording begins.
-        kind: The kind of the recorded clock, one of those of `OpenBody`.
+        kind: The kind of the recorded clock, as in `OpenBody.clock`.
         next_deadline: The earliest deadline of all tasks when they were last blocked.
         stalled: An event that is set when tasks loop without waiting, when they wait for ever at
             the end, or when a thread does not return.
@@ -50,8 +50,8 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self.stalled = trio.Event()
         self.reason = BUSY_LOOP
         self._now = seconds_of(begin_ns)
-        # Whether deadlines may expire in the next turn, and whether Trio reads the clock for that
-        # now.
+        # Whether deadlines may expire in the next turn, and whether Trio is about to read the clock
+        # in order to let them expire.
         self._has_advanced = False
         self._is_expiring = False
         self._is_free = False

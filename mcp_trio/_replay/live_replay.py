@@ -12,8 +12,8 @@ of the server may take as long while a request is open, and otherwise
 `limits.replay.unrequested_seconds`. If it does not come in time, the driver does not wait for later
 messages of the same kind (`notification_key`). The live server may make its requests in another
 order than the recorded one, and wait for a response that the client sent later. So if an expected
-message does not come soon, the driver sends the recorded responses to all open requests of the
-server.
+message does not come within `limits.replay.unrequested_seconds`, the driver sends the recorded
+responses to all open requests of the server.
 
 Over HTTP, the response to one request can be lost while others still come; then the driver waits
 for that response no longer. A server that cannot be reached any more is lost as a whole.
@@ -87,14 +87,14 @@ _SILENT_REQUESTS_MAX: Final = 2
 
 @attrs.define(eq=False, repr=False)
 class ChannelWithUsers:
-    """The end of a channel at a server object: it receives messages with their recorded users.
+    """The server's end of a memory channel, which gives each message its recorded user.
 
-    The channel itself carries bytes alone. Each message arrives as one, and in order, so the next
-    user in `users` is that of the next message.
+    The memory channel carries only bytes. It keeps messages whole and in order, so the next user in
+    `users` belongs to the next message.
 
     Attributes:
         channel: The server's end of the channel.
-        users: The users of the messages that are under way.
+        users: The users of the messages that were sent and not yet received.
     """
 
     transport: ClassVar[str] = "memory"

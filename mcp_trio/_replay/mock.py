@@ -24,7 +24,7 @@ user, so that each user gets the lists and results, and the rejections, that wer
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -197,14 +197,7 @@ class RequestMatcher:
 
     def find_notification(self, method: str, user: str | None) -> RecordedMessage | None:
         """Return the first notification of a method that was not found before."""
-        found = next(
-            (
-                each
-                for each in self._open_notifications
-                if each.method == method and (user is None or _user_of(each) == user)
-            ),
-            None,
-        )
+        found = next(_of_user(self._open_notifications, method, user), None)
         if found is not None:
             self._open_notifications.remove(found)
         return found
@@ -241,14 +234,20 @@ class RequestMatcher:
         params: Raw | None,
         user: str | None,
     ) -> RecordedMessage | None:
-        call = _call(params)
-        candidates = [
-            each
-            for each in requests
-            if each.method == method and (user is None or _user_of(each) == user)
-        ]
+        call, candidates = _call(params), [*_of_user(requests, method, user)]
         found = (each for matches in self._rules for each in candidates if matches(each, call))
         return next(found, None)
+
+
+def _of_user(
+    messages: Iterable[RecordedMessage], method: str, user: str | None
+) -> Iterator[RecordedMessage]:
+    """Return the messages of a method and a user; None: of any user."""
+    return (
+        each
+        for each in messages
+        if each.method == method and (user is None or _user_of(each) == user)
+    )
 
 
 def _user_of(message: RecordedMessage) -> str | None:
