@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Unpack
 
 import attrs
 import click
@@ -61,6 +61,7 @@ def check_program(context: click.Context, program: str) -> None:
 
 
 def _run(
+    context: click.Context,
     downstream: "Downstream",
     upstream: "Upstream",
     *,
@@ -68,19 +69,19 @@ def _run(
     label: str,
     record: "RecordOptions | None",
     telemetry: bool,
-) -> int:
-    """Run the bridge until it ends; return the exit status.
+) -> NoReturn:
+    """Run the bridge until it ends, and end the command with its exit status.
 
     Raises:
         ConnectionLost: The server at a URL cannot be reached, or its connection is lost.
+        click.UsageError: An option for the host check or the token, or the URL, is invalid.
     """
     from mcp_trio._proxy.bridge import run_bridge
 
-    service = f"mcp-trio {click.get_current_context().info_name}"
-    tracer = tracer_of_proxy(service) if telemetry else None
+    tracer = tracer_of_proxy(f"mcp-trio {context.info_name}") if telemetry else None
     try:
         with listening(address, label) as attempt:
-            return run_bridge(
+            status = run_bridge(
                 downstream,
                 upstream,
                 record=record,
@@ -91,7 +92,10 @@ def _run(
         if isinstance(upstream.target, str):
             raise with_header_hint(error) from error
         echo_error(str(error))
-        return NOT_EXECUTABLE_STATUS
+        status = NOT_EXECUTABLE_STATUS
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    context.exit(status)
 
 
 # `mcp-trio record`.
@@ -211,18 +215,15 @@ def record_command(
         )
         downstream = Downstream(kind="http", listen=listen)
         listens_at = listen_address(host=host, port=port)
-    try:
-        status = _run(
-            downstream,
-            upstream,
-            address=listens_at,
-            label="recording",
-            record=options,
-            telemetry=telemetry,
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    context.exit(status)
+    _run(
+        context,
+        downstream,
+        upstream,
+        address=listens_at,
+        label="recording",
+        record=options,
+        telemetry=telemetry,
+    )
 
 
 # `mcp-trio bridge`.
@@ -323,21 +324,20 @@ def bridge_command(
 
     try:
         downstream = parse_downstream(source)
-        given = given_options(downstream.kind, chosen)
-        if "allows_cors" in given and is_http_target(upstream.target):
-            raise click.UsageError(CORS_WITH_HTTP_SERVER)
-        is_open = given.pop("is_open", False)
-        listen = attrs.evolve(downstream.listen, **given)
-        downstream = msgspec.structs.replace(downstream, listen=listen, is_open=is_open)
-        listens_at = None if downstream.kind == "stdio" else source
-        status = _run(
-            downstream,
-            upstream,
-            address=listens_at,
-            label="listening at",
-            record=options,
-            telemetry=telemetry,
-        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    context.exit(status)
+    given = given_options(downstream.kind, chosen)
+    if "allows_cors" in given and is_http_target(upstream.target):
+        raise click.UsageError(CORS_WITH_HTTP_SERVER)
+    is_open = given.pop("is_open", False)
+    listen = attrs.evolve(downstream.listen, **given)
+    downstream = msgspec.structs.replace(downstream, listen=listen, is_open=is_open)
+    _run(
+        context,
+        downstream,
+        upstream,
+        address=None if downstream.kind == "stdio" else source,
+        label="listening at",
+        record=options,
+        telemetry=telemetry,
+    )
