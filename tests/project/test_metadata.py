@@ -196,3 +196,27 @@ def test_a_picture_is_as_it_is_drawn_now(name, monkeypatch):
     assert (pictures.FOLDER / name).read_text(encoding="utf-8") == drawn
     assert len(drawn) < 60_000
     assert "url(http" not in drawn  # no font is fetched from elsewhere
+
+
+# Tools.
+
+# `name.py`; the modules of an import; `"name"`.
+NAMES_OF_SCRIPTS = re.compile(
+    r"\b(\w+)\.py\b|^\s*(?:from|import) ([\w., ]+)|\"(\w+)\"", re.MULTILINE
+)
+
+
+def test_each_tool_is_run_by_a_session_a_test_a_page_or_another_tool():
+    """A script that is named nowhere else was made for one occasion, and can go."""
+    named_in = {
+        path: set(re.findall(r"\w+", " ".join("".join(each) for each in names)))
+        for path, text in text_files()
+        if path.endswith((".py", ".md", ".mjs")) and (names := NAMES_OF_SCRIPTS.findall(text))
+    }
+    tools = [path for path in named_in if path.startswith("tools/") and path.endswith(".py")]
+    unused = [
+        path
+        for path in tools
+        if not any(Path(path).stem in names for other, names in named_in.items() if other != path)
+    ]
+    assert unused == []

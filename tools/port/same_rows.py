@@ -38,7 +38,7 @@ else:
     from mcp_trio import Audio, Client, Context, Image, Server, ToolError, get_context
     from mcp_trio import RequestError as MCPError
 
-SCRIPT = Path(__file__).with_name(f"greeter_{'fastmcp' if IS_FASTMCP else 'mcp_trio'}.py")
+SCRIPT = Path(__file__).with_name("greeter_fastmcp.py" if IS_FASTMCP else "greeter_mcp_trio.py")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 Facts = dict[str, Any]

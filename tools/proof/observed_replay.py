@@ -33,6 +33,19 @@ class Actions:
     read: list[Action] = attrs.field(factory=list[Action])
     sent_messages: list[bytes] = attrs.field(factory=list[bytes])
 
+    def difference(self, other: "Actions") -> str | None:
+        """Return the first difference, or None."""
+        for what in ("ordered", "sent_messages"):
+            ours, theirs = getattr(self, what), getattr(other, what)
+            for position, (left, right) in enumerate(zip(ours, theirs, strict=False)):
+                if left != right:
+                    return f"{what}[{position}]: {left!r} became {right!r}"
+            if len(ours) != len(theirs):
+                return f"{len(ours)} {what} became {len(theirs)}"
+        if sorted(map(str, self.read)) != sorted(map(str, other.read)):
+            return "other values were read without waiting"
+        return None
+
 
 def records_of(path: Path) -> Iterator[Record]:
     """Yield the records of a file, without its damage."""

@@ -32,6 +32,8 @@ from typing import Any, Final
 HOME: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(HOME))
 
+from observed_replay import NotingServer, recorded_actions  # noqa: E402
+
 from mcp_trio._session.tasks import seeded_schedule  # noqa: E402
 from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence  # noqa: E402
 from mcp_trio.recording import replay  # noqa: E402
@@ -55,16 +57,20 @@ def replay_all(programs: Any, folder: Path) -> dict[str, Any]:
     records, begin = 0, time.perf_counter()
     for path in sorted(folder.glob("*.json")):
         seed = int(path.stem)
+        recording = folder / f"{seed}{SUFFIX}"
         server, state = programs.make_server(seed)
+        noting_server: Any = NotingServer(server)
         try:
             # A server that was cancelled early has answered no request.
             with seeded_schedule(f"{hash_seed} {seed}"), suppress(NothingCompared):
-                records += replay(folder / f"{seed}{SUFFIX}", server).records
+                records += replay(recording, noting_server).records
         except (ReplayDivergence, RecordingError) as error:
             failures[seed] = f"{type(error).__name__}: {error}"
         else:
             if str(state) != (recorded := json.loads(path.read_text("utf-8"))):
                 failures[seed] = f"the program's memory: {recorded} became {state}"
+            elif difference := recorded_actions(recording).difference(noting_server.actions):
+                failures[seed] = difference
     del kept
     return {"failures": failures, "records": records, "seconds": time.perf_counter() - begin}
 

@@ -1,6 +1,6 @@
 """Read OpenAPI documents, and print what becomes of their operations.
 
-`python tools/openapi/openapi_table.py DOCUMENT… [--reasons]` prints a line of the table in
+`python tools/openapi_table.py DOCUMENT… [--reasons]` prints a line of the table in
 `docs/how-to/from-openapi.md` for each document, given by its path: its operations, those taken as
 tools, those whose tool has another name than its `operationId`, those rejected, the tools that have
 an output schema, and the seconds to read it. `--reasons` lists what was rejected or left out, and
