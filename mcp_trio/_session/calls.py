@@ -87,14 +87,16 @@ class Call:
     progress_queued_max: int
     on_notification: OnNotification | None = None
     related_request_id: RequestId | None = None
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    scope: trio.CancelScope = attrs.field(
+        default=attrs.Factory(
+            lambda call: trio.CancelScope(deadline=call.request.budget.deadline), takes_self=True
+        ),
+        init=False,
+    )
     response: ResponseReceived | None = attrs.field(default=None, init=False)
     loss: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.scope.deadline = self.request.budget.deadline
 
     @property
     def is_settled(self) -> bool:
@@ -132,7 +134,8 @@ class Call:
     async def next_report(self) -> Any:
         """Return the oldest queued progress notification; None if the call has ended."""
         while not (self._progress or self.is_settled):
-            self._changed = trio.Event()
+            if self._changed.is_set():
+                self._changed = trio.Event()
             await self._changed.wait()
         return self._progress.popleft() if self._progress else None
 
