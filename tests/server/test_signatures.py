@@ -112,6 +112,27 @@ def test_the_schema_is_a_closed_object_with_descriptions_and_defaults():
     assert signature_of(forecast).docstring.description == "Tell the weather."
 
 
+@pytest.mark.requirement("TOOL-05")
+def test_plain_parameters_have_descriptions_and_defaults_in_the_schema():
+    def handler(city: str, days: int = 3, *, names: list[str]):
+        """Tell the weather.
+
+        Args:
+            city: Where.
+        """
+
+    assert signature_of(handler).schema == {
+        "type": "object",
+        "properties": {
+            "city": {"description": "Where.", "type": "string"},
+            "days": {"type": "integer", "default": 3},
+            "names": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["city", "names"],
+        "additionalProperties": False,
+    }
+
+
 def test_a_handler_without_parameters_has_an_empty_closed_schema():
     def handler():
         pass
