@@ -288,7 +288,7 @@ class ServedSession:
         if self.may_move and not is_kept:
             return await self._handle_movably(handling)
         if self.shared.middleware:
-            result = await self.run_handler(handling)
+            result = await self.run_with_middleware(handling)
         else:
             result = await self._run_handler(handling, request.method.name, request.params)
         if not isinstance(result, types.InputRequiredResult):
@@ -336,7 +336,7 @@ class ServedSession:
             return None
         return None if found is None else found[0]
 
-    def run_handler(self, handling: Handling) -> Awaitable[_Result]:
+    def run_with_middleware(self, handling: Handling) -> Awaitable[_Result]:
         """Return the result of a request's handler, run from its beginning, with all middleware."""
         request = handling.request
         method, params = request.method.name, request.params

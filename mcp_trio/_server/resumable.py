@@ -174,7 +174,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
     async def _answer_by_result(
         self, handling: Handling, served: "ServedSession", state: State
     ) -> Result:
-        result = await served.run_handler(handling)
+        result = await served.run_with_middleware(handling)
         if not isinstance(result, types.InputRequiredResult):
             return result
         questions = _questions_of(result)
@@ -217,7 +217,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
             answers = await ask_all(handling, [question.as_sent() for question in ready])
             handling.request_state = result.request_state
             handling.input_responses = dict(zip(questions, answers, strict=True))
-            after = await served.run_handler(handling)
+            after = await served.run_with_middleware(handling)
             if not isinstance(after, types.InputRequiredResult):
                 return after
             result = after
@@ -243,7 +243,7 @@ class SealedRounds(msgspec.Struct, frozen=True, kw_only=True):
         ]
         journal.add_earlier([*state.operations, *answered])
         result = await run_resumably(
-            handling, journal, functools.partial(served.run_handler, handling)
+            handling, journal, functools.partial(served.run_with_middleware, handling)
         )
         if isinstance(result, types.InputRequiredResult):
             raise LocalProtocolError("a resumable handler has to ask by its context")

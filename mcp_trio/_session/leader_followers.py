@@ -499,7 +499,7 @@ class _PoolTask:
                 own_trap = await leader.run_until_own_trap(self._scope, trap)
                 trap = None
                 if isinstance(own_trap, LeadTrap):
-                    await self._lead(own_trap.jobs, leader)
+                    await self._run_first_steps(own_trap.jobs, leader)
                     del own_trap  # it must not stay in memory while the leader waits for the next
                     continue
                 # An idle leader leaves this task only where Trio tells the innermost scope: a scope
@@ -516,7 +516,7 @@ class _PoolTask:
                 leader.driven.close()
             raise
 
-    async def _lead(self, jobs: list[CollectedJob], leader: Leader) -> None:
+    async def _run_first_steps(self, jobs: list[CollectedJob], leader: Leader) -> None:
         """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
         task, innermost = self._task, self._innermost
         is_left_open = self._is_left_open()
@@ -580,7 +580,7 @@ class _PoolTask:
     async def _continue(self, poller: Poller, leader: Leader) -> None:
         """Continue a connection until it is idle or has ended; if it waits, it keeps the task."""
         while isinstance(trap := leader.step(), LeadTrap):
-            await self._lead(trap.jobs, leader)
+            await self._run_first_steps(trap.jobs, leader)
             if self.work is not poller:
                 return
         if trap is None:

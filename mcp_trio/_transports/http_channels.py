@@ -84,7 +84,7 @@ class RoutedChannel(ABC):
         if self._has_input_ended:
             take([])
 
-    def _put(self, message: bytes) -> None:
+    def _pass_to_session(self, message: bytes) -> None:
         """Pass one message to the session, or keep it; a closed channel drops it."""
         if self._is_closed:
             return
@@ -237,7 +237,7 @@ class SessionChannel(RoutedChannel):
                 except msgspec.MsgspecError:
                     continue  # the session reports the malformed notification
                 self._mark_answered(cancelled_id)
-        self._put(DecodedMessage(encoded, message, auth))
+        self._pass_to_session(DecodedMessage(encoded, message, auth))
         return stream
 
     def _mark_answered(self, request_id: RequestId) -> None:
@@ -374,7 +374,7 @@ class SessionChannel(RoutedChannel):
             stream = ResponseStream(self.limits, awaits=awaits, is_json_only=is_json_only)
             self._stream_of = {**self._stream_of, request.id: stream}
         self._continued = {**self._continued, request.id: stream}
-        self._put(DecodedMessage(encoded, request, auth))
+        self._pass_to_session(DecodedMessage(encoded, request, auth))
 
     def take_continued(self, request_id: RequestId) -> ResponseStream | None:
         """Return the stream of a request that `deliver_again` has delivered, once; else None."""
@@ -446,9 +446,9 @@ class StatelessChannel(RoutedChannel):
         opened = self._open[number] = StatelessRequest(number, request.id, request.method, stream)
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
-            self._put(DecodedMessage(encoded, message, auth, client))
+            self._pass_to_session(DecodedMessage(encoded, message, auth, client))
         else:  # encoding has changed the params' white space: decode the bytes that are recorded
-            self._put(with_sender(encoded, auth, client))
+            self._pass_to_session(with_sender(encoded, auth, client))
         return opened
 
     def _client_number(self, address: str | None) -> int:
@@ -476,7 +476,7 @@ class StatelessChannel(RoutedChannel):
         """
         if notification.method == CANCELLED:
             return
-        self._put(encode_notification(notification.method, notification.params))
+        self._pass_to_session(encode_notification(notification.method, notification.params))
 
     def cancel(self, request: StatelessRequest) -> None:
         """Cancel the request of a client that has disconnected; send nothing more about it."""
@@ -484,7 +484,7 @@ class StatelessChannel(RoutedChannel):
             params = CancelledParams(
                 request_id=request.number, reason="the client closed the stream"
             )
-            self._put(encode_notification(CANCELLED, params))
+            self._pass_to_session(encode_notification(CANCELLED, params))
 
     @property
     def is_idle(self) -> bool:

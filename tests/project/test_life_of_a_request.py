@@ -19,8 +19,10 @@ LIFE = "life-of-a-request"
 FILE = re.compile(r"`((?:_\w+/)?\w+\.py)`")
 MEMBER = re.compile(r"`(_?[A-Z]\w+\.\w+)`")
 FUNCTION_IN_FILE = re.compile(r"`(\w+)`\s+(?:in\s+|\()`(_\w+/\w+\.py)`")
+SENTENCE_END = re.compile(r"(?<=[.:])\)?\s+(?=[A-Z`*-])|\n\n|\n(?=\|)")
 MEMBER_IN_FILE = re.compile(r"`(_?[A-Z]\w+\.\w+)`\s+(?:in\s+|\()`(_\w+/\w+\.py)`")
 NAME = re.compile(r"`(\w+)`")
+FIRST_NAME = re.compile(r"`(\w+)(?:\.\w+)?`")  # a function or class, or the class of a member
 
 # Headers of HTTP, which are also the names of classes.
 HEADERS = frozenset({"Host", "Origin"})
@@ -73,6 +75,20 @@ def test_a_function_that_is_named_with_its_file_is_in_that_file(name: str, fewes
         (name, file) for name, file in sorted(named) if name not in {*names_in(PACKAGE / file)}
     ]
     assert elsewhere == []
+
+
+def test_the_sentence_that_first_names_a_class_or_function_names_its_file() -> None:
+    text = page(LIFE)
+    known = {name for file in PACKAGE.rglob("*.py") for name in names_in(file)}
+    assert set(MEMBER.findall(text)) - known == set()
+    seen, without_file = set(HEADERS), list[str]()
+    for sentence in SENTENCE_END.split(text):
+        in_files = {name for file in FILE.findall(sentence) for name in names_in(PACKAGE / file)}
+        new = [name for name in FIRST_NAME.findall(sentence) if name in known - seen]
+        without_file += [name for name in new if name not in in_files]
+        seen.update(new)
+    assert len(seen) > 60
+    assert without_file == []
 
 
 def test_the_page_names_the_file_of_each_class_and_function() -> None:
