@@ -87,7 +87,7 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
     """
     condition = parse_query(query)
     # `Catalogue.rows` puts the condition in the place of `{}`.
-    ((number, size, first, last),) = catalogue.rows(
+    ((recordings, size, first, last),) = catalogue.rows(
         "SELECT count(*), coalesce(sum(size), 0), min(started), max(started) FROM recordings"
         " WHERE {}",
         condition,
@@ -114,19 +114,19 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
                 name=name,
                 calls=len(in_order),
                 errors=errors.get(name, {}),
-                seconds={percent: in_order[max(index, 0)] for percent, index in at.items()},
+                seconds={percent: in_order[index] for percent, index in at.items()},
                 slowest=in_order[-1],
             )
         )
     tools.sort(key=lambda tool: (-tool.calls, tool.name))
-    # The shortest periods of which there are few enough to draw.
+    # The periods are as short as possible, but at most _BARS_MAX are drawn.
     seconds = 0.0 if first is None else last - first
     few_enough = (each for each in _PERIODS_SECONDS if seconds / each < _BARS_MAX)
-    step = next(few_enough, _PERIODS_SECONDS[-1])
+    period_seconds = next(few_enough, _PERIODS_SECONDS[-1])
     failed = f"sum({IS_ERROR})"
     rows = catalogue.rows(
-        f"SELECT CAST(calls.began / {step} AS INTEGER), count(*), {failed} {joined} GROUP BY 1"
-        " ORDER BY 1",
+        f"SELECT CAST(calls.began / {period_seconds} AS INTEGER), count(*), {failed} {joined}"
+        " GROUP BY 1 ORDER BY 1",
         condition,
     )
 
@@ -135,17 +135,21 @@ def statistics(catalogue: Catalogue, query: str = "") -> Statistics:
 
     by_number = " GROUP BY 1 ORDER BY 2 DESC, 1"
     return Statistics(
-        recordings=number,
+        recordings=recordings,
         size=size,
         calls=sum(map(len, durations.values())),
         errors=sum(count for _, _, count in rows),
         first=_time(first),
         last=_time(last),
         tools=tools,
-        period_seconds=step,
+        period_seconds=period_seconds,
         periods=[
-            Period(start=datetime.fromtimestamp(at * step, UTC), calls=calls, errors=failures)
-            for at, calls, failures in rows
+            Period(
+                start=datetime.fromtimestamp(number * period_seconds, UTC),
+                calls=calls,
+                errors=failures,
+            )
+            for number, calls, failures in rows
         ],
         clients=counted(
             "SELECT trim(client || ' ' || client_version), count(*) FROM recordings WHERE {}"
@@ -194,6 +198,7 @@ _NAME_WIDTH: Final = 220
 _NAME_CHARS_MAX: Final = 30
 _VALUES_WIDTH: Final = 140
 _LEGEND_WIDTH: Final = 90
+# The labels of the time axis.
 _TIMES_MAX: Final = 6
 _TIME_WIDTH: Final = 80
 _MEDIAN: Final = 50
@@ -254,15 +259,16 @@ def page(statistics: Statistics, title: str) -> str:
 
 
 def _over_time(statistics: Statistics, counts: Sequence[int], name: str) -> str:
-    """Return a plot with a bar for the count of each period; one without calls leaves a gap."""
-    periods, step = statistics.periods, statistics.period_seconds
+    """Return a plot with a bar for the count of each period; periods without calls have no bar."""
+    periods, period_seconds = statistics.periods, statistics.period_seconds
     if not periods:
         return "<p>There are no calls.</p>"
     most = max(counts)
     begin, end = periods[0].start, periods[-1].start
     first = begin.timestamp()
-    numbers = round((end.timestamp() - first) / step) + 1
-    width, height = (_WIDTH - _MARGIN) / numbers, _BARS_HEIGHT
+    # With the periods without calls, which are not in `periods`.
+    period_count = round((end.timestamp() - first) / period_seconds) + 1
+    width, height = (_WIDTH - _MARGIN) / period_count, _BARS_HEIGHT
     line = f'x1="{_MARGIN}" y1="{height}" x2="{_WIDTH}" y2="{height}"'
     parts = [
         f'<line class="line" {line}/>',
@@ -270,19 +276,19 @@ def _over_time(statistics: Statistics, counts: Sequence[int], name: str) -> str:
         f'<text x="{_MARGIN - 8}" y="{height}" text-anchor="end">0</text>',
     ]
     for period, count in zip(periods, counts, strict=True):
-        x = _MARGIN + (period.start.timestamp() - first) / step * width
+        x = _MARGIN + (period.start.timestamp() - first) / period_seconds * width
         title = f"{period.start:%Y-%m-%d %H:%M}: {period.calls:,} calls, {period.errors:,} errors"
         bar = (height - 4) * count / most
         parts.append(
             f'<rect class="{name}" x="{x:.1f}" y="{height - bar:.1f}"'
             f' width="{max(width - 1, 0.5):.1f}" height="{bar:.1f}"><title>{title}</title></rect>'
         )
-    shape = "%Y-%m-%d" if step >= _DAY_SECONDS else "%m-%d %H:%M"
-    for number in range(0, numbers, math.ceil(numbers / _TIMES_MAX)):
-        time = datetime.fromtimestamp(first + number * step, UTC)
+    time_format = "%Y-%m-%d" if period_seconds >= _DAY_SECONDS else "%m-%d %H:%M"
+    for number in range(0, period_count, math.ceil(period_count / _TIMES_MAX)):
+        time = datetime.fromtimestamp(first + number * period_seconds, UTC)
         x = _MARGIN + number * width
         place = f'x="{x:.1f}"' if x < _WIDTH - _TIME_WIDTH else f'x="{_WIDTH}" text-anchor="end"'
-        parts.append(f'<text {place} y="{height + 18}">{time:{shape}}</text>')
+        parts.append(f'<text {place} y="{height + 18}">{time:{time_format}}</text>')
     return _svg(height + 24, parts, f"{name} over time")
 
 

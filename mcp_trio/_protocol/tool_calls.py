@@ -1,9 +1,9 @@
 """Calls of tools, decoded in one pass.
 
-Nearly all requests call a tool. In the general way a request is decoded three times, each time past
-arguments that may be large: its envelope, its `_meta`, and its params. `decode_tool_call` decodes
-all three at once, which takes a third of the time. It accepts only what needs no error; any other
-message is decoded in the general way, which finds the error and words it.
+Nearly all requests call a tool. Other requests are decoded in three passes: the envelope, its
+`_meta`, and its params. Each pass would read the arguments of a tool, which may be large.
+`decode_tool_call` decodes all three parts in one pass, which takes a third of the time. It accepts
+only valid calls. Any other message is then decoded in three passes, which make the error response.
 """
 
 from typing import Any, ClassVar, Final, Literal
@@ -43,7 +43,8 @@ class ToolCall(
     ) -> tuple[types.CallToolParams, types.RequestId | None]:
         """Return the typed params and the progress token.
 
-        A stateless request has its metadata in place of the `_meta` of the params.
+        `metadata` is that of a stateless request. If it could be decoded, the params do not repeat
+        it as `_meta`.
 
         Raises:
             msgspec.ValidationError: The arguments, `_meta` or the progress token are invalid.

@@ -60,8 +60,8 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
     """Run `serve` until it returns or a signal cancels it; return the exit status.
 
     The exit status is what `serve` returns, or 128 plus the number of the signal. `shut` is called
-    before `serve` is cancelled. A second signal ends the process at once. All proxies use this
-    except `StdioProxy`, which forwards signals to the server.
+    before `serve` is cancelled. A second signal ends the process at once. The other proxies use
+    this function; the `StdioProxy` of this module does not, as it forwards signals to the server.
 
     Raises:
         Exception: The exception that `serve` raises, not in a group.
@@ -89,10 +89,10 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
     return SIGNAL_STATUS_BASE + received[0] if received else status
 
 
-# The method by which each signal is forwarded to the server, as its sender would have sent it. A
-# terminal sends its signals to a whole process group, `kill` sends to one process. Programs that
-# start others (npx, uv) rely on that: they forward SIGTERM, but expect their children to get SIGINT
-# from the terminal.
+# The method by which each signal is forwarded: to the server's process, or to its process group.
+# That is how the server would get the signal without a proxy: a terminal sends its signals to a
+# whole process group, `kill` sends to one process. Programs that start others (npx, uv) rely on it:
+# they forward SIGTERM, but expect their children to get SIGINT from the terminal.
 _FORWARDED_SIGNALS: Final[Mapping[int, Callable[[ChildProcess, int], None]]] = {
     number: ChildProcess.send_signal
     if number == signal.SIGTERM
@@ -123,7 +123,7 @@ class StdioProxy:
                 nursery.start_soon(self._forward, "in", self.host_in, server.stdin)
                 nursery.start_soon(self._forward_signals, signals)
                 nursery.start_soon(self._watch_parent, parent_pid)
-                nursery.start_soon(self._end_in_time, nursery.cancel_scope)
+                nursery.start_soon(self._end_server_when_requested, nursery.cancel_scope)
                 await self._forward("out", server.stdout, self.host_out)
                 await server.ended.wait()
                 nursery.cancel_scope.cancel()
@@ -153,7 +153,8 @@ class StdioProxy:
         self.host_in.end()
         self._end_requested.set()
 
-    async def _end_in_time(self, scope: trio.CancelScope) -> None:
+    async def _end_server_when_requested(self, scope: trio.CancelScope) -> None:
+        """Give the server time to exit after a signal or the parent's death; then end it."""
         await self._end_requested.wait()
         await trio.sleep(self.limits.shutdown.close_seconds)
         self.server.terminate()

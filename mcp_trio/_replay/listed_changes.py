@@ -17,8 +17,8 @@ from mcp_trio._replay.trace import MessageFields, Trace, message_fields, request
 from mcp_trio._server.registry import Registry
 from mcp_trio.errors import ReplayDivergence
 
-Entry: TypeAlias = tuple[str, str]
-"""A kind of `LISTED_KINDS`, and a name or URI.
+EntryKey: TypeAlias = tuple[str, str]
+"""The kind of an entry, one of `LISTED_KINDS`, and its name or URI.
 
 The name is empty if the list was too long: the record then has one digest for the whole list.
 """
@@ -37,7 +37,7 @@ class ListedChanges:
     def __init__(self, trace: Trace, registry: Registry) -> None:
         self._trace = trace
         self._registry = registry
-        self._changes: dict[Entry, str] = {}
+        self._changes: dict[EntryKey, str] = {}
         if not trace.opening.listed:
             return
         recorded, now = _digests(trace.opening.listed), _digests(registry.listed())
@@ -56,7 +56,10 @@ class ListedChanges:
         )
 
     def of_request(self, lane: str) -> str:
-        """Return the text of the change to what a lane's request used; empty if there is none."""
+        """Return the text of the change to the entry that a request used; empty without a change.
+
+        `lane` is the lane of the request.
+        """
         if not self._changes:
             return ""
         entry = self._used_entry(message_fields(request_data(self._trace.journal, lane)))
@@ -65,8 +68,8 @@ class ListedChanges:
         return f"{_entry_text(entry)} was {self._changes[entry]}"
 
     def divergences(self) -> Iterator[ReplayDivergence]:
-        """Yield a divergence for each change to what requests used, at the first such request."""
-        seen = set[Entry]()
+        """Yield a divergence for each changed entry that a request used, at the first of them."""
+        seen = set[EntryKey]()
         for record in self._trace.journal if self._changes else ():
             messages = messages_in(body_bytes(record) or b"") if record.kind == "in" else ()
             for message in map(message_fields, messages):
@@ -105,8 +108,11 @@ class ListedChanges:
                     hint=hint,
                 )
 
-    def _used_entry(self, message: MessageFields) -> Entry | None:
-        """Return the entry that a request calls, gets, reads or completes; None if it has none."""
+    def _used_entry(self, message: MessageFields) -> EntryKey | None:
+        """Return the entry that a request calls, gets, reads or completes.
+
+        None: the request has another method, or names no entry.
+        """
         params = message.params
         match message.method:
             case "tools/call":
@@ -128,12 +134,12 @@ class ListedChanges:
         return None
 
 
-def _digests(listed: Mapping[str, Sequence[str]]) -> dict[Entry, str]:
+def _digests(listed: Mapping[str, Sequence[str]]) -> dict[EntryKey, str]:
     """Return the digest of each entry from lines of `OpenBody.listed`, such as `1f0c9a2e sell`."""
     lines = [(kind, line.partition(" ")) for kind in LISTED_KINDS for line in listed.get(kind, ())]
     return {(kind, name): digest for kind, (digest, _, name) in lines}
 
 
-def _entry_text(entry: Entry) -> str:
+def _entry_text(entry: EntryKey) -> str:
     kind, name = entry
     return f'the {_SINGULARS[kind]} "{name}"' if name else f"the list of {kind}"

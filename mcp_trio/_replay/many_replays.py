@@ -2,12 +2,12 @@
 
 `replay_here` replays the recordings of a `ReplayJob` in this process, each under several scheduler
 seeds. `replay_repeatedly` does that in a process for each hash seed, as a hash seed, which decides
-the order of sets of strings, is fixed when Python starts. Such a process runs `work`: it reads the
-`ReplayJob` from stdin, and writes a `ReplayOutcome` per line to stdout.
+the order of sets of strings, is fixed when Python starts. Such a process runs `run_job_from_stdin`,
+which reads a `ReplayJob` from stdin, and writes a `ReplayOutcome` per line to stdout.
 
 `replay_in_parallel` replays each recording once, in as many processes as there are processors. A
-change of the code makes many recordings differ in the same line. `cause_of` gives such divergences
-the same text, so that a summary has one line for one cause.
+change of the code often makes many recordings differ in the same line. `cause_of` returns the same
+text for all these divergences, so that a summary can count them in one row.
 """
 
 import os
@@ -46,12 +46,13 @@ _STATUSES: Final[dict[type[MCPError], Status]] = {
 
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Recordings to replay, each under every seed from 0; see `replay` for the other fields.
+    """Recordings to replay. The attributes that are not listed are arguments of `replay`.
 
     Attributes:
         files: The recordings.
         target: The server; see `import_server`.
-        repeat: The number of scheduler seeds; 0 leaves the order of the tasks to Trio.
+        repeat: The number of replays of each recording, under the scheduler seeds 0, 1, 2 and so
+            on; 0 means one replay, in which Trio decides the order of the tasks.
     """
 
     files: Sequence[str]
@@ -70,7 +71,7 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
         file: The recording.
         status: "same"; "diverged"; "nothing", if no request was compared; or "unusable".
         text: The text of the error; empty if the replay is the same.
-        cause: The same text for all errors with the same cause.
+        cause: The text of `cause_of` by which outcomes are grouped, without the file name.
         records: The number of records that were replayed.
         requests: The number of requests that were handled.
         remarks: The lines of `remarks_of` about the report.
@@ -153,6 +154,7 @@ def _failed(outcome: ReplayOutcome, error: MCPError, seconds: float = 0.0) -> Re
         outcome,
         status=_STATUSES[type(error)],
         text=str(error),
+        # Errors that differ only by the name of their recording are in one group.
         cause=cause_of(error).replace(outcome.file, "FILE"),
         seconds=seconds,
     )
@@ -164,7 +166,7 @@ def _failed(outcome: ReplayOutcome, error: MCPError, seconds: float = 0.0) -> Re
 # The process imports from the same folders as this one.
 _PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop());"
-    f" from {__name__} import work; work()"
+    f" from {__name__} import run_job_from_stdin; run_job_from_stdin()"
 )
 
 # The member of the last line that a process writes if it could not import the target.
@@ -238,8 +240,8 @@ def _replay_in_process(
     return outcomes
 
 
-def work() -> None:
-    """Run the job that stdin names; for a process of `replay_repeatedly`."""
+def run_job_from_stdin() -> None:
+    """Run the job that is read from stdin, and write its outcomes to stdout."""
     # What handlers print must not get between the outcomes.
     with os.fdopen(os.dup(1), "wb", buffering=0) as output:
         os.dup2(2, 1)
@@ -255,36 +257,39 @@ def work() -> None:
 
 # The number of recordings that a process gets at a time, at most.
 _RECORDINGS_PER_TASK_MAX: Final = 8
-# The request, and the facts, in the text of a divergence.
+# The text of a divergence has the request in its first line, and below it labelled lines. These
+# two patterns find the request, and the labelled lines that may be equal in several recordings.
 _REQUEST: Final = re.compile(r'^replay diverged at record [^,]*, (\S+(?: "[^"]*")?)', re.MULTILINE)
-_FACT: Final = re.compile(r"^  (line|changed|cause|meaning): +(.*)$", re.MULTILINE)
-# The possible cause "2 other sessions ended before" is left out: it can be given for any recording
-# of a server with several sessions, and its count makes equal causes look different.
+_LABELLED_LINE: Final = re.compile(r"^  (line|changed|cause|meaning): +(.*)$", re.MULTILINE)
+# A line such as `cause: 2 other sessions ended before` is ignored: any recording of a server with
+# several sessions can have it, and with other numbers, so it would split up a group.
 _OTHER_SESSIONS: Final = re.compile(r"[0-9]+ other sessions? ")
 
 
 def cause_of(error: Exception) -> str:
-    """Return what the texts of divergences with the same cause have in common.
+    """Return a text that is equal for divergences which one change of the code probably caused.
 
-    That is the request, the line of the handler, and the paths of the values that changed.
+    For a divergence it consists of the request, the line of the handler, the first line labelled
+    `cause`, and the paths of the values that changed. For another error it is the error's text.
     """
     text = str(error)
     if not isinstance(error, ReplayDivergence):
         return text
     request = _REQUEST.search(text)
-    facts: dict[str, list[str]] = {}
-    for name, value in _FACT.findall(text):
-        facts.setdefault(name, []).append(value)
-    causes = [text for text in facts.get("cause", []) if not _OTHER_SESSIONS.match(text)]
-    changed = [value.partition(": ")[0] for value in facts.get("changed", [])]
+    labelled: dict[str, list[str]] = {}
+    for label, value in _LABELLED_LINE.findall(text):
+        labelled.setdefault(label, []).append(value)
+    causes = [text for text in labelled.get("cause", []) if not _OTHER_SESSIONS.match(text)]
+    changed = [value.partition(": ")[0] for value in labelled.get("changed", [])]
     parts = [
         request[1] if request is not None else f"record of kind {error.kind}",
-        *facts.get("line", [])[:1],
+        *labelled.get("line", [])[:1],
         *causes[:1],
         f"changed: {', '.join(changed)}" if changed else "",
     ]
     if len([part for part in parts if part]) == 1:
-        parts += facts.get("meaning", [])[:1]
+        # The request alone would put different divergences into one group.
+        parts += labelled.get("meaning", [])[:1]
     return "; ".join(part for part in parts if part)
 
 
