@@ -434,7 +434,7 @@ class RecordedClient:
     async def _must_record(self) -> bool:
         __tracebackhide__ = True
         from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
-        from mcp_trio.recording import replay_async, run_inputs
+        from mcp_trio.recording import replay_async, replay_live_async
 
         if self._mode == "all":
             return True
@@ -448,7 +448,7 @@ class RecordedClient:
             # A recording is outdated if the target no longer gives the recorded responses.
             try:
                 if self._server is None:
-                    return not (await run_inputs(self._path, self._target)).is_same
+                    return not (await replay_live_async(self._path, self._target)).is_same
                 await replay_async(self._path, self._server)
             except (NothingCompared, RecordingError, ReplayDivergence):
                 return True
@@ -559,9 +559,9 @@ def _drive(
     path: Path, target: "Target", ignore: Sequence[str], *, allow_damaged: bool = False
 ) -> "InputsReport":
     __tracebackhide__ = True
-    from mcp_trio.recording import drive
+    from mcp_trio.recording import replay_live
 
-    work = partial(drive, path, target, ignore=ignore, allow_damaged=allow_damaged)
+    work = partial(replay_live, path, target, ignore=ignore, allow_damaged=allow_damaged)
     report = _or_fail(lambda: _outside_trio(work))
     if not report.is_same:
         raise AssertionError(str(report))

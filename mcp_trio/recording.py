@@ -1,4 +1,4 @@
-"""Recordings: replaying, reading, checking and comparing them."""
+"""Recordings: making, reading, replaying, sweeping, comparing and finding them."""
 
 from mcp_trio._catalogue.catalogue import Catalogue, CatalogueRow, IndexReport
 from mcp_trio._catalogue.statistics import Statistics, ToolStatistics, statistics
@@ -12,7 +12,12 @@ from mcp_trio._recorder.clock import TickClock
 from mcp_trio._recorder.files import open_recording
 from mcp_trio._recorder.options import RecordOptions, SharedRecording
 from mcp_trio._recorder.policy import RecordPolicy, RecordStatus
-from mcp_trio._replay.live_replay import InputDifference, InputsReport, drive, run_inputs
+from mcp_trio._replay.live_replay import (
+    InputDifference,
+    InputsReport,
+    replay_live,
+    replay_live_async,
+)
 from mcp_trio._replay.replay import ReplayReport, replay, replay_async
 from mcp_trio._replay.schedules import Schedule
 from mcp_trio._replay.sweep import ScheduleDifference, SweepReport, sweep
@@ -49,13 +54,13 @@ __all__ = [
     "body_bytes",
     "check",
     "diff",
-    "drive",
     "export_jsonld",
     "open_recording",
     "read_recording",
     "replay",
     "replay_async",
-    "run_inputs",
+    "replay_live",
+    "replay_live_async",
     "statistics",
     "sweep",
 ]

@@ -1,4 +1,4 @@
-"""Test tools: mock servers, scripted peers, faulty connections, simulations, contracts, logins."""
+"""Test tools: mocks, scripted peers, faulty connections, simulations, checks of stores, logins."""
 
 from mcp_trio._replay.live_replay import mock_client
 from mcp_trio._replay.mock import MockServer, mock_server
@@ -13,11 +13,11 @@ from mcp_trio._testing.simulation import (
 )
 from mcp_trio._testing.store_contracts import (
     LIMIT_STORE_CHECKS,
-    check_changes,
-    check_events,
-    check_instances,
+    check_change_store,
+    check_event_store,
+    check_instance_store,
     check_limit_store,
-    check_states,
+    check_state_store,
     check_stores,
 )
 from mcp_trio.errors import MockMismatch
@@ -36,13 +36,13 @@ __all__ = [
     "WirePeer",
     "allow_access",
     "channel_pair",
-    "check_changes",
+    "check_change_store",
     "check_channel",
     "check_channel_for",
-    "check_events",
-    "check_instances",
+    "check_event_store",
+    "check_instance_store",
     "check_limit_store",
-    "check_states",
+    "check_state_store",
     "check_stores",
     "mock_client",
     "mock_server",

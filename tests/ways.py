@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from mcp_trio import ConnectionLost
-from mcp_trio._transports.connections import ConnectionOptions, open_connection
+from mcp_trio._transports.connections import SocketChannelOptions, open_socket_channel
 from mcp_trio.limits import DEFAULT_LIMITS
 
 CONNECTIONS = ("websocket", "unix", "tcp")
@@ -37,7 +37,7 @@ async def served(what, way, folder=None, **options):
 
 def opened(url, limits=DEFAULT_LIMITS):
     """A channel to whoever listens there, without a client round it; to be awaited."""
-    return open_connection(url, ConnectionOptions(), limits)
+    return open_socket_channel(url, SocketChannelOptions(), limits)
 
 
 async def sent_away(silent, clock, seconds):

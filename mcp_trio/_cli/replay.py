@@ -615,7 +615,7 @@ def _replay_live(
             URL that takes them.
         RecordingError: The file is not a recording.
     """
-    from mcp_trio._replay.live_replay import drive
+    from mcp_trio._replay.live_replay import replay_live
 
     limits = DEFAULT_LIMITS
     if timeout is not None:
@@ -637,7 +637,7 @@ def _replay_live(
             server = target if is_url(target) else load_server(target)
         reject_headers(headers, server if isinstance(server, str) else None)
         try:
-            return drive(
+            return replay_live(
                 file,
                 server,
                 ignore=ignore,

@@ -47,10 +47,10 @@ from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import ErrorGroup, errors_handled_by
 from mcp_trio._transports.connections import (
-    ConnectionOptions,
     OnState,
-    is_connection_url,
-    open_connection,
+    SocketChannelOptions,
+    is_socket_url,
+    open_socket_channel,
 )
 from mcp_trio._transports.lines import memory_pair
 from mcp_trio._transports.process import Command, open_process_channel
@@ -219,15 +219,15 @@ async def open_target(
 
 
 async def _open_url(url: str, web: WebOptions, limits: Limits) -> Connected:
-    if is_connection_url(url):
+    if is_socket_url(url):
         if web.http is not None:
             raise TypeError("http is for http:// and https:// only")
         if web.auth is not None:
             raise TypeError("auth is for http:// and https:// only: here use token=")
-        options = ConnectionOptions(
+        options = SocketChannelOptions(
             headers=web.headers, token=web.token, ssl_context=web.ssl_context
         )
-        connection = await open_connection(url, options, limits)
+        connection = await open_socket_channel(url, options, limits)
         return Connected(connection, connection.name)
     if not url.lower().startswith(("http://", "https://")):
         raise ValueError(
@@ -270,7 +270,7 @@ def url_of(target: object) -> str | None:
 def is_http_target(target: object) -> bool:
     """Return whether the target has an HTTP URL: a single request can be lost there."""
     url = url_of(target)
-    return url is not None and not is_connection_url(url)
+    return url is not None and not is_socket_url(url)
 
 
 def is_command(target: object) -> TypeGuard[Command]:
@@ -290,8 +290,8 @@ def can_open_again(target: object) -> bool:
     connects again by itself.
     """
     url = url_of(target)
-    has_connection = url is not None and is_connection_url(url)
-    return starts_command(target) or isinstance(target, SupportsServe) or has_connection
+    has_socket_url = url is not None and is_socket_url(url)
+    return starts_command(target) or isinstance(target, SupportsServe) or has_socket_url
 
 
 Spawn: TypeAlias = Callable[[Callable[[], Awaitable[None]]], object]

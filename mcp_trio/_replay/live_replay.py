@@ -1,6 +1,6 @@
 """Live replay: send a recorded client's messages to a live server, and compare the responses.
 
-`drive` does that, and `run_inputs` does it inside a Trio program.
+`replay_live` does that, and `replay_live_async` does it inside a Trio program.
 
 `RequestDriver` walks over the recorded conversation. It sends the client's messages, and at each
 message of the server it waits until the live server has sent that one too. So a message that the
@@ -592,7 +592,7 @@ def _content(message: RecordedMessage | Request | Notification) -> bytes:
 # Live replays -------------------------------------------------------------------------------------
 
 
-def drive(
+def replay_live(
     path: str | os.PathLike[str],
     target: Target,
     *,
@@ -612,7 +612,7 @@ def drive(
     The client's messages get the live session's ids and progress tokens, and the live server's
     cursors and URIs where the client used those of the recorded server. Requests of the server get
     the recorded answers. How the recorded client was connected does not matter. This function calls
-    `trio.run`; inside a Trio program, use `run_inputs`.
+    `trio.run`; inside a Trio program, use `replay_live_async`.
 
     Args:
         path: A recording of any role.
@@ -637,7 +637,7 @@ def drive(
         ValueError: A path in `ignore`, the `protocol_version` or a URL is invalid.
     """
     run = partial(
-        run_inputs,
+        replay_live_async,
         path,
         target,
         ignore=ignore,
@@ -651,7 +651,7 @@ def drive(
     return trio.run(run)
 
 
-async def run_inputs(
+async def replay_live_async(
     path: str | os.PathLike[str],
     target: Target,
     *,
@@ -663,13 +663,13 @@ async def run_inputs(
     headers: Mapping[str, str] | None = None,
     allow_damaged: bool = False,
 ) -> InputsReport:
-    """Do the same as `drive`, inside a Trio program.
+    """Do the same as `replay_live`, inside a Trio program.
 
     Each wait is bounded by `limits.requests.idle_seconds` and `limits.replay.unrequested_seconds`.
     If this call is cancelled, the connection is closed and the process of a command is stopped.
 
     Raises:
-        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `drive`.
+        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `replay_live`.
     """
     recorded = load_conversation(path, channel=channel, rejects_damage=not allow_damaged)
     if protocol_version is not None:
@@ -704,13 +704,13 @@ async def mock_client(
 ) -> InputsReport:
     """Act as a recorded client, whatever the live server answers.
 
-    This is `run_inputs` with every value ignored: the report contains only messages that are
+    This is `replay_live_async` with every value ignored: the report contains only messages that are
     missing, extra, late or lost.
 
     Raises:
-        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `drive`.
+        RecordingError, NothingCompared, ConnectionLost, ValueError: As for `replay_live`.
     """
-    return await run_inputs(
+    return await replay_live_async(
         path,
         target,
         ignore=("$",),

@@ -25,12 +25,12 @@ from mcp_trio._session.session import Session
 from mcp_trio._transports.channel import Channel
 from mcp_trio._transports.concurrency import call_when_cancelled
 from mcp_trio._transports.connections import (
-    ConnectionOptions,
     NamedChannel,
     OnState,
     RandomSource,
     ReportedState,
-    open_connection,
+    SocketChannelOptions,
+    open_socket_channel,
     pause_seconds,
 )
 from mcp_trio._transports.lock_file import LockPath, lock_file
@@ -67,7 +67,7 @@ async def dial(
     """Serve at `url` until cancelled; `Server.dial` documents the arguments."""
     state = ReportedState(options.get("state_changed"))
     recordings = SuccessiveSessions(options.get("record"))
-    connection_options = ConnectionOptions(
+    connection_options = SocketChannelOptions(
         token=options.get("token"),
         headers=options.get("headers"),
         ssl_context=options.get("ssl_context"),
@@ -111,7 +111,7 @@ class _Dialer:
     """
 
     url: str
-    options: ConnectionOptions
+    options: SocketChannelOptions
     limits: Limits
     state: ReportedState
     serve: Callable[..., Awaitable[None]]
@@ -149,7 +149,7 @@ class _Dialer:
     async def _serve_once(self) -> bool:
         """Dial and serve once; return whether the session completed its handshake."""
         try:
-            channel = await open_connection(self.url, self.options, self.limits)
+            channel = await open_socket_channel(self.url, self.options, self.limits)
         except ConnectionLost as loss:
             if loss.http_status in _FINAL_STATUSES:
                 raise

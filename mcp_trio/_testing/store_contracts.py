@@ -62,18 +62,18 @@ async def check_stores(
             yield opened.changes
 
     checked = ["changes"]
-    await check_changes(changes)
+    await check_change_store(changes)
     async with make_stores().opened(limits) as here, make_stores().opened(limits) as there:
         if here.instances is not None:
-            await check_instances(join)
+            await check_instance_store(join)
             checked.append("instances")
         if here.events is not None and there.events is not None:
             machines = iter((here.events, there.events))
             is_shared = here.instances is not None
-            await check_events(lambda: next(machines)(_SESSION_ID), is_shared=is_shared)
+            await check_event_store(lambda: next(machines)(_SESSION_ID), is_shared=is_shared)
             checked.append("events")
         if here.states is not None:
-            await check_states(here.states)
+            await check_state_store(here.states)
             checked.append("states")
         if (store := here.limits) is not None:
 
@@ -126,7 +126,7 @@ class ScriptedHandler:
         return self.watched
 
 
-async def check_instances(
+async def check_instance_store(
     join: Callable[[InstanceHandler], AbstractAsyncContextManager[Instance]],
 ) -> None:
     """Check the sessions, leases and messages of instances.
@@ -227,7 +227,7 @@ async def check_instances(
         await one.settle()
 
 
-async def check_events(make: Callable[[], EventStore], *, is_shared: bool) -> None:
+async def check_event_store(make: Callable[[], EventStore], *, is_shared: bool) -> None:
     """Check an event store.
 
     Args:
@@ -277,7 +277,7 @@ def _after(store: EventStore, event_id: str) -> tuple[int, list[tuple[str, bytes
     return stream, list(events)
 
 
-async def check_changes(join: Callable[[], AbstractAsyncContextManager[Changes]]) -> None:
+async def check_change_store(join: Callable[[], AbstractAsyncContextManager[Changes]]) -> None:
     """Check a broadcast of change notices.
 
     Args:
@@ -306,7 +306,7 @@ async def check_changes(join: Callable[[], AbstractAsyncContextManager[Changes]]
         assert received[1] == changes, promise
 
 
-async def check_states(store: StateStore) -> None:
+async def check_state_store(store: StateStore) -> None:
     """Check a store of used states, in which no key of this contract is used.
 
     Raises:

@@ -1,6 +1,8 @@
-"""Connections to a URL: opening them, their reported state, and pauses before reconnecting.
+"""Connections to a URL: opening a socket's channel, the reported state, pauses before reconnecting.
 
-Over WebSocket, a Unix socket or TCP a connection is one session, and has a channel of its own.
+The channel of a WebSocket, a Unix socket or a TCP socket has one connection, which is one session.
+A channel over HTTP, which `http_client` opens, may use many; it also reports its state by
+`ReportedState`, and makes the same pauses.
 """
 
 import logging
@@ -38,11 +40,14 @@ _TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(
         ("retrying", "closed"),
     }
 )
-_CONNECTION_SCHEMES: Final = frozenset({"ws", "wss", "unix", "tcp"})
+_SOCKET_SCHEMES: Final = frozenset({"ws", "wss", "unix", "tcp"})
 
 
 def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) -> float:
-    """Return the pause before another try after so many failures: growing, random, bounded."""
+    """Return the pause before another try after so many failures, with a random part.
+
+    The pause is doubled with each failure, up to `limits.http.reconnect_seconds_max`.
+    """
     first_seconds = limits.http.sse_retry_ms / 1000
     doubled = backoff_seconds(failures, first_seconds, limits.http.reconnect_seconds_max)
     return doubled * (1 + random_source()) / 2
@@ -87,25 +92,26 @@ class ReportedState:
         try:
             self.on_state(self.state, self.reason)
         except Exception:
+            # `state_changed` is the name of the option of `Client` and `dial`.
             logger.exception("the callback state_changed failed")
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ConnectionOptions:
-    """Options of `open_connection`, which `open_websocket_channel` documents."""
+class SocketChannelOptions:
+    """Options of `open_socket_channel`, which `open_websocket_channel` documents."""
 
     headers: Mapping[str, str] | None = None
     token: str | None = None
     ssl_context: "ssl.SSLContext | None" = None
 
 
-def is_connection_url(url: str) -> bool:
-    """Return whether the URL is that of a connection which is one session, unlike HTTP."""
-    return url.partition(":")[0].lower() in _CONNECTION_SCHEMES
+def is_socket_url(url: str) -> bool:
+    """Return whether the URL is that of a WebSocket, a Unix socket or a TCP socket."""
+    return url.partition(":")[0].lower() in _SOCKET_SCHEMES
 
 
 class NamedChannel(Channel, Protocol):
-    """A channel to a URL."""
+    """A channel to a URL, which is its name in errors."""
 
     @property
     def name(self) -> str:
@@ -117,15 +123,17 @@ class NamedChannel(Channel, Protocol):
         ...
 
 
-async def open_connection(url: str, options: ConnectionOptions, limits: Limits) -> NamedChannel:
-    """Open a connection to a server at a WebSocket, Unix or TCP URL.
+async def open_socket_channel(
+    url: str, options: SocketChannelOptions, limits: Limits
+) -> NamedChannel:
+    """Connect to a server at a WebSocket, Unix or TCP URL, and return the channel.
 
     Raises:
         ConnectionLost: The server cannot be reached, or rejects the connection.
         ValueError: The URL or an option is invalid.
         TypeError: An option does not fit the scheme of the URL.
     """
-    if not is_connection_url(url):
+    if not is_socket_url(url):
         raise ValueError("the URL of a connection begins with ws://, wss://, unix: or tcp://")
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()

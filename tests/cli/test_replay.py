@@ -24,7 +24,7 @@ from mcp_trio._replay.many_replays import cause_of, replay_in_parallel
 from mcp_trio._replay.targets import fresh_server, import_server
 from mcp_trio.auth import Bearer
 from mcp_trio.examples.weather import server as weather
-from mcp_trio.recording import RecordOptions, SweepReport, TickClock, drive
+from mcp_trio.recording import RecordOptions, SweepReport, TickClock, replay_live
 from mcp_trio.testing import mock_server
 from tests.two_users import TOURS, record_two_users, tour
 from tests.ways import CONNECTIONS
@@ -631,7 +631,7 @@ def test_the_mock_serves_until_a_signal(while_listening, tmp_path, way):
     path = tmp_path / "socket"
     place = ("--socket", path) if way == "unix" else ("--port", "0")
     given = ("mock", WEATHER_RECORDING, "--transport", way, *place, "--strict")
-    shown, report = while_listening(functools.partial(drive, WEATHER_RECORDING), *given)
+    shown, report = while_listening(functools.partial(replay_live, WEATHER_RECORDING), *given)
     assert report.summary == "no differences, 6 of 6 requests answered"
     assert (shown.exit_code, shown.stderr.count("\n")) == (128 + signal.SIGTERM, 1)
     assert shown.stderr.startswith("serving ")
@@ -806,8 +806,10 @@ def test_a_strict_mock_over_http_reports_missing_requests(while_listening):
 def test_a_mock_can_require_a_token(while_listening, way):
     def use(url):
         with pytest.raises(ConnectionLost, match="401"):
-            drive(WEATHER_RECORDING, url)
-        return drive(WEATHER_RECORDING, url, headers={"Authorization": "Bearer sesame"}).summary
+            replay_live(WEATHER_RECORDING, url)
+        return replay_live(
+            WEATHER_RECORDING, url, headers={"Authorization": "Bearer sesame"}
+        ).summary
 
     options = ("--transport", way, "--port", "0", "--token", "sesame")
     _, summary = while_listening(use, "mock", WEATHER_RECORDING, *options)

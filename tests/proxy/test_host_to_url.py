@@ -18,7 +18,7 @@ from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio.errors import RecordingError
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.limits import DEFAULT_LIMITS, HttpLimits, MessageLimits, RequestLimits, ShutdownLimits
-from mcp_trio.recording import replay_async, run_inputs
+from mcp_trio.recording import replay_async, replay_live_async
 from mcp_trio.testing import mock_server
 from mcp_trio.transports import memory_pair, open_http_channel
 from tests.proxy.bridged import SOURCES, bridged
@@ -363,9 +363,9 @@ async def test_a_bridged_session_can_be_mocked_and_driven_over_any_transport(
             async with bridged(source, url, tmp_path, record=folder) as listen:
                 live = await ask(listen, protocol_version)
             path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
-            report = await run_inputs(path, url, limits=LIMITS)
+            report = await replay_live_async(path, url, limits=LIMITS)
             assert report.is_same, str(report)
-        assert (await run_inputs(path, weather, limits=LIMITS)).is_same
+        assert (await replay_live_async(path, weather, limits=LIMITS)).is_same
         assert await ask(mock_server(path), protocol_version) == live
 
 

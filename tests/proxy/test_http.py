@@ -17,7 +17,13 @@ from mcp_trio._proxy.http import ListenOptions, OpenRecordings, serve_http_proxy
 from mcp_trio._proxy.journal import start_message_journal
 from mcp_trio._transports.http_client_requests import EndpointClient, client_for
 from mcp_trio.limits import HttpLimits, MessageLimits
-from mcp_trio.recording import RecordOptions, Redaction, open_recording, read_recording, run_inputs
+from mcp_trio.recording import (
+    RecordOptions,
+    Redaction,
+    open_recording,
+    read_recording,
+    replay_live_async,
+)
 from mcp_trio.testing import mock_server
 from tests.transports.http.scripted_exchange import ScriptedExchange
 from tests.transports.http.scripted_server import (
@@ -891,7 +897,7 @@ async def test_a_recording_can_be_mocked_and_driven(tmp_path, recorded, kind):
         session = recorded(file)
         assert session.counts["malformed"] == 0
         assert session.kinds()[-2:] == ["shut", "end"]
-        report = await run_inputs(file, harbour())
+        report = await replay_live_async(file, harbour())
         assert report.is_same, report.differences
     mock = mock_server(file)
     assert await converse(mock, VERSIONS_BY_KIND[kind]) == said

@@ -21,11 +21,11 @@ from mcp_trio.http import SessionFacts, StoreUnavailableError
 from mcp_trio.limits import HttpLimits
 from mcp_trio.redis import RedisStores
 from mcp_trio.testing import (
-    check_changes,
-    check_events,
-    check_instances,
+    check_change_store,
+    check_event_store,
+    check_instance_store,
     check_limit_store,
-    check_states,
+    check_state_store,
 )
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
 
@@ -56,12 +56,12 @@ def join(stores_of):
 
 
 async def test_the_contract_of_instances_holds(join):
-    await check_instances(join)
+    await check_instance_store(join)
 
 
 async def test_the_contract_of_events_holds(stores_of):
     async with stores_of().opened(Limits()) as stores:
-        await check_events(lambda: stores.events("session"), is_shared=True)
+        await check_event_store(lambda: stores.events("session"), is_shared=True)
 
 
 async def test_the_contract_of_changes_holds(stores_of):
@@ -70,13 +70,13 @@ async def test_the_contract_of_changes_holds(stores_of):
         async with stores_of().opened(Limits()) as stores:
             yield stores.changes
 
-    await check_changes(opened)
+    await check_change_store(opened)
 
 
 async def test_the_contract_of_states_holds(stores_of):
     stores = stores_of()
     async with stores.opened(Limits()):
-        await check_states(stores.states)
+        await check_state_store(stores.states)
 
 
 async def test_the_contract_of_limits_holds(stores_of):

@@ -21,7 +21,7 @@ from mcp_trio._replay.source_locations import (
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.examples import weather
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits, ShutdownLimits
-from mcp_trio.recording import replay, run_inputs
+from mcp_trio.recording import replay, replay_live_async
 from mcp_trio.transports import memory_pair
 from tests.replay.conversations import answer, call, result, told
 
@@ -885,7 +885,7 @@ async def test_an_invalid_answer_is_reported_at_once(spoken, scripted, autojump_
         await answer(peer)
 
     path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
-    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert "the answer is not " in str(report)
     assert "late" not in {kind for kind, *_ in told(report)}
     assert trio.current_time() < 1
@@ -897,7 +897,7 @@ async def test_an_answer_over_the_size_limit_is_reported_at_once(spoken, scripte
         large = {"jsonrpc": "2.0", "id": asked["id"], "result": {"a": "x" * 9000}}
         await peer.send(json.dumps(large).encode())
 
-    report = await run_inputs(
+    report = await replay_live_async(
         spoken(("C", call(1)), ("S", result(1))), scripted(script), limits=LIMITS
     )
     assert "the answer is over limits.messages.bytes_max" in str(report)

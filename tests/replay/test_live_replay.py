@@ -23,7 +23,7 @@ from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import LocalProtocolError, NothingCompared, OutcomeUnknown, RecordingError
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
-from mcp_trio.recording import drive, run_inputs
+from mcp_trio.recording import replay_live, replay_live_async
 from mcp_trio.testing import mock_client, mock_server
 from mcp_trio.transports import Lost
 from tests.replay.conversations import (
@@ -54,13 +54,13 @@ LIMITS = msgspec.structs.replace(DEFAULT_LIMITS, requests=RequestLimits(idle_sec
 @pytest.mark.parametrize("path", WHOLE_SESSIONS, ids=lambda path: path.name)
 async def test_a_mocked_client_at_its_mocked_server_finds_no_difference(path, autojump_clock):
     mock = mock_server(path)
-    report = await run_inputs(path, mock, allow_damaged=path.name == "gap.mcprec.jsonl")
+    report = await replay_live_async(path, mock, allow_damaged=path.name == "gap.mcprec.jsonl")
     assert report.is_same, str(report)
     assert (mock.unrecorded, mock.unused) == ((), ())
 
 
 def test_an_unchanged_server_has_a_report_of_one_line():
-    report = drive(RECORDINGS / "weather.mcprec.jsonl", weather)
+    report = replay_live(RECORDINGS / "weather.mcprec.jsonl", weather)
     assert str(report) == "no differences, 6 of 6 requests answered"
 
 
@@ -77,7 +77,7 @@ async def test_ids_and_progress_tokens_are_those_of_the_live_session(spoken, scr
         ("S", note("progress", progressToken="t", progress=1)),
         ("S", result("abc")),
     )
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 async def test_a_message_sent_after_an_answer_is_sent_after_it_again(spoken, scripted):
@@ -90,7 +90,7 @@ async def test_a_message_sent_after_an_answer_is_sent_after_it_again(spoken, scr
     path = spoken(
         ("C", call(1, "first")), ("S", result(1)), ("C", call(2, "second")), ("S", result(2))
     )
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 async def test_concurrent_requests_are_concurrent_again(spoken, scripted):
@@ -100,7 +100,7 @@ async def test_concurrent_requests_are_concurrent_again(spoken, scripted):
         await peer.send_result(first, {"n": 1})
 
     path = spoken(("C", call(1)), ("C", call(2)), ("S", result(1, n=1)), ("S", result(2, n=2)))
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 async def test_cursors_and_uris_of_the_live_server_are_sent_back(spoken, scripted):
@@ -122,7 +122,9 @@ async def test_cursors_and_uris_of_the_live_server_are_sent_back(spoken, scripte
         ),
         ("S", result(2)),
     )
-    report = await run_inputs(path, scripted(script), ignore=["$.result.tasks", "$.result.status"])
+    report = await replay_live_async(
+        path, scripted(script), ignore=["$.result.tasks", "$.result.status"]
+    )
     assert report.is_same
 
 
@@ -149,7 +151,7 @@ async def test_server_requests_get_the_recorded_answers(spoken, scripted):
         ("C", {"id": 7, "error": {"code": -5, "message": "no", "data": [1]}}),
         ("S", result(1)),
     )
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 async def test_a_server_request_matches_the_recorded_one_with_the_same_params(spoken, scripted):
@@ -168,7 +170,7 @@ async def test_a_server_request_matches_the_recorded_one_with_the_same_params(sp
         ("C", result(9, text="two")),
         ("S", result(1)),
     )
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 async def test_an_unrecorded_server_request_is_rejected_and_extra(spoken, scripted):
@@ -183,7 +185,7 @@ async def test_an_unrecorded_server_request_is_rejected_and_extra(spoken, script
         await peer.send_result(asked, {})
 
     path = spoken(("C", call(1)), ("S", result(1)))
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert told(report) == [("extra", "server request roots/list", "")]
 
 
@@ -191,7 +193,7 @@ async def test_an_absent_server_request_is_missing_and_its_answer_unsent(
     spoken, scripted, autojump_clock
 ):
     path = spoken(("C", call(1)), ("S", ROOTS), ("C", result(7)), ("S", result(1)))
-    report = await run_inputs(path, scripted(answer))
+    report = await replay_live_async(path, scripted(answer))
     assert told(report) == [("missing", "server request roots/list", "")]
     assert report.unsent == 1
     assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
@@ -219,7 +221,7 @@ async def test_recorded_answers_are_sent_early_if_the_server_waits_for_them(
         ("C", result(8)),
         ("S", result(2)),
     )
-    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert report.is_same, str(report)
     assert trio.current_time() < LIMITS.requests.idle_seconds
 
@@ -244,7 +246,7 @@ async def test_progress_of_the_client_has_the_token_of_the_live_request(spoken, 
         ("C", result(99)),
         ("S", result(1)),
     )
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert (report.is_same, report.unsent) == (True, 2)
 
 
@@ -268,9 +270,9 @@ async def test_a_cancellation_names_the_live_request(spoken, scripted, autojump_
         ("S", result(5)),
     )
     is_late = False
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
     is_late = True
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert told(report) == [("extra", "answer to tools/call slow, which was cancelled", "")]
 
 
@@ -281,7 +283,7 @@ async def test_an_answer_to_a_cancelled_request_is_awaited_briefly(
         await peer.receive_many(2)
 
     path = spoken(("C", call(6)), ("C", note("cancelled", requestId=6)), ("S", result(6)))
-    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert told(report) == [("missing", "answer to tools/call x", "")]
     assert trio.current_time() == pytest.approx(LIMITS.replay.unrequested_seconds)
 
@@ -302,7 +304,7 @@ async def test_a_server_that_disconnects_is_one_difference(spoken, scripted):
         ("C", call(2)),
         ("S", result(2)),
     )
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert str(report).splitlines() == [
         "lost the server: it closed the connection",
         "1 difference, 0 of 2 requests answered, 1 client messages not sent",
@@ -313,7 +315,7 @@ async def test_a_server_object_that_fails_is_lost(spoken, scripted):
     async def script(peer):
         raise ValueError("broken")
 
-    report = await run_inputs(spoken(("C", call(1)), ("S", result(1))), scripted(script))
+    report = await replay_live_async(spoken(("C", call(1)), ("S", result(1))), scripted(script))
     (lost,) = report.differences
     assert (lost.kind, lost.live) == ("lost", "the server object failed: ValueError('broken')")
 
@@ -323,7 +325,7 @@ async def test_a_silent_server_is_lost_after_some_requests(spoken, scripted, aut
         await trio.sleep_forever()
 
     said = [each for n in range(9) for each in (("C", call(n)), ("S", result(n)))]
-    report = await run_inputs(spoken(*said), scripted(script), limits=LIMITS)
+    report = await replay_live_async(spoken(*said), scripted(script), limits=LIMITS)
     assert told(report) == [("lost", "the server", "")]
     assert report.differences[0].live == "it left 2 requests unanswered and sent nothing"
     assert trio.current_time() == pytest.approx(2 * LIMITS.requests.idle_seconds)
@@ -335,36 +337,36 @@ async def test_an_answer_that_is_late_is_one_difference(spoken, scripted, autoju
         await answer(peer)
 
     path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
-    report = await run_inputs(path, scripted(script), limits=LIMITS)
+    report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert told(report) == [("late", "answer to tools/call x", "")]
 
 
 async def test_a_recorded_answer_to_no_request_is_not_awaited(spoken, scripted):
     path = spoken(("C", call(1)), ("S", result(5)), ("S", result(1)))
-    assert (await run_inputs(path, scripted(answer))).is_same
+    assert (await replay_live_async(path, scripted(answer))).is_same
 
 
 async def test_invalid_recorded_messages_are_not_sent(spoken, scripted):
     path = spoken(("C", b"{"), ("C", call(1)), ("S", result(1)))
-    report = await run_inputs(path, scripted(answer))
+    report = await replay_live_async(path, scripted(answer))
     assert str(report).endswith("1 recorded messages invalid")
 
 
 async def test_a_command_that_cannot_be_started_raises(spoken):
     with pytest.raises(ConnectionLost, match="cannot start"):
-        await run_inputs(spoken(("C", call(1))), ["/no/such/program"])
+        await replay_live_async(spoken(("C", call(1))), ["/no/such/program"])
 
 
 async def test_an_invalid_recording_raises(tmp_path):
     (tmp_path / "text").write_text("hello\n")
     with pytest.raises(RecordingError):
-        await run_inputs(tmp_path / "text", weather)
+        await replay_live_async(tmp_path / "text", weather)
 
 
 async def test_the_end_of_a_process_is_reported_with_its_stderr(spoken):
     code = "import sys; input(); sys.exit('cannot go on')"
     path = spoken(("C", call(1)), ("S", result(1)))
-    report = await run_inputs(path, [sys.executable, "-c", code])
+    report = await replay_live_async(path, [sys.executable, "-c", code])
     (lost,) = report.differences
     assert "exited with status 1" in lost.live
     assert "cannot go on" in lost.live
@@ -380,7 +382,7 @@ async def test_a_kind_of_notification_that_stopped_delays_once(spoken, scripted,
         for n in range(5)
         for each in (("C", call(n)), ("S", note("message", data=n)), ("S", result(n)))
     ]
-    report = await run_inputs(spoken(*said), scripted(script))
+    report = await replay_live_async(spoken(*said), scripted(script))
     assert len(report.differences) == 5
     assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
@@ -439,7 +441,7 @@ async def test_a_retry_has_the_live_state_and_the_live_keys(spoken, scripted):
         assert retry["params"]["_meta"] == META
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
-    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
     assert report.is_same, str(report)
     assert report.ignored == 1
 
@@ -453,7 +455,7 @@ async def test_a_live_server_without_a_state_gets_none(spoken, scripted):
         assert "requestState" not in retry["params"]
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
-    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
     assert told(report) == [("changed", "answer to tools/call x", "$.result.requestState")]
 
 
@@ -465,7 +467,7 @@ async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scri
         assert params_of(retry)["inputResponses"] == {"q2": 3}
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
-    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
     assert [path for _, _, path in told(report)] == [
         f"$.result.inputRequests.{key}" for key in ("q1", "q3", "more")
     ]
@@ -483,7 +485,7 @@ async def test_a_server_without_input_requests_gets_no_retry(
         await peer.send({"id": first["id"], **answer})
 
     began = trio.current_time()
-    report = await run_inputs(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
     assert trio.current_time() - began < 1
     assert (report.unsent, report.answered) == (1, 1)
     assert told(report)[-1] == ("missing", "answer to tools/call x", "")
@@ -496,7 +498,7 @@ async def test_a_result_in_place_of_a_recorded_error_is_a_difference(spoken, scr
     path = spoken(
         ("C", stateless_call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}})
     )
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert [path for _, _, path in told(report)] == ["$.error", "$.result"]
 
 
@@ -508,7 +510,7 @@ async def test_a_request_state_without_a_recorded_origin_is_sent_unchanged(spoke
 
     rejected = {"id": 1, "error": {"code": -32602, "message": "no"}}
     path = spoken(("C", stateless_call(1, requestState="made up")), ("S", rejected))
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 async def test_a_retry_without_input_responses_is_sent_without_them(spoken, scripted):
@@ -525,7 +527,7 @@ async def test_a_retry_without_input_responses_is_sent_without_them(spoken, scri
         ("C", stateless_call(2, requestState="recorded")),
         ("S", result(2)),
     )
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 @pytest.mark.parametrize(
@@ -572,7 +574,7 @@ async def test_another_version_of_the_server_is_one_difference(spoken, scripted)
         ("C", stateless_call(2)),
         ("S", result(2, **info("1"))),
     )
-    assert told(await run_inputs(path, scripted(script))) == [
+    assert told(await replay_live_async(path, scripted(script))) == [
         (
             "changed",
             "answer to server/discover",
@@ -588,7 +590,7 @@ async def test_the_name_of_a_meta_member_in_a_text_is_compared(spoken, scripted)
         await peer.send_result(await peer.receive(), {"text": f"{SERVER_INFO}", "_meta": 5})
 
     path = spoken(("C", stateless_call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
-    assert (await run_inputs(path, scripted(script))).is_same
+    assert (await replay_live_async(path, scripted(script))).is_same
 
 
 async def test_discovery_marks_the_end_at_a_stateless_server(spoken):
@@ -604,7 +606,7 @@ async def test_discovery_marks_the_end_at_a_stateless_server(spoken):
                     await channel.send([json.dumps(answer).encode()])
 
     path = spoken(("C", stateless_call(1, _meta={"progressToken": "t"})), ("S", result(1)))
-    assert (await run_inputs(path, Watched())).is_same
+    assert (await replay_live_async(path, Watched())).is_same
     assert last[1]["method"] == "server/discover"
     assert last[1]["params"] == {"_meta": META}
 
@@ -639,7 +641,7 @@ async def test_notifications_of_a_live_subscription_match_the_recorded_ones(spok
         ("S", result("b", **tagged("b"))),
         ("S", note("cancelled", requestId="b", **tagged("b"))),
     )
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert report.is_same, str(report)
 
 
@@ -656,7 +658,7 @@ async def test_a_missing_subscription_notification_is_not_awaited_long(
         ("S", note("tools/list_changed", **tagged("a"))),
     )
     began = trio.current_time()
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert trio.current_time() - began <= DEFAULT_LIMITS.replay.unrequested_seconds
     assert told(report) == [
         ("missing", "notifications/tools/list_changed for subscriptions/listen", "")
@@ -675,7 +677,7 @@ async def test_the_final_end_of_a_subscription_is_not_awaited(spoken, scripted, 
         ("S", note("cancelled", requestId="a", **tagged("a"))),
     )
     began = trio.current_time()
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert trio.current_time() == began
     assert report.is_same, str(report)
 
@@ -686,7 +688,9 @@ async def test_a_notification_for_no_subscription_is_extra(spoken, scripted):
         await peer.send(note("tools/list_changed", **tagged(99)))
         await peer.send_result(asked, {})
 
-    report = await run_inputs(spoken(("C", stateless_call(1)), ("S", result(1))), scripted(script))
+    report = await replay_live_async(
+        spoken(("C", stateless_call(1)), ("S", result(1))), scripted(script)
+    )
     assert told(report) == [("extra", "notifications/tools/list_changed", "")]
 
 
@@ -719,7 +723,7 @@ async def test_url_elicitations_match_whatever_their_id(spoken, scripted):
         ("S", note("elicitation/complete", elicitationId="R1")),
         ("S", result(1)),
     )
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert report.is_same, str(report)
     assert report.ignored == 3
 
@@ -763,7 +767,7 @@ BOTH_ERAS = (
 
 async def test_stateless_and_legacy_requests_of_one_session_are_driven(spoken):
     server = Server("s", version="1", protocol_versions=(STATELESS, "2025-11-25"))
-    report = await run_inputs(spoken(*BOTH_ERAS), server)
+    report = await replay_live_async(spoken(*BOTH_ERAS), server)
     assert report.is_same, str(report)
     assert report.answered == 3
 
@@ -785,7 +789,7 @@ async def test_another_protocol_version_replaces_the_recorded_one(
         assert discover["params"]["_meta"][VERSION] == STATELESS
         await peer.send_result(discover, BOTH_ERAS[4][1]["result"])
 
-    report = await run_inputs(
+    report = await replay_live_async(
         spoken(*BOTH_ERAS), scripted(script), protocol_version=protocol_version
     )
     assert report.is_same, str(report)
@@ -807,7 +811,7 @@ async def test_a_protocol_version_of_another_kind_is_rejected(
         ValueError,
         match=f"cannot be sent under {protocol_version}; possible protocol versions: {known}",
     ):
-        await run_inputs(spoken(*said), scripted(None), protocol_version=protocol_version)
+        await replay_live_async(spoken(*said), scripted(None), protocol_version=protocol_version)
 
 
 # Property: a generated conversation has no differences between its mocked client and server.
@@ -890,7 +894,7 @@ def test_a_recorded_client_and_its_mock_exchange_all_messages(spoken, seed, leng
     clock = trio.testing.MockClock(autojump_threshold=0)
     with seeded_schedule(schedule):
         try:
-            report = trio.run(run_inputs, path, mock, clock=clock)
+            report = trio.run(replay_live_async, path, mock, clock=clock)
         except NothingCompared:
             reject()
     assert report.is_same, f"{report}\n{talk.said}"
@@ -919,7 +923,7 @@ async def served(mocked, **options):
 async def test_a_mocked_client_at_its_mocked_server_finds_no_difference_live_replay_over_http(name):
     path = RECORDINGS / f"{name}.mcprec.jsonl"
     async with served(mock_server(path)) as url:
-        report = await run_inputs(path, url, limits=LIMITS)
+        report = await replay_live_async(path, url, limits=LIMITS)
         assert report.is_same, str(report)
 
 
@@ -927,7 +931,7 @@ async def test_a_mocked_client_at_its_mocked_server_finds_no_difference_live_rep
 @pytest.mark.parametrize("name", ["weather", "weather-python-sdk"])
 async def test_a_recording_over_stdio_is_driven_over_http(name, host):
     async with served(weather, server=host) as url:
-        report = await run_inputs(RECORDINGS / f"{name}.mcprec.jsonl", url, limits=LIMITS)
+        report = await replay_live_async(RECORDINGS / f"{name}.mcprec.jsonl", url, limits=LIMITS)
         assert report.is_same, str(report)
 
 
@@ -940,8 +944,8 @@ async def test_a_recording_over_http_is_driven_over_http_and_in_memory(tmp_path,
         await client.call_tool("forecast", {"city": "Oslo"})
     path = next(each for each in tmp_path.iterdir() if "tools/call" in each.read_text())
     async with served(weather) as url:
-        assert (await run_inputs(path, url, limits=LIMITS)).is_same
-    assert (await run_inputs(path, weather, limits=LIMITS)).is_same
+        assert (await replay_live_async(path, url, limits=LIMITS)).is_same
+    assert (await replay_live_async(path, weather, limits=LIMITS)).is_same
 
 
 async def test_differences_of_a_server_at_a_url_are_reported():
@@ -952,7 +956,7 @@ async def test_differences_of_a_server_at_a_url_are_reported():
         return city
 
     async with served(changed) as url:
-        report = await run_inputs(RECORDINGS / "weather.mcprec.jsonl", url, limits=LIMITS)
+        report = await replay_live_async(RECORDINGS / "weather.mcprec.jsonl", url, limits=LIMITS)
     kinds = {(each.kind, each.subject) for each in report.differences}
     assert ("changed", "answer to initialize") in kinds
     assert ("changed", "answer to tools/call forecast") in kinds
@@ -1011,7 +1015,7 @@ THREE = tuple(each for number in (1, 2, 3) for each in (("C", call(number)), ("S
 )
 async def test_a_lost_answer_is_one_difference(spoken, error, autojump_clock):
     channel = Scripted([ANSWER % 1, Lost(3, error), ANSWER % 5, LAST])
-    report = await run_inputs(spoken(*THREE), channel, limits=LIMITS)
+    report = await replay_live_async(spoken(*THREE), channel, limits=LIMITS)
     assert str(report).splitlines() == [
         "lost answer to tools/call x (record 3): it broke",
         "1 difference, 2 of 3 requests answered",
@@ -1021,7 +1025,7 @@ async def test_a_lost_answer_is_one_difference(spoken, error, autojump_clock):
 
 async def test_an_unreachable_server_is_one_difference(spoken, autojump_clock):
     channel = Scripted([ANSWER % 1, Lost(3, ConnectionLost("cannot connect"))])
-    report = await run_inputs(spoken(*THREE), channel, limits=LIMITS)
+    report = await replay_live_async(spoken(*THREE), channel, limits=LIMITS)
     assert str(report).splitlines() == [
         "lost the server: cannot connect",
         "1 difference, 1 of 3 requests answered, 1 client messages not sent",
@@ -1032,7 +1036,7 @@ async def test_an_unreachable_server_is_one_difference(spoken, autojump_clock):
 async def test_a_lost_final_ping_is_no_difference(spoken, autojump_clock):
     lost = Lost("the last ping", OutcomeUnknown("it broke"))
     path = spoken(("C", call(1)), ("S", result(1)))
-    assert (await run_inputs(path, Scripted([ANSWER % 1, lost]), limits=LIMITS)).is_same
+    assert (await replay_live_async(path, Scripted([ANSWER % 1, lost]), limits=LIMITS)).is_same
     assert trio.current_time() == 0
 
 
@@ -1041,7 +1045,7 @@ async def test_a_server_that_does_not_take_the_first_request_raises(spoken, monk
     async with served(weather) as url:
         pass
     with pytest.raises(ConnectionLost, match="cannot connect to"):
-        await run_inputs(path, url)
+        await replay_live_async(path, url)
 
     async def verify(head):
         return None
@@ -1049,12 +1053,12 @@ async def test_a_server_that_does_not_take_the_first_request_raises(spoken, monk
     monkeypatch.setattr(weather, "auth", verify)
     async with served(weather) as url:
         with pytest.raises(ConnectionLost, match="HTTP 401"):
-            await run_inputs(path, url)
+            await replay_live_async(path, url)
 
 
 async def test_an_invalid_url_raises(spoken):
     with pytest.raises(ValueError, match="begins with http"):
-        await run_inputs(spoken(("C", call(1))), "ftp://127.0.0.1/mcp")
+        await replay_live_async(spoken(("C", call(1))), "ftp://127.0.0.1/mcp")
 
 
 # Live replay: the differences in a report.
@@ -1073,7 +1077,7 @@ async def test_a_difference_in_an_answer_has_a_path(spoken, scripted):
         await answer(peer, content=[{"text": "b"}], more=1)
 
     path = spoken(("C", call(1, "add")), ("S", result(1, content=[{"text": "a"}])))
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert str(report).splitlines() == [
         'changed answer to tools/call add (record 1): $.result.content[0].text: "a" -> "b"',
         "changed answer to tools/call add (record 1): $.result.more: nothing -> 1",
@@ -1087,7 +1091,7 @@ async def test_an_error_in_place_of_a_result_is_a_change(spoken, scripted):
         await peer.send({"id": asked["id"], "error": {"code": -1, "message": "no"}})
 
     path = spoken(("C", call(1)), ("S", result(1)))
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert [each.path for each in report.differences] == ["$.result", "$.error"]
 
 
@@ -1101,7 +1105,7 @@ async def test_ignored_differences_are_counted(spoken, scripted):
         ("C", call(1)),
         ("S", result(1, at="2025-01-02 03:04", nextCursor="a", content=[{"text": "x", "n": 1}])),
     )
-    report = await run_inputs(path, scripted(script), ignore=["$.result.content[*].text"])
+    report = await replay_live_async(path, scripted(script), ignore=["$.result.content[*].text"])
     assert (report.is_same, report.ignored) == (True, 3)
     assert str(report).endswith(", 3 ignored")
 
@@ -1115,7 +1119,7 @@ async def test_a_server_request_with_other_params_is_a_change(spoken, scripted):
 
     question = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
     path = spoken(("C", call(1)), ("S", question), ("C", result(8)), ("S", result(1)))
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert told(report) == [
         ("changed", "server request sampling/createMessage", "$.params.maxTokens")
     ]
@@ -1123,7 +1127,7 @@ async def test_a_server_request_with_other_params_is_a_change(spoken, scripted):
 
 async def test_an_invalid_path_to_ignore_is_rejected(spoken, scripted):
     with pytest.raises(ValueError, match=r"'result' is no JSON path: it has to begin with \$"):
-        await run_inputs(spoken(), scripted(answer), ignore=["result"])
+        await replay_live_async(spoken(), scripted(answer), ignore=["result"])
 
 
 async def test_unmatched_messages_are_differences(spoken, scripted):
@@ -1134,7 +1138,7 @@ async def test_unmatched_messages_are_differences(spoken, scripted):
         await peer.send_result(asked, {})
 
     path = spoken(("C", call(1)), ("S", result(1)))
-    report = await run_inputs(path, scripted(script), limits=LIMITS_LIVE_COMPARISON)
+    report = await replay_live_async(path, scripted(script), limits=LIMITS_LIVE_COMPARISON)
     assert [each.subject.split(":")[0] for each in report.differences] == [
         "invalid message",
         "answer with the unknown id 77",
@@ -1149,7 +1153,7 @@ async def test_long_values_are_cut_to_show_their_difference(spoken, scripted):
         await answer(peer, text="a" * 200 + "x" + "b" * 200)
 
     path = spoken(("C", call(1)), ("S", result(1, text="a" * 200 + "y")))
-    (line, _) = str(await run_inputs(path, scripted(script))).splitlines()
+    (line, _) = str(await replay_live_async(path, scripted(script))).splitlines()
     old, new = line.split(": ")[-1].split(" -> ")
     assert old == "…" + "a" * 33 + 'y"'
     assert new.startswith("…" + "a" * 33 + "xb")
@@ -1167,7 +1171,7 @@ async def test_notifications_are_compared_whatever_their_order(spoken, scripted,
 
     said = [("S", note("message", data=data)) for data in "abcd"]
     path = spoken(("C", call(1)), *said, ("S", note("gone")), ("S", result(1)))
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert [str(each) for each in report.differences] == [
         'changed notifications/message (record 4): $.params.data: "c" -> "D"',
         'changed notifications/message (record 5): $.params.data: "d" -> "e"',
@@ -1193,7 +1197,7 @@ async def test_progress_is_compared_for_each_request(spoken, scripted):
         ("S", result(1)),
         ("S", result(2)),
     )
-    report = await run_inputs(path, scripted(script))
+    report = await replay_live_async(path, scripted(script))
     assert told(report) == [
         ("changed", "notifications/progress for tools/call b", "$.params.progress"),
         ("extra", "notifications/progress", ""),

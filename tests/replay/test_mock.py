@@ -18,7 +18,7 @@ from mcp_trio.auth import Bearer
 from mcp_trio.errors import MockMismatch
 from mcp_trio.examples.weather import server as weather
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits
-from mcp_trio.recording import read_recording, replay_async, run_inputs
+from mcp_trio.recording import read_recording, replay_async, replay_live_async
 from mcp_trio.testing import WirePeer, mock_client, mock_server
 from mcp_trio.transports import memory_pair
 from tests.replay.conversations import (
@@ -693,7 +693,7 @@ async def test_a_mocked_client_at_its_mocked_server_finds_no_difference(tmp_path
     path = RECORDINGS / f"{name}.mcprec.jsonl"
     mock = mock_server(path, strict=True)
     async with served(mock, way, tmp_path) as (url, _scope):
-        report = await run_inputs(path, url, limits=LIMITS)
+        report = await replay_live_async(path, url, limits=LIMITS)
         assert report.is_same, str(report)
 
 
@@ -713,7 +713,7 @@ async def test_a_recording_over_the_transport_replays_mocks_and_drives(
     path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
     assert (await replay_async(path, weather)).is_complete
     async with served(weather, way, tmp_path) as (url, _scope):
-        assert (await run_inputs(path, url, limits=LIMITS)).is_same
+        assert (await replay_live_async(path, url, limits=LIMITS)).is_same
     async with (
         served(mock_server(path), way, tmp_path) as (url, _scope),
         Client(url, protocol_versions=[protocol_version]) as client,
@@ -741,7 +741,7 @@ async def test_an_absent_server_raises_and_a_lost_server_is_a_difference(
 ):
     path = RECORDINGS / "weather.mcprec.jsonl"
     with pytest.raises(ConnectionLost, match=f"cannot connect to unix:{tmp_path}/nobody"):
-        await run_inputs(path, f"unix:{tmp_path}/nobody")
+        await replay_live_async(path, f"unix:{tmp_path}/nobody")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionLost, match=f"cannot connect to tcp://127.0.0.1:{port}"):
@@ -755,7 +755,7 @@ async def test_an_absent_server_raises_and_a_lost_server_is_a_difference(
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, leave, [listener])
         url = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
-        report = await run_inputs(path, url, limits=LIMITS)
+        report = await replay_live_async(path, url, limits=LIMITS)
         nursery.cancel_scope.cancel()
     assert "lost the server: it closed the connection" in str(report)
 

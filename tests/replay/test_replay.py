@@ -14,7 +14,7 @@ from mcp_trio._replay import clock
 from mcp_trio._replay.trace import load_trace
 from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
 from mcp_trio.limits import ShutdownLimits
-from mcp_trio.recording import RecordOptions, Redaction, replay, replay_async, run_inputs
+from mcp_trio.recording import RecordOptions, Redaction, replay, replay_async, replay_live_async
 from mcp_trio.testing import mock_server
 from mcp_trio.transports import memory_pair
 
@@ -247,7 +247,7 @@ async def test_a_session_of_pings_alone_is_compared(world, tmp_path):
 async def test_a_live_replay_without_a_request_fails(desk, world, path, tmp_path):
     head = world.rewrite(path, tmp_path / "head.jsonl", lambda lines: lines[:1])
     with pytest.raises(NothingCompared, match="nothing was compared"):
-        await run_inputs(head, desk.make_server())
+        await replay_live_async(head, desk.make_server())
 
 
 # Replay of servers with low-level methods only.
@@ -798,7 +798,7 @@ async def test_a_recorded_client_at_a_live_server_finds_no_difference(
     recorded_every_protocol_version, autojump_clock
 ):
     path, _ = recorded_every_protocol_version
-    report = await run_inputs(path, make_server_every_protocol_version())
+    report = await replay_live_async(path, make_server_every_protocol_version())
     assert report.is_same, str(report)
     assert report.unsent == 0
 
@@ -808,7 +808,7 @@ async def test_a_recorded_client_at_its_own_mock_finds_no_difference(
 ):
     path, _ = recorded_every_protocol_version
     with mock_server(path, strict=True) as mock:
-        report = await run_inputs(path, mock)
+        report = await replay_live_async(path, mock)
     assert report.is_same, str(report)
 
 

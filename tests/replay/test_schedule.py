@@ -23,10 +23,10 @@ from mcp_trio.limits import ShutdownLimits
 from mcp_trio.recording import (
     SharedRecording,
     diff,
-    drive,
     open_recording,
     read_recording,
     replay,
+    replay_live,
     sweep,
 )
 from mcp_trio.testing import WirePeer
@@ -326,7 +326,7 @@ def test_a_divergence_names_the_call_within_the_batch(path_batched_sessions):
 
 
 def test_a_live_replay_sends_the_messages_of_a_batch_one_by_one(path_batched_sessions):
-    report = drive(path_batched_sessions, make_server_batched_sessions())
+    report = replay_live(path_batched_sessions, make_server_batched_sessions())
     assert (report.requests, report.answered) == (6, 5)
     assert {each.path for each in report.differences} <= {"$.result.content[0].text"}
 

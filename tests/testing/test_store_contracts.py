@@ -12,11 +12,11 @@ from mcp_trio.http import HttpStores, MemoryInstances, MemoryStore
 from mcp_trio.middleware import MemoryLimitStore
 from mcp_trio.testing import (
     LIMIT_STORE_CHECKS,
-    check_changes,
-    check_events,
-    check_instances,
+    check_change_store,
+    check_event_store,
+    check_instance_store,
     check_limit_store,
-    check_states,
+    check_state_store,
     check_stores,
 )
 
@@ -26,11 +26,11 @@ def buffer():
 
 
 async def test_the_contracts_hold_in_memory(autojump_clock):
-    await check_instances(MemoryInstances().joined)
-    await check_events(buffer, is_shared=False)
+    await check_instance_store(MemoryInstances().joined)
+    await check_event_store(buffer, is_shared=False)
     changes = HttpStores().changes
-    await check_changes(lambda: contextlib.nullcontext(changes))
-    await check_states(MemoryStore())
+    await check_change_store(lambda: contextlib.nullcontext(changes))
+    await check_state_store(MemoryStore())
 
 
 async def test_all_stores_of_a_server_are_checked_at_once(autojump_clock):
@@ -56,12 +56,12 @@ async def test_the_contract_of_instances_finds_a_function_that_does_nothing(
 
     monkeypatch.setattr(MemoryInstance, method, take if method == "take" else lambda *_: None)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
-        await check_instances(MemoryInstances().joined)
+        await check_instance_store(MemoryInstances().joined)
 
 
 async def test_the_contract_of_events_finds_a_store_that_cannot_be_loaded():
     with pytest.raises(AssertionError, match="another machine knows the open streams"):
-        await check_events(buffer, is_shared=True)
+        await check_event_store(buffer, is_shared=True)
 
 
 async def test_the_contract_of_states_finds_a_state_that_is_used_twice():
@@ -71,7 +71,7 @@ async def test_the_contract_of_states_finds_a_state_that_is_used_twice():
             return True
 
     with pytest.raises(AssertionError, match="it is used once"):
-        await check_states(Twice())
+        await check_state_store(Twice())
 
 
 # The stores of limits.

@@ -44,7 +44,7 @@ from mcp_trio._journal.conversation import (
 )
 from mcp_trio._journal.diff import json_differences
 from mcp_trio._replay.trace import load_conversation
-from mcp_trio.recording import InputsReport, drive
+from mcp_trio.recording import InputsReport, replay_live
 
 _HANDSHAKE: Final = "initialize"
 _TOKEN: Final = "progressToken"
@@ -251,7 +251,7 @@ def drive_again(recording: Path, name: str, folder: Path) -> Outcome:
     """Send the recorded inputs to the published server again; its answers must be the same."""
     prepare(name, folder)
     server = [*PEERS[name].server_command(), *arguments_of(name, folder)]
-    report = drive(recording, in_environment(folder, server), ignore=DRIVEN[name])
+    report = replay_live(recording, in_environment(folder, server), ignore=DRIVEN[name])
     return inputs_outcome(recording, f"{name} {PEERS[name].version}", report, expected=())
 
 
@@ -259,7 +259,7 @@ def drive_changed(folder: Path) -> Outcome:
     """Send the recorded inputs to a changed example; exactly the changes must be found."""
     recording, changed = GOLDEN / f"{EXAMPLE_RECORDING}{SUFFIX}", folder / EXAMPLE.name
     changed.write_text(with_changes(EXAMPLE.read_text(encoding="utf-8")), encoding="utf-8")
-    report = drive(recording, [*MCP_TRIO, "run", str(changed)])
+    report = replay_live(recording, [*MCP_TRIO, "run", str(changed)])
     return inputs_outcome(recording, "weather, changed", report, expected=EXPECTED)
 
 

@@ -34,7 +34,7 @@ from mcp_trio.auth import (
 from mcp_trio.errors import FORBIDDEN, ConnectionLost, ReplayDivergence
 from mcp_trio.http import HttpStores, MemoryStore
 from mcp_trio.middleware import CacheResults
-from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, drive, replay
+from mcp_trio.recording import DEFAULT_SECRET_NAMES, RecordOptions, Redaction, replay, replay_live
 from mcp_trio.testing import allow_access
 from mcp_trio.transports import open_websocket_channel
 from tests.auth.authorizing import Clock
@@ -693,14 +693,14 @@ def test_a_live_replay_gives_the_same_rights(tmp_path, issuer, requests):
     record(protected(issuer), tmp_path, requests)
     for file in tmp_path.iterdir():
         # The issuer is not asked.
-        report = drive(file, notes(protected(Issuer("https://gone.example"))))
+        report = replay_live(file, notes(protected(Issuer("https://gone.example"))))
         assert report.is_same, str(report)
         assert report.answered >= len(requests)
 
         def everyone_writes(scope):
             return {"notes:read": ["notes:write"]}.get(scope)
 
-        changed = drive(file, notes(protected(issuer, includes=everyone_writes)))
+        changed = replay_live(file, notes(protected(issuer, includes=everyone_writes)))
         assert "changed answer to tools/call write" in str(changed)
 
 
