@@ -1,11 +1,15 @@
 """Finding secrets in texts: values that are probably secret, and values that are known to be.
 
-Detection goes by name, by shape and by entropy. It finds secrets that no user has named, and
-sometimes values that are no secrets.
+Values are probably secret by their name, such as `password`; by their shape, such as `ghp_` and 36
+characters; or by their entropy. So secrets are found that no user has named, and sometimes values
+that are no secrets.
 
 In texts, secrets are found by a name beside them, in URLs, and by shape. The text may be anything:
 a query, the end of a log, source code, incomplete JSON. If the end of a secret is uncertain, more
 is taken rather than less.
+
+In this module, the *token* of a known value is the text that redaction writes in its place; the
+kinds of tokens that servers issue are called by their full names, such as "GitHub token".
 
 A known value is found verbatim; escaped for JSON (however often), for a URL or for HTML; in base64
 at any of its three alignments; and in part, if a long part of it is at the end or the beginning of
@@ -75,12 +79,14 @@ _Span = tuple[int, int]
 # A shorter text cannot hold a name and a secret.
 _TEXT_CHARS_MIN: Final = 4
 
-# A name, possibly after a percent escape, and the brackets and quotes that close it.
+# A name, possibly after a percent escape.
 _NAME_IN_TEXT: Final = r"(?<![\w.$-])(?:(?<=%)[0-9A-Fa-f]{2})?+(?P<name>[\w.$-]{2,128}+)"
-_CLOSED: Final = r"(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*+"
+# The quotes and brackets that close a name.
+_NAME_CLOSED: Final = r"(?:\\*+[\"'`\]]|%5[Dd]|%2[27])*+"
+# A character of a secret without quotes.
 _PLAIN: Final = r"[^\s&;\"'`<>\\]"
-# Excludes closing brackets and the end of a sentence.
-_END: Final = r"(?<![,.)\]}])"
+# The end of a secret without quotes: not after a closing bracket or the end of a sentence.
+_PLAIN_END: Final = r"(?<![,.)\]}])"
 # A prefix before a quote, as in Python.
 _PREFIX: Final = r"[bBfFrRuU]"
 
@@ -109,7 +115,7 @@ class _NamePattern:
 
 # {"password": "…"}  password='…'  config["password"] = "…"
 _QUOTED: Final = _NamePattern(
-    rf"{_NAME_IN_TEXT}{_CLOSED}\s*+[:=]+>?\s*+{_PREFIX}{{0,2}}(?P<quote>\\*+[\"'`])",
+    rf"{_NAME_IN_TEXT}{_NAME_CLOSED}\s*+[:=]+>?\s*+{_PREFIX}{{0,2}}(?P<quote>\\*+[\"'`])",
     r"(?:(?!(?<!\\)(?P=quote)).)+",
     re.DOTALL,
 )
@@ -117,18 +123,22 @@ _QUOTED: Final = _NamePattern(
 _NUMBER: Final = _NamePattern(rf"{_NAME_IN_TEXT}\\*+[\"']\s*+:\s*+", r"-?[0-9]+(?:\.[0-9]+)?")
 # ?token=…  PASSWORD=…  user[password]=…
 _ASSIGNED: Final = _NamePattern(
-    rf"{_NAME_IN_TEXT}{_CLOSED}=(?!=)", rf"(?!{_PREFIX}{{1,2}}\\*+[\"'`]){_PLAIN}+{_END}"
+    rf"{_NAME_IN_TEXT}{_NAME_CLOSED}=(?!=)", rf"(?!{_PREFIX}{{1,2}}\\*+[\"'`]){_PLAIN}+{_PLAIN_END}"
 )
 # …%3Ftoken%3D…%26…
-_NESTED: Final = _NamePattern(rf"{_NAME_IN_TEXT}{_CLOSED}%3[dD]", rf"(?:(?!%26){_PLAIN})+{_END}")
+_NESTED: Final = _NamePattern(
+    rf"{_NAME_IN_TEXT}{_NAME_CLOSED}%3[dD]", rf"(?:(?!%26){_PLAIN})+{_PLAIN_END}"
+)
 # A line of a settings file, or a header.
 _LINE: Final = _NamePattern(
-    rf"^[ \t>*#-]*+(?:(?:export|set)[ \t]+)?{_NAME_IN_TEXT}{_CLOSED}(?::[ \t]*|[ \t]+=[ \t]*)",
+    rf"^[ \t>*#-]*+(?:(?:export|set)[ \t]+)?{_NAME_IN_TEXT}{_NAME_CLOSED}(?::[ \t]*|[ \t]+=[ \t]*)",
     r"[^\s\"'\[{|&*>=:][^\r\n]*",
     re.MULTILINE,
 )
 # The password: …
-_SENTENCE: Final = _NamePattern(rf"{_NAME_IN_TEXT}{_CLOSED}: +", rf"(?=\S*[0-9]){_PLAIN}+{_END}")
+_SENTENCE: Final = _NamePattern(
+    rf"{_NAME_IN_TEXT}{_NAME_CLOSED}: +", rf"(?=\S*[0-9]){_PLAIN}+{_PLAIN_END}"
+)
 # --password …
 _FLAG: Final = _NamePattern(
     r"(?<!\S)(?P<name>--?[A-Za-z][\w-]*+)[ \t]+", r"[^\s\"'-]\S*|\"[^\"]+\"|'[^']+'"
@@ -230,7 +240,7 @@ _BINARY: Final = (".data", ".blob")
 _LOGGED: Final = "$.params.data"
 
 # Request states are random or sealed, and useless after the session.
-_STATES: Final = frozenset({"$.result.requestState", "$.params.requestState"})
+_REQUEST_STATES: Final = frozenset({"$.result.requestState", "$.params.requestState"})
 _RANDOM_STATE: Final = "suspended."
 
 _NAMES: Final = SecretNames(DEFAULT_SECRET_NAMES)
@@ -279,9 +289,9 @@ def _found(path: str, name: str, text: str) -> dict[str, str]:
     if text and _NAMES.covers(name):
         note(text)
     replace_named_secrets(text, _NAMES, note)
-    is_state = path in _STATES or text.startswith(_RANDOM_STATE)
+    is_state = path in _REQUEST_STATES or text.startswith(_RANDOM_STATE)
     is_binary = path.endswith(_BINARY) and path != _LOGGED
-    if not (found or is_state or is_binary):  # States and binary data look random by design.
+    if not (found or is_state or is_binary):  # Both look random by design.
         found = {run: "high entropy" for run in _RUN.findall(text) if _has_high_entropy(run)}
     return found
 
@@ -334,7 +344,10 @@ def respelled(match: re.Match[str], value: str, token: str) -> list[tuple[str, s
 
 @functools.lru_cache(_REMEMBERED_MAX)
 def _spellings(character: str, is_repeated: bool) -> str:  # noqa: FBT001  the cache's key
-    """Return a pattern for all spellings of a character, which may follow once more."""
+    """Return a pattern for all spellings of a character.
+
+    `is_repeated` is True if the next character of the secret is the same one.
+    """
     if _NEVER_ESCAPED.fullmatch(character):
         return re.escape(character)
     percent = "".join(rf"%(?:25)*{byte:02x}" for byte in character.encode())
@@ -404,9 +417,9 @@ _FROM_URL_SAFE: Final = str.maketrans("-_", "+/")
 # How many characters around base64 decide which alphabet it uses.
 _AROUND_CHARS: Final = 64
 
-# The index of the first base64 character that depends on a secret alone, by the number of bytes
-# before the secret in a group of three.
-_FIRST_OWN: Final = {0: 0, 1: 2, 2: 3}
+# Base64 encodes groups of three bytes by four characters. By the number of bytes before a secret in
+# its first group: the index of the first character that depends on the secret alone.
+_OWN_BEGIN: Final = {0: 0, 1: 2, 2: 3}
 
 
 class _Encoded(msgspec.Struct, frozen=True):
@@ -531,7 +544,7 @@ class KnownSecrets:
             text = "".join((*pieces, text[copied:]))
         for known in found:
             if _PART_CHARS_MIN < len(known.value) == len(known.token):
-                text = _without_parts(text, known.value, known.token)
+                text = _without_cut_secrets(text, known.value, known.token)
         for known in found:
             for encoded in known.encoded:
                 if encoded.own in text:
@@ -566,7 +579,7 @@ def _encoded(value: str, token: str) -> list[_Encoded]:
     found: dict[str, _Encoded] = {}
     for secret, its_token in zip(_as_bytes(value), _as_bytes(token), strict=True):
         token_bytes = its_token.ljust(len(secret), b"0")[: len(secret)]
-        for offset, begin in _FIRST_OWN.items() if len(secret) >= _BASE64_BYTES_MIN else ():
+        for offset, begin in _OWN_BEGIN.items() if len(secret) >= _BASE64_BYTES_MIN else ():
             base64 = b64encode(bytes(offset) + secret + bytes(2)).decode()
             own = base64[begin : (offset + len(secret)) * 8 // 6]
             for each in (own, own.translate(_TO_URL_SAFE)):
@@ -604,18 +617,20 @@ def _overlap(span: tuple[int, int], other: _Edit) -> bool:
     return span[0] < other[1] and other[0] < span[1]
 
 
-def _without_parts(text: str, value: str, token: str) -> str:
-    """Return the text without a part of the secret at its end and its beginning.
+def _without_cut_secrets(text: str, value: str, token: str) -> str:
+    """Return the text with the token in place of two cut secrets, if they are there.
 
-    Characters that could belong to both parts, as in `123412`, belong to the longer one.
+    A text that begins with the end of the secret, or ends with the beginning of the secret, may be
+    one of two chunks. Characters that could belong to both parts of the secret, as in `123412`,
+    belong to the longer one.
     """
-    begun = ended = 0
+    chars_at_begin = chars_at_end = 0
     sizes = range(len(value) - 1, _PART_CHARS_MIN - 1, -1)
     if value[-_PART_CHARS_MIN:] in text:
-        begun = next((size for size in sizes if text.startswith(value[-size:])), 0)
+        chars_at_begin = next((size for size in sizes if text.startswith(value[-size:])), 0)
     if value[:_PART_CHARS_MIN] in text:
-        ended = next((size for size in sizes if text.endswith(value[:size])), 0)
-    first, last = token[len(token) - begun :], token[:ended]
+        chars_at_end = next((size for size in sizes if text.endswith(value[:size])), 0)
+    first, last = token[len(token) - chars_at_begin :], token[:chars_at_end]
     shared = max(len(first) + len(last) - len(text), 0)
     if len(first) > len(last):
         last = last[shared:]
@@ -630,7 +645,7 @@ def _recoded(text: str, encoded: _Encoded) -> str:
     copied = 0
     at = text.find(encoded.own)
     while at >= 0:
-        begin = at - _FIRST_OWN[encoded.offset]
+        begin = at - _OWN_BEGIN[encoded.offset]
         group = _recoded_group(text, begin, encoded) if begin >= copied else ""
         if group:
             pieces += (text[copied:begin], group)

@@ -1,4 +1,4 @@
-"""Forms for elicitation, made from Python types: their schemas, and their content as values.
+"""Forms for elicitation, made from Python types: a schema, and a function that reads the content.
 
 A form is made on first use. Its schema is that of the newest protocol version; for a client of an
 older version, keywords that the version does not have are removed when the request is encoded.
@@ -52,15 +52,16 @@ _LINK: Final = re.compile(r"\bhttps?://", re.IGNORECASE)
 
 # The keywords of JSON Schema that a form may have. Other constraints of the type are checked when
 # the answer is decoded.
-_TEXTS: Final[tuple[str, ...]] = ("title", "description")
-_LIMITS: Final[dict[Any, tuple[str, ...]]] = {
+_TEXT_KEYWORDS: Final[tuple[str, ...]] = ("title", "description")
+_LIMIT_KEYWORDS: Final[dict[Any, tuple[str, ...]]] = {
     "string": ("minLength", "maxLength"),
     "integer": ("minimum", "maximum"),
     "number": ("minimum", "maximum"),
     "boolean": (),
     "array": ("minItems", "maxItems"),
 }
-_FORMATS: Final[dict[Any, str]] = {dt.datetime: "date-time", dt.date: "date"}
+# The format of a type, whatever its JSON Schema says.
+_FORMAT_OF_TYPE: Final[dict[Any, str]] = {dt.datetime: "date-time", dt.date: "date"}
 
 
 class FormError(ValueError):
@@ -169,6 +170,7 @@ def _read_fields(
 
 
 # Models of pydantic. A model checks the complete content, because a validator may need all fields.
+# Therefore each field only has a schema, and does not read its value.
 
 
 def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
@@ -183,6 +185,7 @@ def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
         alias = getattr(info.validation_alias, "choices", [info.validation_alias])[0]
         key = alias if isinstance(alias, str) else name
         if key in schema["properties"]:
+            # Type checkers reject an `Annotated` that is made at run time.
             special: Any = Annotated
             hint = special[(info.annotation, *info.metadata)] if info.metadata else info.annotation
             given = schema["properties"][key] | {"$defs": schema["$defs"]}
@@ -221,7 +224,7 @@ def _check_field(name: str, schema: Mapping[str, Any]) -> None:
     # whose target the client has not shown them.
     if schema.get("format") == "password" or SECRETS.covers(name):
         raise LocalProtocolError(f"{name}: a form must not ask for secrets: use elicit_url")
-    for text in _subset(schema, _TEXTS).values():
+    for text in _subset(schema, _TEXT_KEYWORDS).values():
         reject_link(text)
 
 
@@ -243,8 +246,9 @@ class _FormField:
         owner: The name of the class, for errors.
         name: The name of the field.
         hint: The annotation.
-        given_schema: The JSON Schema that pydantic makes; pydantic decodes the value then.
-        decoded_type: The type that msgspec decodes, in place of `hint`.
+        given_schema: The JSON Schema that pydantic makes for a field of a model, whose value
+            pydantic decodes. None for any other field.
+        decoded_type: The type that msgspec decodes, in place of `hint`. Not for a field of a model.
         core: The type without None and without metadata.
         json_schema: The JSON Schema of the type, of which a form may have only a part.
         is_optional: True if the type allows None.
@@ -297,21 +301,21 @@ class _FormField:
         text = description_in(self.hint)
         described = ({} if text is None else {"description": text}) | {**self.json_schema}
         _check_field(self.name, described)
-        schema = _subset(described, _TEXTS)
+        schema = _subset(described, _TEXT_KEYWORDS)
         choices = _choices(self.core)
         if choices is not None:
             return {**schema, "type": "string", **self._choice_schema(choices, "oneOf")}
         kind = self.json_schema.get("type")
-        if kind not in _LIMITS:
+        if kind not in _LIMIT_KEYWORDS:
             raise self._rejection(f"a form is flat and cannot have a {type_name(self.core)}")
-        schema |= {"type": kind, **_subset(self.json_schema, _LIMITS[kind])}
+        schema |= {"type": kind, **_subset(self.json_schema, _LIMIT_KEYWORDS[kind])}
         # Forms have no exclusive limits, but those of an integer have inclusive equivalents.
         if kind == "integer" and "exclusiveMinimum" in self.json_schema:
             schema["minimum"] = self.json_schema["exclusiveMinimum"] + 1
         if kind == "integer" and "exclusiveMaximum" in self.json_schema:
             schema["maximum"] = self.json_schema["exclusiveMaximum"] - 1
         if kind != "array":
-            format_name = _FORMATS.get(self.core, self.json_schema.get("format"))
+            format_name = _FORMAT_OF_TYPE.get(self.core, self.json_schema.get("format"))
             return {**schema, "format": format_name} if format_name in FORMATS else schema
         inner, *others = typing.get_args(self.core) or (Any,)
         is_fixed_tuple = others not in ([], [...])

@@ -1,7 +1,7 @@
 """A channel that wraps any other channel and injects faults, which a seed decides.
 
-`Faults` has the probability of each kind of fault. A `FaultSource` for each direction draws the
-fault of each message, and `FaultyChannel` lets it happen.
+`Faults` has the probability of each kind of fault. A `FaultSource` for each direction chooses the
+fault of each message at random, and `FaultyChannel` loses, changes or delays the message.
 """
 
 import math
@@ -22,7 +22,8 @@ from mcp_trio.limits import DEFAULT_LIMITS, KIB, Limits
 FaultKind: TypeAlias = Literal["cut", "drop", "corrupt", "reorder", "delay", "slow_reader"]
 Direction: TypeAlias = Literal["in", "out"]
 
-# The faults that can affect a message; the first one that the random source draws happens.
+# The faults that can affect a message. The random source decides about each kind; if it chooses
+# several, the first of these happens.
 _MESSAGE_FAULTS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "corrupt", "reorder", "delay")
 
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
@@ -106,6 +107,7 @@ class FaultSource:
     def __attrs_post_init__(self) -> None:
         self._message_random, self._read_random = (
             random.Random(f"{self.seed}:{self.direction}:{purpose}")  # noqa: S311  no secret
+            # "frames" stands for messages: another word would be another seed.
             for purpose in ("frames", "reads")
         )
 
@@ -146,11 +148,11 @@ _CUT: Final = "the connection was cut by a fault"
 
 
 @attrs.define
-class _Arrived:
-    """A message from the wrapped channel.
+class _Incoming:
+    """A message that was read from the wrapped channel, and that `receive` has not returned yet.
 
-    `seconds` is its delay, which begins when a receive first waits for it; `due` is the time at
-    which it arrives.
+    `seconds` is its delay, which begins when `receive` first waits for it; 0 if it has none, or if
+    that is over. `due` is the time at which the delay ends.
     """
 
     message: Received
@@ -179,15 +181,16 @@ class FaultyChannel:
     events: list[Fault] = attrs.field(factory=list[Fault], init=False)
     _out: FaultSource = attrs.field(init=False)
     _in: FaultSource = attrs.field(init=False)
-    _arrived: deque[_Arrived] = attrs.field(factory=deque[_Arrived], init=False)
-    # A message that has arrived, and that the next one overtakes.
-    _held: _Arrived | None = attrs.field(default=None, init=False)
+    _incoming: deque[_Incoming] = attrs.field(factory=deque[_Incoming], init=False)
+    # A message that is received after the next one, at the latest when it is due.
+    _held: _Incoming | None = attrs.field(default=None, init=False)
     # The time at which a slow receive begins to read.
     _reads_at: float | None = attrs.field(default=None, init=False)
-    _has_ended: bool = attrs.field(default=False, init=False)
+    _is_closed_by_peer: bool = attrs.field(default=False, init=False)
     _is_to_be_cut: bool = attrs.field(default=False, init=False)
     _is_cut: bool = attrs.field(default=False, init=False)
-    _is_over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Set when this end is closed, by `aclose` or by a cut.
+    _closed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         # Each direction has a random source, so that the faults of one do not depend on the other.
@@ -253,20 +256,20 @@ class FaultyChannel:
             ConnectionLost: The connection was cut.
             Exception: The errors of the wrapped channel.
         """
-        if self._arrived:
+        if self._incoming:
             await trio.lowlevel.checkpoint()
         while True:
             self._check_open()
             ready: list[Received] = []
-            while self._arrived and not self._arrived[0].seconds:
-                ready.append(self._arrived.popleft().message)
+            while self._incoming and not self._incoming[0].seconds:
+                ready.append(self._incoming.popleft().message)
             if ready:
                 return ready
-            if self._arrived:
-                await self._wait_until_due(self._arrived[0])
+            if self._incoming:
+                await self._wait_until_due(self._incoming[0])
             elif self._is_to_be_cut:
                 await self._cut()
-            elif self._has_ended:
+            elif self._is_closed_by_peer:
                 await trio.lowlevel.checkpoint()
                 return []
             else:
@@ -281,12 +284,12 @@ class FaultyChannel:
                 with trio.move_on_at(math.inf if self._held is None else self._held.due):
                     received = await self._receive()
                 if not received:
-                    self._release_overtaken()
+                    self._release_held()
                 for message in received:
                     if not self._is_to_be_cut:
-                        self._add_arrived(message)
+                        self._add_incoming(message)
 
-    async def _wait_until_due(self, late: _Arrived) -> None:
+    async def _wait_until_due(self, late: _Incoming) -> None:
         # The delay begins at the first wait: a receive after a cancelled one waits no longer.
         late.due = late.due or trio.current_time() + late.seconds
         await self._pause_until(late.due)
@@ -299,34 +302,34 @@ class FaultyChannel:
             if self._is_cut:  # while this receive waited
                 raise _connection_cut() from None
             raise
-        self._has_ended = not received
+        self._is_closed_by_peer = not received
         return received
 
-    def _add_arrived(self, message: Received) -> None:
+    def _add_incoming(self, message: Received) -> None:
         fault = self._in.next_message_fault()
         kind = None if fault is None else fault.kind
         if kind == "cut":
             self._is_to_be_cut = True
         elif kind == "reorder" and self._held is None:
             due = trio.current_time() + self.faults.delay_seconds_max
-            self._held = _Arrived(message, due=due)
+            self._held = _Incoming(message, due=due)
         elif kind != "drop":
             if kind == "corrupt" and isinstance(message, bytes):
                 message = self._in.corrupted(message)
-            self._arrived.append(_Arrived(message, 0.0 if fault is None else fault.seconds))
-            self._release_overtaken()
+            self._incoming.append(_Incoming(message, 0.0 if fault is None else fault.seconds))
+            self._release_held()
 
-    def _release_overtaken(self) -> None:
-        """Let the message arrive that was held back for a later one to overtake it."""
+    def _release_held(self) -> None:
+        """Append the message that was held back so that a later one could overtake it."""
         if self._held is not None:
-            self._arrived.append(self._held)
+            self._incoming.append(self._held)
             self._held = None
 
     # Ending.
 
     async def aclose(self) -> None:
         """Close the wrapped channel."""
-        self._is_over.set()
+        self._closed.set()
         await self.inner.aclose()
 
     async def _cut(self) -> None:
@@ -336,13 +339,13 @@ class FaultyChannel:
     async def _pause_until(self, time: float) -> None:
         """Wait until a time, unless the channel is closed before."""
         with trio.move_on_at(time):
-            await self._is_over.wait()
+            await self._closed.wait()
         self._check_open()
 
     def _check_open(self) -> None:
         if self._is_cut:
             raise _connection_cut()
-        if self._is_over.is_set():
+        if self._closed.is_set():
             raise trio.ClosedResourceError("this end of the channel was closed")
 
 

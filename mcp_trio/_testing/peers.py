@@ -19,7 +19,7 @@ from mcp_trio.errors import METHOD_NOT_FOUND
 
 HANDSHAKE_ID: Final = "handshake"
 
-# The form of the consent page of an `AuthorizationServer`.
+# The form of the consent page of an `AuthorizationServer`: its URL, and the id of the request.
 _FORM: Final = re.compile(r'<form method="post" action="([^"]*)"><input[^>]* value="([^"]*)">')
 
 
@@ -90,12 +90,12 @@ class WirePeer:
         """Receive the next message.
 
         Raises:
-            EOFError: The peer has closed the connection.
+            EOFError: The other side has closed the connection.
         """
         while not self._unread:
             received = await self.channel.receive()
             if not received:
-                raise EOFError("the peer has closed the connection")
+                raise EOFError("the other side has closed the connection")
             self._keep(received)
         return _decode(self._unread.popleft())
 
@@ -103,7 +103,7 @@ class WirePeer:
         """Receive the next `count` messages.
 
         Raises:
-            EOFError: The peer has closed the connection.
+            EOFError: The other side has closed the connection.
         """
         return [await self.receive() for _ in range(count)]
 
@@ -140,7 +140,7 @@ class WirePeer:
         protocol_version: str = OLDEST.name,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Act as a client in the handshake; return the server's answer to `initialize`.
+        """Act as a client in the handshake; return the server's response to `initialize`.
 
         Raises:
             EOFError: The server has closed the connection.
@@ -151,9 +151,9 @@ class WirePeer:
             "clientInfo": {"name": "wire peer", "version": "0"},
         }
         await self.send_request(INITIALIZE, params, id=HANDSHAKE_ID)
-        answer = await self.receive()
+        response = await self.receive()
         await self.send_notification(INITIALIZED)
-        return answer
+        return response
 
     async def answer_initialize(
         self,
@@ -211,7 +211,7 @@ def _decode(data: bytes | Oversized) -> dict[str, Any]:
 
 
 async def allow_access(url: str) -> str:
-    """Allow the access of a client on the consent page, and return where the user is sent.
+    """Allow the access of a client on the consent page, and return the URL of the redirect.
 
         async with Client(url, auth=OAuth(on_authorize=allow_access, store=MemoryTokenStore())): ...
 
@@ -219,7 +219,7 @@ async def allow_access(url: str) -> str:
         url: The URL of the authorization request, at a server with `DevelopmentLogin`.
 
     Returns:
-        The URL to which the server redirects, which is not opened.
+        The URL to which the server redirects the user's browser. It is not opened here.
 
     Raises:
         ValueError: There is no consent page, or the server does not redirect.
