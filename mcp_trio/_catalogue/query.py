@@ -20,6 +20,7 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|m|g)(?:i?b)?", re.IGNORECASE)
 _BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+# The condition in SQL for each value of `is:`.
 _STATES: Final = {"complete": "complete", "cut": "NOT complete", "lossy": "loss"}
 
 
@@ -99,11 +100,11 @@ def _state(value: str) -> Condition:
     return Condition(_STATES[value], ())
 
 
-def _in(table: str, column: str) -> Callable[[str], Condition]:
+def _in_table(table: str, column: str) -> Callable[[str], Condition]:
     def condition(value: str) -> Condition:
-        is_like = _like(column)(value)
-        sql = f"recordings.id IN (SELECT recording FROM {table} WHERE {is_like.sql})"
-        return Condition(sql, is_like.parameters)
+        like = _like(column)(value)
+        sql = f"recordings.id IN (SELECT recording FROM {table} WHERE {like.sql})"
+        return Condition(sql, like.parameters)
 
     return condition
 
@@ -116,7 +117,7 @@ def _text(value: str) -> Condition:
 
 
 # The keys of terms about a call, and of terms about the recording.
-_OF_CALL: Final[Mapping[str, Callable[[str], Condition]]] = {
+_CALL_KEYS: Final[Mapping[str, Callable[[str], Condition]]] = {
     "tool": lambda value: _joined(
         " AND ", [Condition("calls.method = 'tools/call'", ()), _like("calls.name")(value)]
     ),
@@ -128,7 +129,7 @@ _OF_CALL: Final[Mapping[str, Callable[[str], Condition]]] = {
     "slower": _duration(">="),
     "faster": _duration("<"),
 }
-_OF_RECORDING: Final[Mapping[str, Callable[[str], Condition]]] = {
+_RECORDING_KEYS: Final[Mapping[str, Callable[[str], Condition]]] = {
     "file": _like("recordings.file"),
     "session": _equal("recordings.session"),
     "server": _like("recordings.name"),
@@ -140,11 +141,11 @@ _OF_RECORDING: Final[Mapping[str, Callable[[str], Condition]]] = {
     "before": _time("<"),
     "larger": _size,
     "is": _state,
-    "kept": _in("tags", "tag"),
-    "effect": _in("effects", "name"),
+    "kept": _in_table("tags", "tag"),
+    "effect": _in_table("effects", "name"),
     "text": _text,
 }
-KEYS: Final = (*_OF_CALL, *_OF_RECORDING)
+KEYS: Final = (*_CALL_KEYS, *_RECORDING_KEYS)
 """The keys of terms."""
 
 
@@ -168,18 +169,18 @@ def parse_query(query: str) -> Condition:
         key, value = match[2] or "text", match[3]
         if value.startswith('"'):
             value = re.sub(r"\\(.)", r"\1", value[1:-1])
-        make = _OF_CALL.get(key) or _OF_RECORDING.get(key)
+        make = _CALL_KEYS.get(key) or _RECORDING_KEYS.get(key)
         if make is None:
             raise ValueError(
                 f"unknown key {key!r}{did_you_mean(key, KEYS)}: choose from {', '.join(KEYS)}"
             )
         condition = make(value)
         if match[1]:
-            excluded.append(_of_any_call([condition]) if key in _OF_CALL else condition)
+            excluded.append(_of_any_call([condition]) if key in _CALL_KEYS else condition)
         else:
             wanted.setdefault(key, []).append(condition)
-    of_calls = [_either(each) for key, each in wanted.items() if key in _OF_CALL]
-    conditions = [_either(each) for key, each in wanted.items() if key in _OF_RECORDING]
+    of_calls = [_either(each) for key, each in wanted.items() if key in _CALL_KEYS]
+    conditions = [_either(each) for key, each in wanted.items() if key in _RECORDING_KEYS]
     if of_calls:
         conditions.append(_of_any_call(of_calls))
     conditions += [Condition(f"NOT ({each.sql})", each.parameters) for each in excluded]
@@ -196,6 +197,6 @@ def _joined(operator: str, conditions: Sequence[Condition]) -> Condition:
 
 
 def _of_any_call(conditions: Sequence[Condition]) -> Condition:
-    both = _joined(" AND ", conditions)
-    sql = f"recordings.id IN (SELECT calls.recording FROM calls WHERE {both.sql})"
-    return Condition(sql, both.parameters)
+    combined = _joined(" AND ", conditions)
+    sql = f"recordings.id IN (SELECT calls.recording FROM calls WHERE {combined.sql})"
+    return Condition(sql, combined.parameters)

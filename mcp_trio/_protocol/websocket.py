@@ -35,7 +35,7 @@ def checked_token(token: str) -> str:
     """Return the token.
 
     Raises:
-        ValueError: It is empty, or has other characters than visible ASCII.
+        ValueError: The token is empty, or has a character that is not visible ASCII.
     """
     if not _TOKEN.fullmatch(token):
         raise ValueError("token= takes visible ASCII, at least one character and no space")
@@ -185,13 +185,13 @@ _VIOLATIONS: Final[Mapping[int, str]] = {
     CloseCode.UNSUPPORTED_DATA: "sent a binary message; MCP uses text messages",
     CloseCode.INVALID_PAYLOAD: "sent text that is not UTF-8",
     CloseCode.MESSAGE_TOO_BIG: "sent a message in too many fragments",
-    CloseCode.INTERNAL_ERROR: (
+    CloseCode.INTERNAL_ERROR: (  # sent if the peer does not answer a ping
         "did not respond in time"
         " (limits.websocket.ping_interval_seconds, limits.websocket.pong_seconds)"
     ),
 }
 _REASON_BYTES_MAX: Final = 123
-_SHOWN_CHARS_MAX: Final = _REASON_BYTES_MAX
+_SHOWN_CHARS_MAX: Final = 123
 
 
 def close_reason(text: str) -> str:

@@ -1,7 +1,7 @@
 """Messages of a recording in a live session: their encoding, and the channel that carries them.
 
-The live id of a recorded request, and its progress token, is its index in the recorded conversation
-plus 1.
+A recorded request is sent with a new id, its *live id*, which is its index in the recorded
+conversation, plus 1. Its progress token is the same number.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ from mcp_trio.errors import INVALID_REQUEST, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 
-# A peer that leaves more messages than this unread is not read from either.
+# While more messages than this wait to be sent, no messages are received.
 _UNSENT_MAX: Final = 1024
 
 
@@ -164,13 +164,13 @@ class MessageChannel:
     def _decode(self, data: Received) -> Sequence[Message | Lost]:
         """Return the messages in received data.
 
-        A response that cannot be decoded is followed by the loss of its request.
+        A response that cannot be decoded is followed by a `Lost` for its request.
         """
         if isinstance(data, Lost):
             return (data,)
         if isinstance(data, Oversized):
-            prefix = malformed(data.prefix, INVALID_REQUEST, "over limits.messages.bytes_max")
-            return [prefix, *_losses(prefix, oversized_response_id(prefix, ()))]
+            message = malformed(data.prefix, INVALID_REQUEST, "over limits.messages.bytes_max")
+            return [message, *_losses(message, oversized_response_id(message, ()))]
         messages: list[Message | Lost] = [*self._decoder.messages(data)]
         for bad in [each for each in messages if isinstance(each, Malformed)]:
             messages += _losses(bad, response_id_of(bad))
@@ -180,4 +180,4 @@ class MessageChannel:
 def _losses(bad: Malformed, request_id: RequestId | None) -> Sequence[Lost]:
     if request_id is None:
         return ()
-    return (Lost(request_id, OutcomeUnknown(f"the answer is {bad.message}")),)
+    return (Lost(request_id, OutcomeUnknown(f"the response is {bad.message}")),)

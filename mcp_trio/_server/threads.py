@@ -3,10 +3,11 @@
 A thread cannot be cancelled. When its request is over, the thread is abandoned: its result is
 dropped, and every call that it makes into the event loop raises `RequestAbandoned`.
 
-The thread has a lane of its own, a child of the handler's lane. The task that performs its calls is
-driven in that lane, so a replay lets the thread go on where it did in the recording. A replay runs
-each handler in a thread of its own, and lets only one thread run at a time, from one call of its
-context to the next. The thread reports to the sequencer when it waits for such a call.
+The thread has a lane of its own, a child of the handler's lane. The steps of the task that performs
+the thread's calls are recorded in that lane, so a replay lets the thread go on at the same place as
+in the recording. A replay runs each handler in a thread of its own, and lets only one thread run at
+a time, from one call of its context to the next. The sequencer is told when the thread waits for
+such a call.
 """
 
 import functools
@@ -39,9 +40,10 @@ class ThreadBridge:
     """The calls of one handler's thread into the event loop, until its request is over.
 
     Attributes:
-        innermost_lane: The lane of the thread, in which its calls happen. It belongs to this
-            session, to the journal of a resumable handler, or to a session inside of the handler of
-            another one; `Lane.outer` leads to the lane in this session.
+        innermost_lane: The lane in which the thread's calls are recorded. A resumable handler has
+            lanes of its own, and a handler may run a session inside of its own session; then this
+            is the lane of the inner journal or session, and `Lane.outer` leads to the lane in the
+            handler's session.
         scope: The cancel scope of the handler; once it is cancelled, calls are rejected.
         is_abandoned: Whether `abandon` was called.
     """
@@ -54,13 +56,13 @@ class ThreadBridge:
     _has_ended: bool = attrs.field(default=False, init=False)
     _locks_to_release: list[Callable[[], None]] = attrs.field(factory=list[Any], init=False)
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _outliving: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _awaiting_outcome: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _waits_for_turn: bool = attrs.field(default=False, init=False)
     _done: trio.Event | None = attrs.field(default=None, init=False)
 
     @property
     def lane(self) -> Lane | None:
-        """Return the lane of the thread in its own session."""
+        """Return the lane of the thread in the handler's session."""
         lane = self.innermost_lane
         while lane is not None and lane.owner is not self.sequencer:
             lane = lane.outer
@@ -72,12 +74,13 @@ class ThreadBridge:
         return self.is_abandoned or self.scope.cancel_called
 
     def call(
-        self, function: Callable[..., Awaitable[Result]], *args: Any, outlives_request: bool = False
+        self, function: Callable[..., Awaitable[Result]], *args: Any, awaits_outcome: bool = False
     ) -> Result:
         """Return the result of an async function that runs in the event loop.
 
-        Called in the thread, which it blocks. `outlives_request` is True for the wait that takes
-        the place of an effect in a replay; `abandon` does not wait for it, nor for an effect.
+        Called in the thread, which it blocks. `awaits_outcome` is True if `function` waits for the
+        recorded outcome of an effect, in a replay. `abandon` does not wait for its end, as it does
+        not wait in a live session for an effect that runs in the thread.
 
         Raises:
             RequestAbandoned: The request is over, or was cancelled meanwhile.
@@ -88,7 +91,7 @@ class ThreadBridge:
         lane = LANE.set(None)
         try:
             call = functools.partial(function, *args)
-            return trio.from_thread.run(self._perform, call, outlives_request)
+            return trio.from_thread.run(self._perform, call, awaits_outcome)
         except trio.RunFinishedError:
             raise _abandoned() from None
         finally:
@@ -97,14 +100,14 @@ class ThreadBridge:
     async def _perform(
         self,
         function: Callable[[], Awaitable[Result]],
-        outlives_request: bool,  # noqa: FBT001  trio passes no keywords
+        awaits_outcome: bool,  # noqa: FBT001  trio passes no keywords
     ) -> Result:
         if self.is_over:
             raise _abandoned()
         LANE.set(self.innermost_lane)
         lanes = tuple(lanes_with_steps(self.innermost_lane))
         running: Any
-        if outlives_request:
+        if awaits_outcome:
             running = self._run_until_abandoned(function)
         else:
             running = drive(self._run(function), lanes)
@@ -118,7 +121,7 @@ class ThreadBridge:
             await self.let_run(self.lane)
 
     async def _run_until_abandoned(self, function: Callable[[], Awaitable[Result]]) -> Result:
-        with trio.CancelScope() as self._outliving:
+        with trio.CancelScope() as self._awaiting_outcome:
             return await function()
         raise _abandoned()
 
@@ -136,10 +139,11 @@ class ThreadBridge:
             self._done.set()
 
     def release(self, release_lock: Callable[[], None]) -> None:
-        """Release a lock of the thread: now, or in `end` if its request is cancelled.
+        """Release a lock of the thread: now, or in `end` if the request was cancelled.
 
-        The thread may notice the cancellation before the handler's task does, which records it; a
-        replay notices it by that record. Therefore no other handler gets the lock earlier.
+        The thread may see a cancellation before the handler's task has recorded it. A replay
+        cancels the thread only at that record. So the lock is kept until then, and another handler
+        gets it at the same place in the recording and in the replay.
         """
         if self.is_over and not self._has_ended:
             self._locks_to_release.append(release_lock)
@@ -158,15 +162,15 @@ class ThreadBridge:
             await self.sequencer.let_thread_run(self.name)
 
     async def abandon(self) -> None:
-        """Cancel the call that runs now, wait for it, and reject later calls.
+        """Cancel the call that runs now, wait for its end, and reject later calls.
 
-        So nothing of a request happens after its end.
+        After this, nothing that the thread does can change the session.
         """
         self.is_abandoned = True
         if self._waits_for_turn and self.lane is not None:
             self.sequencer.withdraw(self.lane)
         self._running.cancel()
-        self._outliving.cancel()
+        self._awaiting_outcome.cancel()
         if self._done is None:
             return
         with trio.CancelScope(shield=True):
@@ -266,7 +270,10 @@ THREAD_ENDED_MARK: Final = "thread ended"
 
 @attrs.define(eq=False, repr=False)
 class _RecordedThread(Generic[Result]):
-    """The thread of a handler in a lane, or of a notification's handler in a replay.
+    """The thread of a handler whose session is recorded or replayed.
+
+    `lane` is the lane of the handler. It is None for the handler of a notification, whose thread is
+    one of these in a replay only.
 
     The journal does not contain how long two waits take, so both are operations of the lane. The
     wait for a thread depends on other sessions; it ends with the mark `THREAD_MARK`, and needs no
@@ -275,7 +282,7 @@ class _RecordedThread(Generic[Result]):
     even if the thread has computed in less time.
 
     A thread of a replay runs only when the sequencer lets it run. Its end is reported to the
-    sequencer once: by the task that waits for it, or by the thread if that task waits no longer.
+    sequencer once: by the task that waits for it, or by the thread if that task was cancelled.
     """
 
     call: Callable[[], Result]
@@ -284,7 +291,7 @@ class _RecordedThread(Generic[Result]):
     limiter: Limiter | None
     _has_started: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
-    _is_left: bool = attrs.field(default=False, init=False)
+    _is_abandoned: bool = attrs.field(default=False, init=False)
     _has_reported: bool = attrs.field(default=False, init=False)
 
     async def acquire(self, lane: Lane) -> None:
@@ -315,7 +322,7 @@ class _RecordedThread(Generic[Result]):
                 await sequencer.turn(lane)
                 sequencer.marked(THREAD_ENDED_MARK, None, lane)
         except trio.Cancelled:
-            self._is_left = True
+            self._is_abandoned = True
             self._report_end()
             if not self._has_started:
                 self.release_on_behalf_of(self)
@@ -352,5 +359,5 @@ class _RecordedThread(Generic[Result]):
         """Note that the thread has ended, or could not start."""
         if self.limiter is not None:
             self.limiter.release_on_behalf_of(self)
-        elif self._is_left:
+        elif self._is_abandoned:
             self._report_end()

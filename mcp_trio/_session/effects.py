@@ -256,7 +256,7 @@ def _perform_in_thread(
 
     lane: Lane | None = call(begin)
     if lane is not None and caller.sequencer.replays:
-        return effect.outcome(call(recorded, lane, outlives_request=True))
+        return effect.outcome(call(recorded, lane, awaits_outcome=True))
     try:
         result, body = _run_in_place(caller, effect, lane)
     except BaseException as error:

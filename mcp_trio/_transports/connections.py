@@ -49,8 +49,8 @@ def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) ->
     The pause is doubled with each failure, up to `limits.http.reconnect_seconds_max`.
     """
     first_seconds = limits.http.sse_retry_ms / 1000
-    doubled = backoff_seconds(failures, first_seconds, limits.http.reconnect_seconds_max)
-    return doubled * (1 + random_source()) / 2
+    longest = backoff_seconds(failures, first_seconds, limits.http.reconnect_seconds_max)
+    return longest * (1 + random_source()) / 2
 
 
 def backoff_seconds(failures: int, first_seconds: float, seconds_max: float) -> float:
@@ -81,9 +81,9 @@ class ReportedState:
         """Change the state, unless no transition leads to it; "closed" is final."""
         if (self.state, state) not in _TRANSITIONS:
             return
-        is_other = state != self.state
+        has_changed = state != self.state
         self.state, self.reason = state, reason
-        if is_other:
+        if has_changed:
             self._report()
 
     def _report(self) -> None:

@@ -886,7 +886,7 @@ async def test_an_invalid_answer_is_reported_at_once(spoken, scripted, autojump_
 
     path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS)
-    assert "the answer is not " in str(report)
+    assert "the response is not " in str(report)
     assert "late" not in {kind for kind, *_ in told(report)}
     assert trio.current_time() < 1
 
@@ -900,5 +900,5 @@ async def test_an_answer_over_the_size_limit_is_reported_at_once(spoken, scripte
     report = await replay_live_async(
         spoken(("C", call(1)), ("S", result(1))), scripted(script), limits=LIMITS
     )
-    assert "the answer is over limits.messages.bytes_max" in str(report)
+    assert "the response is over limits.messages.bytes_max" in str(report)
     assert trio.current_time() < 1
