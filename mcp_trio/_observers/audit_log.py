@@ -54,7 +54,7 @@ _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | NO_FOLLOW | WRITE_FLAGS
 
 
 class _Line(msgspec.Struct):
-    """The members of a line that the chain needs."""
+    """The members of a line by which the chain is checked and continued."""
 
     n: int
     previous: str
@@ -123,7 +123,7 @@ class AuditLog:
     key: bytes | None = attrs.field(default=None, kw_only=True, repr=False)
     redaction: Redaction | None = attrs.field(factory=Redaction, kw_only=True)
     sync: bool = attrs.field(default=False, kw_only=True)
-    _users: int = attrs.field(default=0, init=False)
+    _open_count: int = attrs.field(default=0, init=False)
     _file: int = attrs.field(default=-1, init=False)
     _head: int = attrs.field(default=-1, init=False)
     _lines: int = attrs.field(default=0, init=False)
@@ -146,15 +146,15 @@ class AuditLog:
     # The file.
 
     def __enter__(self) -> Self:
-        if not self._users:
+        if not self._open_count:
             self._open(for_process(self.path))
-        self._users += 1
+        self._open_count += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close the file, if nothing else uses it any more."""
-        self._users -= 1
-        if not self._users:
+        self._open_count -= 1
+        if not self._open_count:
             self._append({"event": "close"})
             self._close()
 
@@ -217,8 +217,8 @@ class AuditLog:
             problem = f"it ends at line {self._lines} of {head.lines}"
         if problem:
             raise RecordingError(
-                f"cannot append to {path}: {problem}; keep both files for the inquiry, and name"
-                " a new one"
+                f"cannot append to {path}: {problem}; keep both files for the inquiry, and write to"
+                " a new file"
             )
 
     def _append(self, members: dict[str, Any]) -> None:
@@ -232,7 +232,7 @@ class AuditLog:
         content = msgspec.json.encode(line)[:-1]
         digest = _digest(content, self.key)
         data = content + _DIGEST + digest.encode() + b'"}\n'
-        if self._is_torn:  # The rest of the line before must not become the begin of this one.
+        if self._is_torn:  # Start a new line, so that the incomplete one stays apart.
             data = b"\n" + data
         try:
             written = os.write(self._file, data)
@@ -299,11 +299,11 @@ class AuditLog:
         message = msgspec.json.encode({"method": activity.name, "id": 0, "params": params})
         if len(message) > _ARGUMENTS_BYTES_MAX:
             return {"bytes": len(message)}
-        # A function of the user may fail, and there may be too many secrets: in all arguments since
-        # the log was opened, or in these alone.
-        for begins_anew in (False, True):
+        # Redaction fails if a function of the user raises, or if there are too many secrets. The
+        # redactor counts the secrets of all lines, so a new one, for this line alone, may succeed.
+        for is_second_try in (False, True):
             with suppress(Exception):
-                if begins_anew:
+                if is_second_try:
                     self._redactor = self._new_redactor()
                 assert self._redactor is not None
                 redacted = self._redactor.redact("in", message)
@@ -348,8 +348,8 @@ class AuditReport:
 
     Attributes:
         lines: The number of lines.
-        problems: What is wrong, in order.
-        notes: What the check could not find out.
+        problems: The faults of the log, in order.
+        notes: What could not be checked, and why.
     """
 
     lines: int = 0
@@ -401,7 +401,7 @@ def _check_lines(file: Iterator[bytes], key: bytes | None, report: AuditReport) 
         if checks_digests and line.digest != _digest(_content_of(text), key):
             report.problems.append(f"line {line.n} was changed")
         if line.n > expected:
-            missing = _lines(expected, line.n - 1)
+            missing = _lines_are(expected, line.n - 1)
             report.problems.append(f"{missing} missing before line {line.n}")
         elif line.n < expected:
             report.problems.append(f"line {line.n} is out of order, after line {expected - 1}")
@@ -416,8 +416,8 @@ def _check_lines(file: Iterator[bytes], key: bytes | None, report: AuditReport) 
     return last
 
 
-def _lines(first: int, last: int) -> str:
-    """Return the subject of a problem with these lines."""
+def _lines_are(first: int, last: int) -> str:
+    """Return these lines as the subject of a sentence, with its verb."""
     return f"line {first} is" if first == last else f"lines {first} to {last} are"
 
 
@@ -433,7 +433,7 @@ def _check_head(path: str, last: _Line | None, key: bytes | None, report: AuditR
     elif key is not None and head.mac != _head_mac(head.lines, head.digest, key):
         report.problems.append(f"{path} was changed, or has another key")
     elif head.lines > lines:
-        report.problems.append(f"{_lines(lines + 1, head.lines)} cut off at the end")
+        report.problems.append(f"{_lines_are(lines + 1, head.lines)} cut off at the end")
     elif head.lines == lines and last is not None and head.digest != last.digest:
         report.problems.append(f"line {lines} was replaced: {path} has another digest")
     elif head.lines < lines - 1:

@@ -77,7 +77,7 @@ class BridgeHttpSession:
 
     Attributes:
         closing: Set when the session begins to close.
-        connection: The negotiated protocol version.
+        connection: The object with the negotiated protocol version, as `Session.connection` is.
         negotiated: Set when the server has answered a handshake.
     """
 
@@ -98,7 +98,7 @@ class BridgeHttpSession:
 
     @property
     def may_be_renewed(self) -> bool:
-        """False: the bridge records by itself, and no other recording may follow."""
+        """False: unlike a `Session`, it needs no successor with another recording."""
         return False
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
@@ -153,8 +153,8 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
 
     Attributes:
         open: Opens a connection to the server.
-        forwarder: The class that forwards a connection that is one session.
-        start: Begins the recording of one connection.
+        forwarder: The class of the forwarder for a client's connection that is one session.
+        start: Begins the journal of one connection, and its recording.
         cause: The reason to record for sessions that close now.
     """
 
@@ -255,7 +255,7 @@ class Upstream:
 
     @property
     def forwarder(self) -> type[ConnectionForwarder]:
-        """The class that forwards a connection that is one session to this server."""
+        """The class of the forwarder between a client's connection and this server."""
         return HttpForwarder if is_http_target(self.target) else ConnectionForwarder
 
     async def open(self, limits: Limits) -> Channel:
@@ -303,7 +303,7 @@ _DOWNSTREAM_SCHEMES: Final[Mapping[str, tuple[DownstreamKind, str]]] = {
 
 
 def parse_downstream(word: str) -> Downstream:
-    """Parse the address of the clients' side; the caller adds which clients are accepted.
+    """Return the clients' side at an address, without options on which clients are accepted.
 
     Raises:
         ValueError: The address is invalid.
@@ -346,9 +346,9 @@ def run_bridge(
 ) -> int:
     """Run a proxy until its only client or the server ends, or a signal arrives.
 
-    In a folder each session gets a file, a file holds all of them. `report_url` is called with the
-    URL for clients, if the proxy listens. With a tracer of OpenTelemetry, the proxy makes spans,
-    and forwards each request of a client with the context of its own span.
+    A folder gets a file for each session; a single file gets all sessions. `report_url` is called
+    with the URL for clients, if the proxy listens. With a tracer of OpenTelemetry, the proxy makes
+    spans, and forwards each request of a client with the context of its own span.
 
     Returns:
         The exit status: that of a command over stdio; 128 plus the number of a signal; for a host

@@ -66,7 +66,7 @@ class RedisConnection:
         client: The client of coredis.
         address: The host, port and database of Redis, for logs and error messages.
         prefix: The beginning of all keys.
-        is_away: Whether Redis does not answer.
+        is_away: True while Redis does not answer.
         is_closed: Whether the connection is closed, because the application ends.
     """
 
@@ -85,11 +85,11 @@ class RedisConnection:
     _posted_bytes: int = attrs.field(default=0, init=False)
     _posted_count: int = attrs.field(default=0, init=False)
     _removed_count: int = attrs.field(default=0, init=False)
-    _has_posted: Wakeup = attrs.field(factory=Wakeup, init=False)
-    _has_removed: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _wakeup_posted: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _wakeup_removed: Wakeup = attrs.field(factory=Wakeup, init=False)
 
     def key(self, *parts: str) -> str:
-        """Return a key of this server."""
+        """Return a key in Redis: the prefix and these parts."""
         return ":".join([self.prefix, *parts])
 
     def call_when_back(self, function: Callable[[], None]) -> None:
@@ -108,19 +108,19 @@ class RedisConnection:
         self._posted_count += len(commands)
         while len(self._posted) > _POSTED_MAX or self._posted_bytes > _POSTED_BYTES_MAX:
             self._remove_oldest()
-        self._has_posted.wake()
+        self._wakeup_posted.wake()
 
     def _remove_oldest(self) -> None:
         self._posted_bytes -= self._posted.popleft()[1]
         self._removed_count += 1
 
     async def settle(self) -> None:
-        """Wait until all posted commands are written, or Redis has not answered for a moment."""
+        """Wait until all posted commands are written; stop waiting when Redis is away."""
         await trio.lowlevel.checkpoint()
         target = self._posted_count
         with trio.move_on_after(_SETTLE_SECONDS) as waiting:
             while self._removed_count < target and not self.is_away:
-                await self._has_removed.wait()
+                await self._wakeup_removed.wait()
         if waiting.cancelled_caught:
             self._note_away(f"no answer for {_SETTLE_SECONDS:g} s")
 
@@ -129,7 +129,7 @@ class RedisConnection:
         retry_seconds = _RETRY_SECONDS
         while True:
             while not self._posted:
-                await self._has_posted.wait()
+                await self._wakeup_posted.wait()
             batch = [command for command, _ in itertools.islice(self._posted, _BATCH_MAX)]
             end = self._removed_count + len(batch)
             try:
@@ -143,7 +143,7 @@ class RedisConnection:
             retry_seconds = _RETRY_SECONDS
             while self._removed_count < end:  # Some may have been dropped meanwhile.
                 self._remove_oldest()
-            self._has_removed.wake()
+            self._wakeup_removed.wake()
             self._note_back()
 
     async def _write(self, batch: Sequence[Command]) -> None:
@@ -159,7 +159,7 @@ class RedisConnection:
     def _note_away(self, reason: str) -> None:
         if not self.is_away:
             self.is_away = True
-            self._has_removed.wake()
+            self._wakeup_removed.wake()
             logger.error("Redis at %s is away: %s", self.address, reason)
 
     def _note_back(self) -> None:

@@ -55,8 +55,9 @@ LIMITED_METHODS: Final = ("tools/call", "resources/read", "prompts/get", "comple
 class LimitStore(Protocol):
     """The state of limits, by key. `mcp_trio.testing.check_limit_store` checks an implementation.
 
-    A store that several servers share makes their limits common. Keys are texts, up to a few
-    hundred characters; a store forgets those that are full buckets or have no holder.
+    Servers that share a store have common limits. Keys are texts, up to a few hundred characters.
+    A key has a bucket of tokens (`take`, `charge`) or places with holders (`enter`, `leave`). A
+    store forgets a key whose bucket is full, or that has no holder.
     """
 
     async def take(self, key: str, rate: Rate, tokens: float) -> float:
@@ -145,7 +146,8 @@ def _caller(per: str, context: Context) -> str:
     session, channel = handling.session, cast("Any", handling.session.channel)
     if per == "client" and auth is not None and auth.client is not None:
         return f"client {auth.client}"
-    is_shared = hasattr(channel, "networks")  # by the stateless requests of all clients
+    # Stateless requests of all clients share one channel, which has the networks of its clients.
+    is_shared = hasattr(channel, "networks")
     if per != "session" or is_shared:
         if context.principal:
             return f"user {context.principal}"
@@ -206,8 +208,8 @@ def _rate_text(rate: str | Rate) -> str:
 
 
 @attrs.define(eq=False, repr=False)
-class _Scope:
-    """The requests that a limit applies to, the callers that it tells apart, and its store.
+class _Limit:
+    """The definition of a limit: its requests, the callers that it counts separately, its store.
 
     Attributes:
         title: The name of the limit in records.
@@ -253,13 +255,13 @@ class _Scope:
         run: Callable[[], Awaitable[T] | T],
         codec: Codec[T],
         *,
-        step: str = "",
+        suffix: str = "",
         run_in_replay: Callable[[], Awaitable[object]] | None = None,
         **more: Any,
     ) -> Effect[T]:
-        """Return a step of the limit as an effect of the request."""
+        """Return an operation on the store as an effect of the request."""
         return Effect(
-            name=f"{self.title}{step}",
+            name=f"{self.title}{suffix}",
             arguments=partial(encode_body, {**self.settings, "per": self.per, **more}),
             run=run,
             codec=codec,
@@ -276,7 +278,7 @@ _SECONDS: Final = JsonCodec[float](float)
 _HOLDER: Final = JsonCodec[str | None](str | None)
 
 
-def _limited(text: str, seconds: float) -> RateLimited:
+def _rejection(text: str, seconds: float) -> RateLimited:
     return RateLimited(f"{text}: try again in {seconds:g} s", retry_after=seconds)
 
 
@@ -316,7 +318,7 @@ class RateLimit:
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="RateLimit", kw_only=True)
     _rate: Rate = attrs.field(init=False)
-    _scope: _Scope = attrs.field(init=False)
+    _limit: _Limit = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
@@ -327,7 +329,7 @@ class RateLimit:
                     f"{name!r} costs {cost:g}: it has to be from 0 to the burst, {rate.burst}"
                 )
         settings = {"rate": _rate_text(self.rate), "burst": rate.burst}
-        self._scope = _Scope(self.title, _checked_per(self.per), self.methods, self.store, settings)
+        self._limit = _Limit(self.title, _checked_per(self.per), self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, or reject it.
@@ -335,7 +337,7 @@ class RateLimit:
         Raises:
             RateLimited: The caller has too few tokens left; the error says when to try again.
         """
-        context, scope, cost = self._scope.context_of(request), self._scope, 1.0
+        context, limit, cost = self._limit.context_of(request), self._limit, 1.0
         if context is not None and self.cost:
             of_method = self.cost.get(request.method, 1.0)
             cost = self.cost.get(_entry(request, context), of_method)
@@ -343,13 +345,13 @@ class RateLimit:
             return await call_next(request)
 
         async def take() -> float:
-            key = scope.key(request, context)
-            return _rounded_up(await scope.store(context).take(key, self._rate, cost))
+            key = limit.key(request, context)
+            return _rounded_up(await limit.store(context).take(key, self._rate, cost))
 
-        seconds = await perform(_handling(context), scope.effect(take, _SECONDS, cost=cost))
+        seconds = await perform(_handling(context), limit.effect(take, _SECONDS, cost=cost))
         if seconds > 0:
-            text = f"too many requests ({_rate_text(self.rate)} per {scope.text})"
-            raise _limited(text, seconds)
+            text = f"too many requests ({_rate_text(self.rate)} per {limit.text})"
+            raise _rejection(text, seconds)
         return await call_next(request)
 
 
@@ -382,21 +384,21 @@ class ConcurrencyLimit:
     )
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="ConcurrencyLimit", kw_only=True)
-    _scope: _Scope = attrs.field(init=False)
+    _limit: _Limit = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
         settings = {"places": self.places}
-        self._scope = _Scope(self.title, _checked_per(self.per), self.methods, self.store, settings)
+        self._limit = _Limit(self.title, _checked_per(self.per), self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, or reject it.
 
         Raises:
-            RateLimited: The caller has as many requests that run. The error names no time to wait,
-                because that depends on those requests.
+            RateLimited: As many requests of the caller are running. The error names no time to
+                wait, because that depends on those requests.
         """
-        context, scope = self._scope.context_of(request), self._scope
+        context, limit = self._limit.context_of(request), self._limit
         if context is None:
             return await call_next(request)
 
@@ -404,28 +406,28 @@ class ConcurrencyLimit:
 
         async def enter() -> str | None:
             nonlocal key
-            key = scope.key(request, context)
-            return await scope.store(context).enter(key, self.places)
+            key = limit.key(request, context)
+            return await limit.store(context).enter(key, self.places)
 
         # A resumable handler leaves at the end of each round, so it has to enter in each.
         holder = await perform(
-            _handling(context), scope.effect(enter, _HOLDER, run_in_replay=_nothing)
+            _handling(context), limit.effect(enter, _HOLDER, run_in_replay=_nothing)
         )
         if holder is None:
             raise RateLimited(
-                f"too many requests at once ({self.places} per {scope.text}): try again when one"
+                f"too many requests at once ({self.places} per {limit.text}): try again when one"
                 " of them has finished"
             )
 
         async def leave() -> None:
-            # Not the present key: a retry may have come from another network.
-            await scope.store(context).leave(key, holder)
+            # The key is that of `enter`: a retry from another network would have another one.
+            await limit.store(context).leave(key, holder)
 
         try:
             return await call_next(request)
         finally:
             with trio.CancelScope(shield=True):
-                await perform(_handling(context), scope.effect(leave, NO_RESULT, step=".leave"))
+                await perform(_handling(context), limit.effect(leave, NO_RESULT, suffix=".leave"))
 
 
 @attrs.define(eq=False, repr=False)
@@ -459,13 +461,13 @@ class Quota:
     store: LimitStore | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(default="Quota", kw_only=True)
     _rate: Rate = attrs.field(init=False)
-    _scope: _Scope = attrs.field(init=False)
+    _limit: _Limit = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Check the options."""
         self._rate = _checked_rate(self.rate)
         settings = {"of": self.of, "rate": _rate_text(self.rate)}
-        self._scope = _Scope(self.title, _checked_per(self.per), self.methods, self.store, settings)
+        self._limit = _Limit(self.title, _checked_per(self.per), self.methods, self.store, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request and count what it uses, or reject it.
@@ -473,22 +475,22 @@ class Quota:
         Raises:
             RateLimited: The caller has nothing left; the error says when to try again.
         """
-        context, scope = self._scope.context_of(request), self._scope
+        context, limit = self._limit.context_of(request), self._limit
         if context is None:
             return await call_next(request)
         handling, taken = _handling(context), 0
 
         async def take() -> float:
             nonlocal taken
-            key = scope.key(request, context)
-            seconds = await scope.store(context).take(key, self._rate, 1)
+            key = limit.key(request, context)
+            seconds = await limit.store(context).take(key, self._rate, 1)
             taken = not seconds
             return _rounded_up(seconds)
 
-        seconds = await perform(_handling(context), scope.effect(take, _SECONDS))
+        seconds = await perform(_handling(context), limit.effect(take, _SECONDS))
         if seconds > 0:
-            text = f"the quota is used up ({_rate_text(self.rate)} of {self.of} per {scope.text})"
-            raise _limited(text, seconds)
+            text = f"the quota is used up ({_rate_text(self.rate)} of {self.of} per {limit.text})"
+            raise _rejection(text, seconds)
         effects = handling.effects
         result: Any = None
 
@@ -498,14 +500,14 @@ class Quota:
                 sent = 0 if result is None else len(msgspec.json.encode(result))
                 amount = handling.request.size_bytes + sent
             # In a later round of a resumable handler, nothing was taken at its beginning.
-            key = scope.key(request, context)
-            await scope.store(context).charge(key, self._rate, amount - taken)
+            key = limit.key(request, context)
+            await limit.store(context).charge(key, self._rate, amount - taken)
 
         try:
             result = await call_next(request)
         finally:
             with trio.CancelScope(shield=True):
-                await perform(_handling(context), scope.effect(charge, NO_RESULT, step=".charge"))
+                await perform(_handling(context), limit.effect(charge, NO_RESULT, suffix=".charge"))
         return result
 
 
@@ -532,7 +534,7 @@ class LogLimit:
     per: str | Collection[str] = attrs.field(default="session", kw_only=True)
     burst: int | None = attrs.field(default=None, kw_only=True)
     _rate: Rate = attrs.field(init=False)
-    _scope: _Scope = attrs.field(init=False)
+    _limit: _Limit = attrs.field(init=False)
     _buckets: TokenBuckets = attrs.field(factory=TokenBuckets, init=False)
     _log: PeerLog = attrs.field(factory=PeerLog, init=False)
 
@@ -541,7 +543,7 @@ class LogLimit:
         self._rate = rate = _checked_rate(self.rate, self.burst)
         settings = {"rate": _rate_text(self.rate), "burst": rate.burst}
         per = _checked_per(self.per)
-        self._scope = _Scope("LogLimit", per, (), None, settings)
+        self._limit = _Limit("LogLimit", per, (), None, settings)
 
     async def __call__(self, request: MiddlewareRequest, call_next: CallNext) -> Any:
         """Run the request, with the limit on its log messages."""
@@ -551,7 +553,7 @@ class LogLimit:
         outer_limit = _handling(context).may_log
 
         def take() -> bool:
-            key = self._scope.key(request, context)
+            key = self._limit.key(request, context)
             if not self._buckets.take(key, self._rate, trio.current_time()):
                 return True
             self._log.report(
@@ -562,7 +564,7 @@ class LogLimit:
         def may_log(handling: Handling) -> bool:
             if outer_limit is not None and not outer_limit(handling):
                 return False
-            return perform_without_waiting(handling, self._scope.effect(take, _IS_LOGGED))
+            return perform_without_waiting(handling, self._limit.effect(take, _IS_LOGGED))
 
         _handling(context).may_log = may_log
         return await call_next(request)

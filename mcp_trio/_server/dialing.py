@@ -72,7 +72,7 @@ async def dial(
         headers=options.get("headers"),
         ssl_context=options.get("ssl_context"),
     )
-    hub_status = task_status
+    hub_name_status = task_status
 
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()  # Cancelling has to work also before a connection is open.
@@ -82,7 +82,7 @@ async def dial(
             limits=server.limits,
             state=state,
             serve=serve,
-            task_status=hub_status,
+            task_status=hub_name_status,
         )
         await dialer.run()
 
@@ -125,7 +125,7 @@ class _Dialer:
         """Dial and serve until cancelled; then report to the hub that the server goes away.
 
         Raises:
-            ConnectionLost: The hub rejects the server, and would reject it again.
+            ConnectionLost: The hub rejects the server because of its token.
         """
 
         def go_away() -> None:
@@ -143,7 +143,7 @@ class _Dialer:
                 await trio.sleep(seconds)
 
     def started(self, session: Session) -> None:
-        """Keep the session that has opened; this makes the dialer a `trio.TaskStatus`."""
+        """Keep the session that `serve` reports; the dialer is its `task_status`."""
         self._session = session
 
     async def _serve_once(self) -> bool:
@@ -162,6 +162,7 @@ class _Dialer:
                 self._has_been_open = True
                 self.task_status.started(channel.name)
             await self.serve(channel, task_status=self)
+            # A hub may accept the WebSocket and then close it with code 1008, because of the token.
             rejection: ConnectionLost | None = getattr(channel, "rejection", None)
             if rejection is not None:
                 raise loss_as(ConnectionLost, rejection)
@@ -180,9 +181,9 @@ class _Dialer:
 
 
 class ListenOptions(TypedDict, total=False):
-    """Options of `listen_websocket`, which mean the same as those of `Server.serve_websocket`.
+    """Options of `listen_websocket`.
 
-    `auth` means the same as at `Server`.
+    `Server` documents `auth`, and `Server.serve_websocket` the others.
     """
 
     path: str
@@ -251,7 +252,7 @@ async def listen_websocket(
         from mcp_trio._auth import resource_server
 
         settings = resource_server.ResourceServer.of(auth)
-    chosen = cast("WebSocketOptions", {**options, "token": token})
+    websocket_options = cast("WebSocketOptions", {**options, "token": token})
     sender, receiver = trio.open_memory_channel[WebSocketChannel](0)
 
     async def handle(channel: Channel) -> None:
@@ -259,7 +260,7 @@ async def listen_websocket(
         if await _pass_on(connection, sender):
             await connection.wait_ended()
 
-    async with bound_websocket(chosen, host=host, port=port, auth=settings) as bound:
+    async with bound_websocket(websocket_options, host=host, port=port, auth=settings) as bound:
         lock: AbstractContextManager[None] = nullcontext()
         if lock_path is not None:
             assert token is not None

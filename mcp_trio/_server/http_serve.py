@@ -381,7 +381,7 @@ class HttpAddress:
             raise ValueError(f"unknown server={self.http_server!r}: native or hypercorn")
         for name in ("keyfile", "client_cafile"):
             if getattr(self, name) is not None and self.certfile is None:
-                raise ValueError(f"{name}= comes with certfile=")
+                raise ValueError(f"{name}= needs certfile=")
         if self.client_cafile is not None and self.http_server != "native":
             raise ValueError(
                 'client_cafile= needs server="native": hypercorn does not pass certificates of'

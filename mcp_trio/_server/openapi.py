@@ -80,7 +80,7 @@ class OpenApiOperation:
         summary: The summary.
         description: The description.
         tags: The tags.
-        is_deprecated: Whether the document calls it deprecated.
+        is_deprecated: Whether the document marks it as deprecated.
     """
 
     method: str
@@ -290,7 +290,7 @@ _YAML_SCALARS: Final = (
 
 # Reading an operation ----------------------------------------------------------------------------
 
-# The rules of `Server.from_openapi`.
+# A function that chooses operations, such as `include=` of `Server.from_openapi`.
 Rule: TypeAlias = Callable[[OpenApiOperation], bool]
 
 # Parameters of these names are no arguments: https://spec.openapis.org/oas/v3.1.1#parameter-object
@@ -300,7 +300,7 @@ _NAME_CHARS_MAX: Final = 64  # as in the APIs of models
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _NOT_IN_ARGUMENTS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
-# The styles whose items and members are parameters of their own unless the document says otherwise.
+# The styles for which `explode` is true unless the document says otherwise.
 _EXPLODED: Final = ("form", "deepObject")
 
 _HINTS: Final[Mapping[str, ToolAnnotations]] = {
@@ -313,7 +313,7 @@ _HINTS: Final[Mapping[str, ToolAnnotations]] = {
     "POST": ToolAnnotations(read_only_hint=False, idempotent_hint=False),
     "PATCH": ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False),
 }
-"""The hints of each method (RFC 9110, section 9.2). Whether POST destroys anything is not known."""
+"""The hints of each method (RFC 9110, section 9.2); POST may do anything, so it has fewer."""
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -408,7 +408,7 @@ class _OperationReader:
         encoding: _Parameter | _Encoding = _DEFAULT_ENCODING,
         is_json: bool = False,
     ) -> None:
-        """Add an argument; its name is made valid, and unique by its place or a number."""
+        """Add an argument; a name that is taken gets its location, or a number, at its end."""
         style = encoding.style or STYLES[location][0]
         if style not in STYLES[location]:
             part = "field" if location == "member" else "parameter"
@@ -451,7 +451,7 @@ class _OperationReader:
         self.needs_body = body.required
         content = body.content[given]
         is_text = self.media_type.startswith("text/")
-        members = None if is_text else self.document.members(content.schema, "request")
+        members = None if is_text else self.document.object_properties(content.schema, "request")
         if members is None:
             if self.media_type == MULTIPART:
                 raise Unsupported("the multipart request body has no fields that are known")
@@ -559,7 +559,7 @@ def _chosen_media_type(content: Mapping[str, object]) -> tuple[str, str] | None:
 
 @attrs.frozen(eq=False, repr=False)
 class _ClientTransport:
-    """A transport that sends by a client: with its authentication, cookies and transports."""
+    """A transport that sends each request with the user's client, so with its authentication."""
 
     client: "HttpClient"
 

@@ -2,8 +2,8 @@
 
 A schema of OpenAPI 3.0 is written in a dialect of its own, which is translated. A schema of 3.1 is
 a JSON Schema already. In both, a reference to another part of the document becomes one to `$defs`,
-and members that only the other direction has are left out: those with `readOnly` from requests,
-those with `writeOnly` from responses.
+and some properties are left out: those with `readOnly` from requests, and those with `writeOnly`
+from responses.
 
 https://spec.openapis.org/oas/v3.0.4#schema-object
 https://spec.openapis.org/oas/v3.1.1#schema-object
@@ -39,7 +39,7 @@ class Unsupported(Exception):  # noqa: N818 - it is caught, and its text becomes
     """An operation cannot become a tool or resource; the text is the reason."""
 
 
-# The members of a schema that are schemas, lists of schemas, and schemas by name.
+# The keywords whose values are schemas, lists of schemas, and schemas by name.
 _ONE_SCHEMA: Final = frozenset(
     {"not", "items", "additionalProperties", "contains", "propertyNames", "if", "then", "else"}
     | {"unevaluatedItems", "unevaluatedProperties"}
@@ -49,7 +49,7 @@ _SCHEMAS_BY_NAME: Final = frozenset(
     {"properties", "patternProperties", "dependentSchemas", "$defs"}
 )
 
-# Members that are no JSON Schema, or that only help people to read the document.
+# Keywords that are not those of JSON Schema, or that only help people to read the document.
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples"})
 
 # The keyword of properties that are left out of requests, or of responses.
@@ -142,14 +142,15 @@ class Document:
         if not is_object(schema):
             raise Unsupported(f"{schema!r} is not a schema")
         if not isinstance(schema.get("$ref"), str):
-            return self._members(schema, direction)
+            return self._converted(schema, direction)
         reference = {"$ref": _DEFINITIONS + self._name(schema["$ref"])}
         # OpenAPI 3.0 ignores all members beside a reference, but a description does no harm.
         kept = ("description",) if self.is_3_0 else schema.keys() - {"$ref"}
         beside = {key: value for key, value in schema.items() if key in kept}
-        return self._members(beside, direction) | reference
+        return self._converted(beside, direction) | reference
 
-    def _members(self, given: Schema, direction: Direction) -> dict[str, Any]:
+    def _converted(self, given: Schema, direction: Direction) -> dict[str, Any]:
+        """Return the keywords of a schema, with their subschemas converted."""
         converted: dict[str, Any] = {}
         for key, value in given.items():
             if key in _DROPPED or key.startswith("x-"):
@@ -161,7 +162,7 @@ class Document:
             elif key in _SCHEMAS_BY_NAME and is_object(value):
                 named = self._in_direction(value, direction) if key == "properties" else value
                 value = {name: self.schema(each, direction) for name, each in named.items()}
-            elif key == "pattern" and isinstance(value, str) and not _is_searchable(value):
+            elif key == "pattern" and isinstance(value, str) and not _has_linear_search(value):
                 continue  # the API itself checks it
             converted[key] = value
         properties, required = given.get("properties"), given.get("required")
@@ -219,7 +220,7 @@ class Document:
                 if size > objects_max:
                     raise Unsupported(
                         f"the schema has more than {objects_max} objects"
-                        " (limits.messages.schema_objects_max and schema_steps_max)"
+                        " (limits.messages.schema_objects_max, limits.messages.schema_steps_max)"
                     )
         result = dict(root.schema) if is_object(root.schema) else {}
         if definitions:
@@ -233,16 +234,16 @@ class Document:
             self._definitions[key] = _Definition(schema)
         return self._definitions[key]
 
-    # Objects whose members become arguments.
+    # Objects whose properties become arguments.
 
-    def members(
+    def object_properties(
         self, schema: Any, direction: Direction, inside: tuple[object, ...] = ()
     ) -> tuple[Mapping[str, Any], Sequence[str]] | None:
         """Return the properties of an object's schema, as they are given, and the required ones.
 
         The result is None if the value need not be an object with just these properties. Schemas in
-        `allOf` are merged. Of `anyOf` and `oneOf`, alternatives that only require properties are
-        left to the API. `inside` are the schemas whose `allOf` the schema is in.
+        `allOf` are merged. `anyOf` and `oneOf` are ignored if their schemas have only `required`;
+        the API checks those. `inside` are the schemas whose `allOf` the schema is in.
         """
         given = self.resolve(schema)
         if not is_object(given) or any(given is each for each in inside):
@@ -254,14 +255,14 @@ class Document:
         lists = [given.get(key, []) for key in ("anyOf", "oneOf", "allOf", "required")]
         properties = given.get("properties", {})
         if not (is_object(properties) and all(map(is_array, lists))):
-            return None  # the schema is malformed, which its reader reports
+            return None  # the schema is malformed; the check of the tool reports that
         any_of, one_of, parts, required = lists
         for alternative in any_of + one_of:
             if not is_object(alternative) or set(alternative) != {"required"}:
                 return None
         merged, names = self._in_direction(properties, direction), [*required]
         for part in parts:
-            found = self.members(part, direction, (*inside, given))
+            found = self.object_properties(part, direction, (*inside, given))
             if found is None:
                 return None
             merged |= found[0]
@@ -270,7 +271,7 @@ class Document:
 
 
 @functools.lru_cache
-def _is_searchable(pattern: str) -> bool:
+def _has_linear_search(pattern: str) -> bool:
     """Return whether a pattern can be searched in linear time."""
     try:
         Pattern(pattern)

@@ -45,7 +45,7 @@ logger = logging.getLogger("mcp_trio")
 T = TypeVar("T")
 
 Serve: TypeAlias = Callable[..., Awaitable[None]]
-"""Serves one channel as a session until the session has ended; reports the session."""
+"""Serves one channel as a session until it has ended; `task_status` receives the session."""
 
 Handle: TypeAlias = Callable[[Channel], Awaitable[None]]
 """Handles one channel."""
@@ -61,9 +61,8 @@ async def serve_connections(
 ) -> None:
     """Run `listen(serve, task_status=...)` within the server's lifespan until cancelled.
 
-    If this is cancelled while the lifespan is still starting, the lifespan is cancelled. Later,
-    `listen` is cancelled, and with it each session, which closes in bounded time; then the lifespan
-    exits.
+    A cancellation while the lifespan is starting cancels the lifespan. A later one cancels `listen`
+    and the sessions, which close in bounded time; then the lifespan exits.
 
     Raises:
         ValueError: `record` can hold one session only.
@@ -137,7 +136,7 @@ class HandshakeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The checks that a WebSocket handshake has to pass.
 
     Attributes:
-        protected: Authenticates clients; with None all are accepted, without a name.
+        protected: The object that authenticates clients; None accepts all, without a principal.
     """
 
     host_check: HostCheck
@@ -170,7 +169,7 @@ def protected_resource(
 
     Args:
         auth: The settings of the server.
-        token: The bearer token that is given in place of them.
+        token: The only bearer token that is accepted, in place of `auth`.
         path: The path of the endpoint.
         bound: The addresses that are bound; none for an ASGI application.
         is_tls: Whether the URLs begin with `https`.
@@ -327,8 +326,8 @@ def tls_context(
         certfile: The path of the certificate in PEM.
         keyfile: The path of its private key.
         client_cafile: The path of the certificates whose signatures on certificates of clients are
-            accepted. Clients without a certificate are accepted as well, since the metadata are
-            public, and a token may be bound to a certificate or not.
+            accepted. Clients without a certificate are accepted as well: anyone may read the
+            metadata of the protected resource, and not every token is bound to a certificate.
 
     Raises:
         OSError: A certificate or the key cannot be read.
@@ -337,7 +336,7 @@ def tls_context(
     if certfile is None:
         for name, given in (("keyfile", keyfile), ("client_cafile", client_cafile)):
             if given is not None:
-                raise ValueError(f"{name}= comes with certfile=")
+                raise ValueError(f"{name}= needs certfile=")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:

@@ -495,9 +495,9 @@ async def test_the_metadata_say_that_tokens_may_be_bound_to_certificates(certifi
 
 
 async def test_certificates_of_clients_need_tls_and_the_native_listener(server, certificate):
-    with pytest.raises(ValueError, match="client_cafile= comes with certfile="):
+    with pytest.raises(ValueError, match="client_cafile= needs certfile="):
         await server.serve_http(port=0, client_cafile=certificate["certfile"])
-    with pytest.raises(ValueError, match="client_cafile= comes with certfile="):
+    with pytest.raises(ValueError, match="client_cafile= needs certfile="):
         await server.serve_websocket(port=0, client_cafile=certificate["certfile"])
     options = {**certificate, "client_cafile": certificate["certfile"]}
     with pytest.raises(ValueError, match="native"):
