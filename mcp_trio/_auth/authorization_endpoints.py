@@ -175,7 +175,7 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
     cookie_digest: str = ""
 
     def consent_key(self) -> str:
-        """Return the key of the user's consent: it is for one client at one place."""
+        """Return the key of the user's consent to one client, redirect URI and resource."""
         parts = (self.subject, self.client_id, self.redirect_uri, self.resource)
         return digest_of(msgspec.json.encode(parts).decode())
 
@@ -274,7 +274,7 @@ class Endpoints:
         clients: The clients that the operator has registered, by id.
         enterprises: The enterprises whose assertions are accepted, by issuer.
         scopes: Returns all known scopes.
-        is_development: Whether there is no login; then each request is confirmed by the user.
+        is_development: Whether there is no login; then the consent page is shown for each request.
     """
 
     settings: "AuthorizationServer"
@@ -341,7 +341,7 @@ class Endpoints:
         return found[0]
 
     async def _client(self, client_id: str, now: float) -> OAuthClient | None:
-        """Return a client, however it is known; None if it is not."""
+        """Return a client of the operator, of a document or of a registration, or None."""
         trusted = self.clients.get(client_id)
         if trusted is not None:
             return trusted
@@ -353,8 +353,8 @@ class Endpoints:
         found = await self._get(OAuthClient, client_id, now)
         return None if found is None else found[0]
 
-    async def _keep_registration(self, client: OAuthClient, now: float) -> None:
-        """Let the registration of a client outlive the code or tokens that it has just got."""
+    async def _prolong_registration(self, client: OAuthClient, now: float) -> None:
+        """Let the registration of a client expire later than the code or tokens it has just got."""
         found = await self._get(OAuthClient, client.client_id, now)
         if found is not None:
             seconds = self.settings.refresh_token_seconds + self.settings.unused_seconds
@@ -365,9 +365,9 @@ class Endpoints:
     async def authorize(self, incoming: EndpointRequest) -> HttpResponse:
         """Answer an authorization request with the consent page, or with a code.
 
-        Errors are shown to the user. Only a client that the operator has registered gets them by a
-        redirect, because others could let this server send its users anywhere (RFC 9700, section
-        4.11.2).
+        Errors are shown to the user. They are sent by a redirect only to a client that the operator
+        has registered, because any other client could use that redirect to send the users of this
+        server to any URL (RFC 9700, section 4.11.2).
         """
         parameters = incoming.query()
         client_id = parameters.get("client_id")
@@ -380,7 +380,7 @@ class Endpoints:
             return error_page("The application has not registered the address to return to.")
         state = parameters.get("state")
         try:
-            pending = self._valid_request(client, redirect_uri, parameters)
+            asked = self._valid_request(client, redirect_uri, parameters)
         except OAuthError as error:
             values = {"error": error.code, "error_description": error.description}
             url = self._redirect_url(redirect_uri, state, values)
@@ -391,12 +391,12 @@ class Endpoints:
         if isinstance(user, HttpResponse):
             return user
         if user is not None:
-            pending = msgspec.structs.replace(pending, subject=user.subject, login_id=user.login_id)
-            if await self._has_consent(pending, incoming.now):
-                return await self._with_code(client, pending, incoming.now)
+            asked = msgspec.structs.replace(asked, subject=user.subject, login_id=user.login_id)
+            if await self._has_consent(asked, incoming.now):
+                return await self._with_code(client, asked, incoming.now)
         elif not isinstance(self.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        return await self._ask(client, pending, incoming)
+        return await self._ask(client, asked, incoming)
 
     async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
         """Return the user of a request, or a login page, or None if there is no login."""
@@ -427,21 +427,21 @@ class Endpoints:
 
     def _scopes_in(self, parameters: Mapping[str, str], known: Collection[str]) -> Sequence[str]:
         """Return the known scopes that are asked for; all, if none are named."""
-        asked = parameters.get("scope")
-        if asked is None:
+        scope_text = parameters.get("scope")
+        if scope_text is None:
             return sorted(known)
-        scopes = [scope for scope in dict.fromkeys(asked.split(" ")) if scope in known]
+        scopes = [scope for scope in dict.fromkeys(scope_text.split(" ")) if scope in known]
         if known and not scopes:
             raise OAuthError("invalid_scope", "none of the scopes is known here")
         return scopes
 
     def _resource_in(self, parameters: Mapping[str, str]) -> str:
         """Return the resource that is named (RFC 8707), or the default."""
-        asked = parameters.get("resource")
-        if asked is None:
+        url = parameters.get("resource")
+        if url is None:
             return self.resources[0]
         for resource in self.resources:
-            if resource.rstrip("/") == asked.rstrip("/"):
+            if resource.rstrip("/") == url.rstrip("/"):
                 return resource
         raise OAuthError("invalid_target", "no tokens are issued here for this resource")
 
@@ -580,7 +580,7 @@ class Endpoints:
             challenge=asked.challenge,
         )
         await self._add(digest_of(code), record, now=now, seconds=CODE_SECONDS)
-        await self._keep_registration(client, now)
+        await self._prolong_registration(client, now)
         return redirect_to(self._redirect_url(asked.redirect_uri, asked.state, {"code": code}))
 
     def _redirect_url(self, redirect_uri: str, state: str | None, values: Mapping[str, str]) -> str:
@@ -645,7 +645,7 @@ class Endpoints:
         record, stored = await self._unused(Code, code, client, now)
         if form.get("redirect_uri", record.redirect_uri) != record.redirect_uri:
             raise OAuthError("invalid_grant", "redirect_uri differs from the authorization request")
-        if not _proves(verifier, record.challenge):
+        if not _is_verified(verifier, record.challenge):
             raise OAuthError("invalid_grant", "code_verifier is wrong (PKCE)")
         # The used code is kept as long as the token that it gave could be used.
         seconds = self.settings.access_token_seconds
@@ -749,8 +749,8 @@ class Endpoints:
         grant = await self.grant(grant_id, now=now)
         if grant is None:
             raise OAuthError("invalid_grant", "the grant has ended")
-        asked = form.get("scope")
-        scopes = grant.scopes if asked is None else [*dict.fromkeys(asked.split(" "))]
+        scope_text = form.get("scope")
+        scopes = grant.scopes if scope_text is None else [*dict.fromkeys(scope_text.split(" "))]
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "the user has not allowed one of the scopes")
         if "resource" in form and self._resource_in(form) != grant.resource:
@@ -760,7 +760,7 @@ class Endpoints:
     async def _with_tokens(
         self, client: OAuthClient, grant_id: str, granted: tuple[Grant, Sequence[str]], now: float
     ) -> HttpResponse:
-        """Return the response with new tokens of a grant, whose life is prolonged."""
+        """Return the response with new tokens of a grant, and store the grant until they expire."""
         grant, scopes = granted
         remaining = grant.ends_at - now
         token_seconds = min(self.settings.access_token_seconds, remaining)
@@ -792,7 +792,7 @@ class Endpoints:
             record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
             key, seconds = digest_of(refresh_token), self.settings.refresh_token_seconds
             await self._add(key, record, now=now, seconds=seconds)
-        await self._keep_registration(client, now)
+        await self._prolong_registration(client, now)
         return json_response(response)
 
     # The other endpoints.
@@ -927,7 +927,7 @@ _GRANTS: Final[Mapping[str, Callable[..., Awaitable[HttpResponse]]]] = {
 
 
 def redirect_to(url: str, *headers: tuple[str, str]) -> HttpResponse:
-    """Return a redirect by which a form is not sent again."""
+    """Return a redirect that the browser follows by GET, without the form that it has sent."""
     location = [("Location", url), ("Cache-Control", "no-store"), *headers]
     return HttpResponse(HTTPStatus.SEE_OTHER, location)
 
@@ -968,8 +968,8 @@ def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:
     return unquote_plus(client_id), unquote_plus(secret)
 
 
-def _proves(verifier: str, challenge: str) -> bool:
+def _is_verified(verifier: str, challenge: str) -> bool:
     """Return whether a verifier belongs to a challenge (RFC 7636, section 4.6)."""
     computed = digest_text(verifier.encode())
-    is_formed = _VERIFIER.fullmatch(verifier) is not None
-    return is_formed and hmac.compare_digest(computed.encode(), challenge.encode())
+    is_well_formed = _VERIFIER.fullmatch(verifier) is not None
+    return is_well_formed and hmac.compare_digest(computed.encode(), challenge.encode())

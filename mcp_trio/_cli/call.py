@@ -22,12 +22,12 @@ import msgspec
 from mcp_trio._cli.completion import complete_targets
 from mcp_trio._cli.options import (
     TakesServerCommand,
+    check_headers,
     combined,
     command_after_dashes,
     header_option,
     is_url,
     load_server,
-    reject_headers,
     with_header_hint,
 )
 from mcp_trio._cli.output import (
@@ -301,7 +301,7 @@ def client_of(
 
     target = _target(choices)
     url, headers = url_of(target), {**getattr(target, "headers", {}), **choices.headers}
-    reject_headers(choices.headers, url)
+    check_headers(choices.headers, url)
     login: OAuth | None = None
     has_authorization = any(name.lower() == "authorization" for name in headers)
     if (

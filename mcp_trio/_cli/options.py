@@ -132,7 +132,7 @@ def is_url(text: str) -> bool:
     return "://" in text or text.startswith("unix:")
 
 
-def reject_headers(headers: Mapping[str, str], url: str | None) -> None:
+def check_headers(headers: Mapping[str, str], url: str | None) -> None:
     """Check that the connection to a server can carry headers; None: the server has no URL.
 
     Raises:

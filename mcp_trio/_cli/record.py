@@ -13,6 +13,7 @@ import msgspec
 from mcp_trio._cli.options import (
     RecordingChoices,
     TakesServerCommand,
+    check_headers,
     command_after_dashes,
     cors_option,
     given_options,
@@ -23,7 +24,6 @@ from mcp_trio._cli.options import (
     make_record_options,
     recording_choices,
     recording_options,
-    reject_headers,
     telemetry_option,
     token_option,
     tracer_of_proxy,
@@ -176,7 +176,7 @@ def record_command(
     telemetry: bool,
     **choices: Unpack[RecordingChoices],
 ) -> None:
-    """Record both directions to FILE: of COMMAND, a server over stdio, or of the server at URL."""
+    """Record the messages between clients and a server, COMMAND or the one at URL, to FILE."""
     if (url is not None) == bool(command):  # both, or neither
         raise click.UsageError("name one server: --to URL, or its COMMAND after --")
     if address is None and (hosts or origins or allows_cors):
@@ -230,7 +230,7 @@ def record_command(
 
 
 class BridgeCommand(TakesServerCommand):
-    """`mcp-trio bridge [OPTIONS] FROM TO`."""
+    """`mcp-trio bridge [OPTIONS] FROM TO`; the server is TO, the argument at index 2."""
 
     server_index: ClassVar[int] = 2
 
@@ -255,7 +255,7 @@ session, the bridge closes the other.
 
 \b
 Exit status: with FROM -, that of COMMAND, 126 if it cannot be started, 127 if it is not found; or
-with a URL, 0 the client is done, 1 a connection was lost; 2 the address cannot be used, or the
+with a URL, 0 the client has ended, 1 a connection was lost; 2 the address cannot be used, or the
 recording cannot be created; 128 plus the number of a signal.
 
 \b
@@ -310,7 +310,7 @@ def bridge_command(
     command = command_after_dashes(context)
     if (url is None) == (command is None):  # both, or neither
         raise click.UsageError("name one server: its URL, or its COMMAND after --")
-    reject_headers(headers, url)
+    check_headers(headers, url)
     if command is not None:
         check_program(context, command[0])
         upstream = Upstream(target=command)

@@ -22,6 +22,7 @@ from mcp_trio._cli.completion import (
 from mcp_trio._cli.options import (
     TRANSPORTS,
     TakesServerCommand,
+    check_headers,
     command_after_dashes,
     errors_naming,
     flag_of,
@@ -33,7 +34,6 @@ from mcp_trio._cli.options import (
     listening,
     load_server,
     read_key,
-    reject_headers,
     serving_options,
     target_errors,
     with_header_hint,
@@ -635,7 +635,7 @@ def _replay_live(
         else:
             assert target is not None
             server = target if is_url(target) else load_server(target)
-        reject_headers(headers, server if isinstance(server, str) else None)
+        check_headers(headers, server if isinstance(server, str) else None)
         try:
             return replay_live(
                 file,

@@ -242,7 +242,7 @@ async def run_kept_call(handling: Handling, served: "ServedSession", version: st
         journal = HandlerJournal(earlier.seed, is_kept=True)
         journal.add_earlier(earlier.operations)
         for each in entries:
-            journal.on_begin, journal.on_kept = each.begin, each.keep
+            journal.on_begin, journal.on_finished = each.begin, each.keep
         handle = functools.partial(served.handle, handling, is_kept=True)
         return await run_kept(handling, journal, handle)
     except Exception as error:

@@ -334,7 +334,7 @@ def read_clock(
         body = earlier.body
         return _read_clock(caller, name, lambda: msgspec.json.decode(body, type=kind), kind)
     value = _read_clock(caller, name, read, kind)
-    journal.keep(operation_id, "res", encode_body(value))
+    journal.finish_operation(operation_id, "res", encode_body(value))
     return value
 
 
@@ -462,13 +462,13 @@ def _with_journal(
         is_counted = effect.is_counted and earlier is None
         yield msgspec.structs.replace(effect, run=run, codec=codec, is_counted=is_counted)
     except (trio.Cancelled, RequestAbandoned):
-        journal.keep(operation_id, "cxl", None)
+        journal.finish_operation(operation_id, "cxl", None)
         raise
     except BaseException as error:
         if is_recordable(error):
-            journal.keep(operation_id, "err", _encoded(caller, error))
+            journal.finish_operation(operation_id, "err", _encoded(caller, error))
         raise
-    journal.keep(operation_id, "res", codec.body)
+    journal.finish_operation(operation_id, "res", codec.body)
 
 
 # Running effects --------------------------------------------------------------------------------

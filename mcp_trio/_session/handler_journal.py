@@ -1,13 +1,13 @@
 """The journal of a resumable handler: its finished operations, in all its rounds.
 
-A resumable handler does not wait for the client's answers. It ends at its questions, and runs again
-from its beginning when the answers have arrived. Its operations are identified by lane and ordinal;
-the lanes are those of this journal, `h` for the handler, `h.0` for its first task, and so on. A
-finished operation is kept with its outcome, and is not run again.
+A resumable handler does not wait for the client's answers. Its run ends when it has asked, and it
+runs again from its beginning when the answers have arrived. Its operations are identified by lane
+and ordinal; the lanes are those of this journal, `h` for the handler, `h.0` for its first task, and
+so on. The journal has the outcome of each finished operation, which is not run again.
 
-The code may change between two rounds. If an operation has another name or other arguments than the
-one kept, the outcome does not apply: that operation and all later ones are forgotten, and run
-again.
+The code may change between two rounds. If an operation has another name or other arguments than in
+the journal, the outcome there does not apply: that operation and all later ones are removed from
+the journal, and run again.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from mcp_trio.errors import LocalProtocolError
 
 HANDLER_LANE: Final = "h"
 STATE_USED: Final = "ctx.state"
-NOTHING: Final = msgspec.Raw(b"null")
+_NULL: Final = msgspec.Raw(b"null")
 _DIGEST_BYTES: Final = 8
 
 # The keys of questions: q1, q2, and so on.
@@ -45,7 +45,7 @@ class FinishedOperation(msgspec.Struct, frozen=True, array_like=True):
 
     id: OperationId
     kind: str
-    body: msgspec.Raw = NOTHING
+    body: msgspec.Raw = _NULL
 
 
 @attrs.define(eq=False, repr=False)
@@ -55,13 +55,15 @@ class HandlerJournal:
     Attributes:
         seed: The seed of the handler's random numbers, the same in each round.
         asked: The number of questions in all rounds.
-        has_changed: A function that decides whether an operation with another identity means that
-            the code has changed. In the replay of a redacted recording it does not: there the
-            arguments differ because of the redaction. For a kept call it raises an error then.
-        on_begin: A function that is awaited before an effect of the user runs that must not run
-            twice; None where no other instance continues the handler.
-        on_kept: A function that is called with each operation that is kept.
-        is_kept: Whether the handler is that of a kept call, which runs in one session at a time.
+        code_has_changed: A function that is called when an operation has another identity than in
+            the journal. It returns True if the code has changed; in the replay of a redacted
+            recording it returns False, because redaction changes the arguments. For a kept call,
+            whose effects must not run twice, it raises an error if the code has changed.
+        on_begin: A function that is awaited before each effect of the user that must not run twice;
+            None where no other instance continues the handler.
+        on_finished: A function that is called with each operation that has finished.
+        is_kept: Whether the handler is that of a kept call, so that another instance may continue
+            it; it runs in one session at a time.
         has_used_state: Whether a handler of a kept call has used `ctx.state`.
         lane: The lane of the handler.
         scope: The scope of the handler's run, cancelled when the round is over.
@@ -71,11 +73,11 @@ class HandlerJournal:
 
     seed: str
     asked: int = 0
-    has_changed: Callable[[], bool] = attrs.field(default=lambda: True, kw_only=True)
+    code_has_changed: Callable[[], bool] = attrs.field(default=lambda: True, kw_only=True)
     on_begin: Callable[[OperationId], Awaitable[None]] | None = attrs.field(
         default=None, init=False
     )
-    on_kept: Callable[[FinishedOperation], None] | None = attrs.field(default=None, init=False)
+    on_finished: Callable[[FinishedOperation], None] | None = attrs.field(default=None, init=False)
     is_kept: bool = attrs.field(default=False, kw_only=True)
     has_used_state: bool = attrs.field(default=False, init=False)
     lane: Lane = attrs.field(init=False)
@@ -87,7 +89,7 @@ class HandlerJournal:
     _operations: dict[tuple[str, int], FinishedOperation] = attrs.field(
         factory=dict[tuple[str, int], FinishedOperation], init=False
     )
-    _passed: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]], init=False)
+    _begun: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]], init=False)
 
     def __attrs_post_init__(self) -> None:
         self.lane = Lane(HANDLER_LANE, self)
@@ -107,13 +109,14 @@ class HandlerJournal:
     def use_state(self, encoded: Callable[[], bytes]) -> None:
         """Note, once, that the handler of a kept call uses `ctx.state`, which has this JSON.
 
-        The state is not part of the journal. Where the handler runs again, it must find the same.
+        The journal has a digest of the state, not the state. Another instance that continues the
+        handler must have the same state.
         """
         if self.is_kept and not self.has_used_state:
             self.has_used_state = True
             operation_id, earlier = self.begin_operation(STATE_USED, encoded())
             if earlier is None:
-                self.keep(operation_id, "res", None)
+                self.finish_operation(operation_id, "res", None)
 
     def current_lane(self) -> Lane:
         """Return the lane of the calling task.
@@ -143,38 +146,38 @@ class HandlerJournal:
             return operation_id, None
         key = (operation_id.lane, operation_id.ordinal)
         earlier = self._operations.get(key)
-        if earlier is not None and earlier.id != operation_id and self.has_changed():
-            # Forget the operation and later ones, except those that this round has already used.
+        if earlier is not None and earlier.id != operation_id and self.code_has_changed():
+            # Remove the operation and later ones, except those that this round has already begun.
             keys = list(self._operations)
             for later in keys[keys.index(key) :]:
-                if later not in self._passed:
+                if later not in self._begun:
                     del self._operations[later]
             earlier = None
-        self._passed.add(key)
+        self._begun.add(key)
         return operation_id, earlier
 
-    def keep(self, operation_id: OperationId, kind: str, body: bytes | None) -> None:
-        """Keep the outcome of an operation, unless only the end of the round has cancelled it."""
+    def finish_operation(self, operation_id: OperationId, kind: str, body: bytes | None) -> None:
+        """Add the outcome of an operation, unless only the end of the round has cancelled it."""
         if kind == "cxl" and self.scope.cancel_called:
             return
         key = (operation_id.lane, operation_id.ordinal)
-        if key in self._passed and key not in self._operations:
+        if key in self._begun and key not in self._operations:
             operation = self._operations[key] = FinishedOperation(
-                operation_id, kind, NOTHING if body is None else msgspec.Raw(body)
+                operation_id, kind, _NULL if body is None else msgspec.Raw(body)
             )
-            if self.on_kept is not None:
-                self.on_kept(operation)
+            if self.on_finished is not None:
+                self.on_finished(operation)
 
     @property
-    def is_recalling(self) -> bool:
-        """Return whether the next operation of the calling task has an outcome already."""
+    def has_next_outcome(self) -> bool:
+        """Whether the next operation of the calling task has finished in an earlier round."""
         lane = self.current_lane()
         return (lane.name, lane.ordinal + 1) in self._operations
 
     # Changes of the code, and random numbers.
 
     def takes_patch(self, name: str) -> bool:
-        """Return whether the calling task takes the new branch at a change of the code.
+        """Return whether the calling task takes the new branch at a patch, a change of the code.
 
         It does if no earlier round has reached this point, or if an earlier round took the new
         branch here. It does not if an earlier round ran the old code here.
@@ -185,7 +188,7 @@ class HandlerJournal:
             return False
         operation_id, earlier = self.begin_operation(name, b"")
         if earlier is None:
-            self.keep(operation_id, "res", b"true")
+            self.finish_operation(operation_id, "res", b"true")
         return True
 
     def randomness(self) -> Random:

@@ -312,7 +312,7 @@ class Handling(msgspec.Struct, eq=False):
             await self._wait_for_request(self.rounds, lane)
         try:
             # A resumable handler that repeats an earlier round has sent this before.
-            is_repeated = self.handler_journal is not None and self.handler_journal.is_recalling
+            is_repeated = self.handler_journal is not None and self.handler_journal.has_next_outcome
             is_open = self.rounds is None or self.rounds.is_open
             message = make() if is_open and not is_repeated else None
         except Exception:

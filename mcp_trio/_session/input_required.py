@@ -92,7 +92,7 @@ async def run_resumably(
         journal.scope.cancel()
 
     watch_lanes()
-    journal.has_changed = functools.partial(_has_changed, handling)
+    journal.code_has_changed = functools.partial(_has_changed, handling)
     handling.handler_journal, ask_suspended = journal, handling.ask_in_rounds
     handling.ask_in_rounds = functools.partial(_ask_resumably, journal)
     result, failure = None, None
@@ -151,7 +151,7 @@ async def run_kept(
         raise DivergedError(DIVERGED)
 
     watch_lanes()
-    journal.has_changed = has_changed
+    journal.code_has_changed = has_changed
     handling.handler_journal = journal
     handling.ask_in_rounds = functools.partial(_ask_kept, journal)
     enter_lane(journal.lane)
@@ -177,7 +177,7 @@ async def _ask_kept(
     for each, (operation_id, earlier) in zip(asked, begun, strict=True):
         if earlier is None:
             results.append(next(given))
-            journal.keep(operation_id, "res", encode_body(results[-1]))
+            journal.finish_operation(operation_id, "res", encode_body(results[-1]))
         else:
             results.append(
                 await perform_once(handling, _question_effect(each, bytes(earlier.body)))

@@ -112,7 +112,7 @@ class SendQueue:
         `related_request_id` is the id of the peer's request that the message belongs or responds
         to. `at_once` writes the whole queue now, if that needs no waiting.
         """
-        if self.sequencer.has_lanes:
+        if self.sequencer.has_lanes:  # so the session is recorded or replayed
             self.sequencer.sent(message, lane)
         if self._is_lost:
             return
@@ -134,6 +134,9 @@ class SendQueue:
 
     def room_for_message(self, lane: Lane | None, *, checkpoint: bool = True) -> Awaitable[None]:
         """Wait until there is room for a request or notification; check for cancellation.
+
+        This is a plain function that returns an awaitable, which saves a coroutine for each
+        notification.
 
         Without `checkpoint`, other tasks run only if there is no room. After a loss this returns at
         once, and posted messages are dropped. If this is cancelled, the cancellation is recorded as
@@ -228,7 +231,7 @@ class SendQueue:
         self._has_writer = False
 
     def _next_part(self) -> _Queue:
-        """Remove about one chunk of messages from the queue; this makes room chunk by chunk."""
+        """Remove and return the next messages to send, about one chunk (`chunk_bytes`) of them."""
         size = count = 0
         while count < len(self._queue) and size < self.limits.messages.chunk_bytes:
             size += len(self._queue[count][0])
@@ -246,7 +249,7 @@ class SendQueue:
         try:
             await self.channel.send([message for message, _ in taken])
         except Exception as error:  # A transport may raise anything; it ends this session only.
-            self._lose(error)
+            self._report_loss(error)
         else:
             self._count_sent(taken)
         finally:
@@ -291,13 +294,13 @@ class SendQueue:
                     f"the peer read nothing for {stall_seconds:g} s while messages waited"
                     " (limits.messages.write_stall_seconds)"
                 )
-                self._lose(ConnectionLost(text))
+                self._report_loss(ConnectionLost(text))
         self._has_watcher = False
 
     def _progress(self) -> tuple[int, int]:
         return self._sent_bytes, getattr(self.channel, "bytes_sent", 0)
 
-    def _lose(self, error: Exception) -> None:
+    def _report_loss(self, error: Exception) -> None:
         report = self.on_loss
         if report is not None:
             self.lose()

@@ -369,7 +369,7 @@ async def test_a_synchronous_effect_runs_without_a_recording(handle):
 def in_thread(handling, it):
     """Return the outcome of an effect by `perform_in_thread` in a thread of the handler."""
 
-    def in_loop(function, *args, outlives_request=False):
+    def in_loop(function, *args, awaits_outcome=False):
         return trio.from_thread.run(function, *args)
 
     return trio.to_thread.run_sync(perform_in_thread, in_loop, handling, it)
@@ -411,7 +411,7 @@ async def test_the_effect_of_a_thread_whose_request_is_over_is_recorded_as_cance
         abandon_effect(handling, lane)  # No effect runs yet.
         is_over = threading.Event()
 
-        def in_loop(function, *args, outlives_request=False):
+        def in_loop(function, *args, awaits_outcome=False):
             if is_over.is_set():
                 raise RequestAbandoned("the request is over")
             return trio.from_thread.run(function, *args)

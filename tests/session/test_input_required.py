@@ -1083,14 +1083,14 @@ def do(journal, *names):
         place, operation = journal.begin_operation(name, b"")
         if operation is not None:
             known.append(name)
-        journal.keep(place, "res", b"1")
+        journal.finish_operation(place, "res", b"1")
     return known, [operation.id.name for operation in journal.operations]
 
 
 async def test_an_operation_is_identified_by_lane_ordinal_name_and_arguments(handler):
     first = handler()
     place, earlier = first.begin_operation("price", b"[1]")
-    first.keep(place, "res", b"30")
+    first.finish_operation(place, "res", b"30")
     assert earlier is None
 
     again = handler(first.operations).begin_operation("price", b"[1]")
@@ -1126,7 +1126,7 @@ async def test_without_a_change_of_the_code_an_operation_keeps_its_outcome(handl
     first = handler()
     do(first, "a")
     second = handler(first.operations)
-    second.has_changed = lambda: False
+    second.code_has_changed = lambda: False
 
     assert do(second, "redacted") == (["redacted"], ["a"])
 
@@ -1134,12 +1134,12 @@ async def test_without_a_change_of_the_code_an_operation_keeps_its_outcome(handl
 async def test_a_cancellation_by_the_end_of_the_round_is_no_outcome(handler):
     journal = handler()
     place, _ = journal.begin_operation("slow", b"")
-    journal.keep(place, "cxl", None)
+    journal.finish_operation(place, "cxl", None)
     later, _ = journal.begin_operation("slower", b"")
     last, _ = journal.begin_operation("slowest", b"")
     journal.scope.cancel()
-    journal.keep(later, "cxl", None)
-    journal.keep(last, "res", b"1")
+    journal.finish_operation(later, "cxl", None)
+    journal.finish_operation(last, "res", b"1")
 
     assert [operation.id.name for operation in journal.operations] == ["slow", "slowest"]
 
