@@ -69,7 +69,8 @@ class MessageLimits(_Options, frozen=True, kw_only=True):
     """Notifications that wait for the user's callbacks; more are dropped."""
 
     progress_queued_max: int = 1024
-    """Progress reports and subscribed changes that wait to be consumed; more are dropped."""
+    """Progress reports, and notifications of subscriptions, which the client's code has not read
+    yet; more are dropped."""
 
     error_text_chars_max: int = 300
     """Characters of the text of an exception or of a peer's response that an error quotes."""
@@ -117,15 +118,15 @@ class RequestLimits(_Options, frozen=True, kw_only=True):
     retry, for the response to the first one; more are rejected."""
 
     queued_bytes_max: int = 8 * MIB
-    """Bytes of these requests; more are rejected."""
+    """Bytes of the requests that `queued_max` counts; more are rejected."""
 
     threads_max: int = 40
     """Threads for `def` handlers of one client in one session."""
 
     all_clients_factor: int = 4
     """All clients that share one session, by stateless requests over HTTP, may together use this
-    multiple of each limit that counts for one client. A client gets one more only while it has
-    fewer than are free."""
+    multiple of each limit that counts for one client. A client that has `n` of something, such as
+    running handlers, gets another one only while more than `n` are free."""
 
     first_request_seconds: float = 60.0
     """Seconds in which a client on WebSocket, Unix or TCP has to send its first request."""
@@ -140,8 +141,8 @@ class RequestLimits(_Options, frozen=True, kw_only=True):
     """Resources to which one client is subscribed."""
 
     mount_connections_max: int = 16
-    """Connections of one session to a mounted server: the stateless requests over HTTP are one
-    session. A connection that no request uses makes room for another."""
+    """Connections of one session to a mounted server. All stateless requests over HTTP together
+    count as one session. At the limit, a new connection replaces one that no request uses."""
 
     # Handlers that ask their client.
     sent_per_handler_max: int = 256
@@ -230,8 +231,8 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
 
     all_clients_factor: int = 2
     """All clients together may have this multiple of `connections_max`, `handshakes_max`,
-    `bodies_bytes_max` and `sessions_max`. A client gets one more only while it has fewer than are
-    free."""
+    `bodies_bytes_max` and `sessions_max`. A client that has `n` of something, such as connections,
+    gets another one only while more than `n` are free."""
 
     handshakes_max: int = 256
     """TLS handshakes of one client address that a listener does at the same time; more wait."""
@@ -280,8 +281,7 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
 
     unconfirmed_bytes_max: int = 64 * MIB
     """Bytes of the messages to one other instance that it has not confirmed. With more, the other
-    instance is taken for lost: requests that one of the two has forwarded to the other break
-    off."""
+    instance counts as lost: requests that one of the two has forwarded to the other fail."""
 
     stream_after_seconds: float = 0.25
     """Seconds after which an unfinished request is answered with an event stream."""
@@ -302,10 +302,11 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
     """Milliseconds after which a client should reconnect (the field `retry` of an event)."""
 
     restart_seconds: float = 0.1
-    """Seconds before a server that failed starts again; doubled with each failure."""
+    """Seconds before a worker process that has failed, or the session of stateless requests, starts
+    again; doubled with each failure."""
 
     restart_seconds_max: float = 30.0
-    """The longest time before a server that failed starts again, in seconds."""
+    """The longest of these pauses before a new start, in seconds."""
 
     # Clients.
     get_stream_seconds: float = 1.0
@@ -359,7 +360,7 @@ class RecordingLimits(_Options, frozen=True, kw_only=True):
     """Secret values that are known and masked wherever they occur."""
 
     secrets_chars_max: int = MIB
-    """Characters of all those secret values together."""
+    """Characters of all known secret values together."""
 
 
 class ShutdownLimits(_Options, frozen=True, kw_only=True):
@@ -394,8 +395,9 @@ class ShutdownLimits(_Options, frozen=True, kw_only=True):
     server continues the session."""
 
     last_request_seconds: float = 6.0
-    """Seconds for which such an instance keeps idle connections open, so that their clients can
-    send one more request. Most HTTP clients close connections that were idle for 4 or 5 seconds."""
+    """Seconds for which an instance that shuts down keeps idle connections open, so that their
+    clients can send one more request. Most HTTP clients close connections that were idle for 4 or 5
+    seconds."""
 
     workers_seconds: float = 15.0
     """Seconds in which the worker processes of an HTTP server have to stop."""
@@ -433,7 +435,7 @@ class AuthorizationLimits(_Options, frozen=True, kw_only=True):
     """Bytes of an HTTP request to the listener for the redirect of the browser."""
 
     redirect_connections_max: int = 16
-    """Connections to that listener at the same time."""
+    """Connections to the listener for the redirect at the same time."""
 
 
 class Limits(_Options, frozen=True, kw_only=True):

@@ -207,7 +207,7 @@ def mcp_mock(request: pytest.FixtureRequest) -> "Iterator[Mock]":
 
 @pytest.fixture
 def mcp_recorder(request: pytest.FixtureRequest) -> "Recorder":
-    """Make a client whose session is recorded, and later answered from the recording.
+    """Make a client whose session is recorded; in later runs, a mock responds from the recording.
 
     async with mcp_recorder(["npx", "-y", "some-server"]) as client:
         assert await client.list_tools()
@@ -268,7 +268,7 @@ class Replay:
         if mode == "inputs":
             if repeat:
                 raise AssertionError('repeat is not for mode="inputs"')
-            return _drive(file, server, self._paths.ignore, allow_damaged=allow_damaged)
+            return _replay_live(file, server, self._paths.ignore, allow_damaged=allow_damaged)
         target = self._target(server) if isinstance(server, str) else server
         report = _replay(
             file, target, mode, allow_damaged=allow_damaged, all_divergences=all_divergences
@@ -367,7 +367,7 @@ class Recorder:
 
 
 class RecordedClient:
-    """An asynchronous context manager that `Recorder` returns, which gives the client."""
+    """The asynchronous context manager that `Recorder` returns; its value is a `Client`."""
 
     def __init__(
         self, target: "Target", path: Path, mode: RecordMode, options: Mapping[str, Any]
@@ -555,7 +555,7 @@ def _replay_repeatedly(
         )
 
 
-def _drive(
+def _replay_live(
     path: Path, target: "Target", ignore: Sequence[str], *, allow_damaged: bool = False
 ) -> "InputsReport":
     __tracebackhide__ = True

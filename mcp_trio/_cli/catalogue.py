@@ -42,9 +42,10 @@ A minus excludes: -error:any. Put the QUERY in quotes.
 
 @contextlib.contextmanager
 def opened_catalogue(folder: str, *, updates: bool) -> Generator["Catalogue"]:
-    """Open the catalogue of a folder within the block; an invalid query is wrong usage.
+    """Open the catalogue of a folder within the block; with `updates`, first add new recordings.
 
-    With `updates`, new recordings are put into it first.
+    Raises:
+        click.UsageError: The block has raised ValueError, as for an invalid query.
     """
     from mcp_trio._catalogue.catalogue import Catalogue
 
@@ -64,7 +65,7 @@ def _update_catalogue(catalogue: "Catalogue", *, jobs: int | None = None, **opti
     """
     from mcp_trio._catalogue.catalogue import read_job, read_jobs
 
-    def summaries(found: "Iterable[ReadJob]") -> "Iterator[ReadRecording]":
+    def read_all(found: "Iterable[ReadJob]") -> "Iterator[ReadRecording]":
         to_read = list(found)
         processes = os.cpu_count() or 1 if jobs is None else jobs
         with contextlib.ExitStack() as stack:
@@ -79,7 +80,7 @@ def _update_catalogue(catalogue: "Catalogue", *, jobs: int | None = None, **opti
                 read = pool.map(read_job, to_read, chunksize=_RECORDINGS_PER_TASK)
             yield from items_with_bar(read, "reading recordings", len(to_read))
 
-    report = catalogue.index(summaries=summaries, **options)
+    report = catalogue.index(summaries=read_all, **options)
     for file, problem in report.unreadable.items():
         click.echo(f"{file} is left out: {problem}", err=True)
     return report.recordings
@@ -105,7 +106,8 @@ Examples:
 @click.option(
     "--arguments",
     is_flag=True,
-    help="Let text: find the arguments of calls as well; with --again in all recordings.",
+    help="Index the arguments of calls as well, so that a term text:... finds them: those of new"
+    " recordings, or with --again of all.",
 )
 @click.option(
     "--again", is_flag=True, help="Read all recordings, also those that have not changed."
@@ -273,8 +275,8 @@ AWS_REGION, and AWS_ENDPOINT_URL for a server that is not of AWS.
 This needs: pip install 'mcp_trio[upload]'
 
 \b
-From a folder, complete recordings directly in it are copied, and compressed on the way, unless
-they are encrypted. Files that were copied are not copied again.
+From a folder, its complete recordings are copied, without those in folders of it. They are
+compressed on the way, unless they are encrypted. Files that were copied are not copied again.
 
 \b
 Exit status: 0 success; 1 a file could not be copied to the store, or another process copies from

@@ -249,12 +249,12 @@ def replay_command(
     if jobs or junit or markdown:
         raise click.UsageError("--jobs, --junit and --markdown need --where")
     has_folder = any(map(os.path.isdir, files))
-    is_one = len(files) == 1 and not has_folder and repeat is None
-    file, stops = files[0], until is not None or break_at is not None
+    is_single_replay = len(files) == 1 and not has_folder and repeat is None
+    file, stops_at_record = files[0], until is not None or break_at is not None
     if inputs or has_command or (target is not None and is_url(target)):
-        if not is_one or schedule is not None:
+        if not is_single_replay or schedule is not None:
             raise click.UsageError("a live server takes one FILE, no --repeat and no --schedule")
-        if stops or all_divergences:
+        if stops_at_record or all_divergences:
             raise click.UsageError(
                 "--all, --until and --break need a TARGET whose handlers run in this process, and"
                 " no --inputs; a live server is always compared to the end"
@@ -270,7 +270,7 @@ def replay_command(
             " need --inputs, a URL or a COMMAND"
         )
     if schedule is not None:
-        if not is_one or stops or all_divergences:
+        if not is_single_replay or stops_at_record or all_divergences:
             raise click.UsageError(
                 "--schedule takes one FILE, and no --repeat, --all, --until or --break"
             )
@@ -285,15 +285,16 @@ def replay_command(
             texts = [difference.text for difference in swept.differences]
             echo_text("\n".join(_schedule_lines("this schedule", decoded, texts)))
         context.exit(0 if swept.is_clean else 1)
-    if (stops or as_json) and not is_one:
+    if (stops_at_record or as_json) and not is_single_replay:
         raise click.UsageError("--until, --break and --json take one FILE, and no --repeat")
-    if stops and (mode != "strict" or all_divergences or as_json or None not in {until, break_at}):
+    excluded = mode != "strict" or all_divergences or as_json or None not in {until, break_at}
+    if stops_at_record and excluded:
         raise click.UsageError(
             "--until and --break exclude each other, --all, --json and --mode outbound"
         )
 
     secret = None if key is None else read_key(key)
-    if not is_one:
+    if not is_single_replay:
         from mcp_trio._replay.many_replays import ReplayJob
 
         recordings = list(dict.fromkeys(each for file in files for each in _recordings(file)))
@@ -310,7 +311,7 @@ def replay_command(
         _print_outcomes(recordings, outcomes)
         context.exit(max(_OUTCOME_STATUSES[outcome.status] for outcome in outcomes))
 
-    if stops:
+    if stops_at_record:
         _replay_to_stop(
             file, target, until=until, break_at=break_at, key=secret, allow_damaged=allow_damaged
         )
@@ -425,7 +426,7 @@ def _print_outcomes(files: Sequence[str], outcomes: "Sequence[ReplayOutcome]") -
     for file in files:
         own = [outcome for outcome in outcomes if outcome.file == file]
         failed = [outcome for outcome in own if outcome.status != "same"]
-        best = max(own, key=lambda outcome: outcome.records)
+        longest = max(own, key=lambda outcome: outcome.records)
         result = "the same"
         if failed:
             counts = Counter(_OUTCOME_TEXTS[outcome.status] for outcome in failed)
@@ -440,7 +441,7 @@ def _print_outcomes(files: Sequence[str], outcomes: "Sequence[ReplayOutcome]") -
             below.append(f"{file}{seeds}: {first.text}")
         remarks = dict.fromkeys(remark for outcome in own for remark in outcome.remarks)
         below += [f"{file}: {remark}" for remark in remarks]
-        numbers = (str(best.records), str(best.requests), str(len(own)))
+        numbers = (str(longest.records), str(longest.requests), str(len(own)))
         lines.append(Line((file, *numbers, result), "red" if failed else None))
     print_table(columns, lines)
     if below:
@@ -795,8 +796,8 @@ def mock_command(
 ) -> None:
     """Stand in for the server of the recording FILE, or for its client."""
     if role == "client":
-        of_server = {"pace": pace, "strict": strict, "transport": transport, "user": users}
-        for name, value in {**of_server, **options}.items():
+        server_options = {"pace": pace, "strict": strict, "transport": transport, "user": users}
+        for name, value in {**server_options, **options}.items():
             if is_given(value):
                 raise click.UsageError(f"{flag_of(name)} cannot be used with --as client")
         report = _replay_live(
@@ -938,7 +939,7 @@ def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
     with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
         server = load_server(target)
         total = sweep_options.schedules
-        # A process that is forked must not have a thread that draws.
+        # The bar must not have a thread: a process that is forked from one with threads may hang.
         with counting_bar("sweeping", total, in_thread=False) as advance:
             return sweep_forked(file, server, sweep_options, on_result=advance)
 
@@ -969,7 +970,7 @@ def sweep_summary(
     lines += [f"untracked call: {call}" for call in report.untracked_calls]
     if report.shortest is not None:
         lines += _schedule_lines(
-            "the shortest schedule found", report.shortest, report.shortest.shows
+            "the shortest schedule found", report.shortest, report.shortest.differences
         )
     if schedule_file is not None:
         lines.append(f"to repeat it: mcp-trio replay {file} {target} --schedule {schedule_file}")

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
-# Clients choose the names that they call: only so many names have series of their own.
+# Clients choose the names that they call: only so many names become labels, the others are "other".
 _NAMES_MAX: Final = 500
 _OTHER: Final = "other"
 
-# By the member of `Load`: the name and the description of a gauge.
+# The name and the description of each gauge, by the attribute of `OpenSessions.load()` that has its
+# value.
 _GAUGES: Final[Mapping[str, tuple[str, str]]] = {
-    "sessions": ("sessions", "Open sessions; all stateless requests over HTTP are one."),
+    "sessions": ("sessions", "Open sessions; all stateless requests over HTTP count as one."),
     "running": ("handlers_running", "Requests whose handlers run."),
     "queued": ("requests_queued", "Requests that wait for a handler to start."),
     "suspended": ("handlers_suspended", "Handlers that wait for a retry of a stateless client."),
@@ -37,7 +38,7 @@ _GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 
-# By the member of `RecordStatus`: the name and the description of a counter.
+# The name and the description of each counter, by the attribute of `RecordStatus` with its value.
 _POLICY: Final[Mapping[str, tuple[str, str]]] = {
     "kept": ("recordings_kept", "Sessions that have ended and are kept by the policy."),
     "forgotten": ("recordings_forgotten", "Sessions whose recording the policy did not keep."),
@@ -50,8 +51,8 @@ _POLICY: Final[Mapping[str, tuple[str, str]]] = {
 class Metrics:
     """An observer that counts requests and measures their duration, for Prometheus.
 
-    `serve_http(metrics_port=9090)` serves the text. Labels have methods, names of tools and
-    prompts, and kinds of error; no sessions, users or arguments.
+    `serve_http(metrics_port=9090)` serves the text. The labels are methods, names of tools, prompts
+    and effects, and kinds of error. Sessions, users and arguments are never labels.
 
     Attributes:
         registry: The registry of `prometheus_client` that collects the metrics; by default one of
@@ -70,10 +71,12 @@ class Metrics:
 
     def __attrs_post_init__(self) -> None:
         self._requests = self._histogram(
-            "request", "Requests of clients until their response.", ("method", "name", "error")
+            "request",
+            "Received requests, until their response was sent.",
+            ("method", "name", "error"),
         )
         self._calls = self._histogram(
-            "call", "Requests of this side until their response.", ("method", "name", "error")
+            "call", "Sent requests, until their response was received.", ("method", "name", "error")
         )
         self._effects = self._histogram("effect", "Effects of handlers.", ("effect", "error"))
         self.registry.register(self)
@@ -96,7 +99,7 @@ class Metrics:
             # Unknown methods and tools, which clients make up, have no series of their own.
             is_rejected = outcome.error in ("protocol", "limited")
             has_name = activity.name in ("tools/call", "prompts/get") and not is_rejected
-            if outcome.error == "cancelled":  # perhaps before anything has looked for the name
+            if outcome.error == "cancelled":  # perhaps before the name was looked up
                 has_name = has_name and activity.target in self._names
             method = activity.name
             if method not in METHODS:
@@ -124,7 +127,7 @@ class Metrics:
             yield GaugeMetricFamily(f"mcp_{name}", text, value=getattr(load, member))
         status = self.record_status
         lost = max(load.lost_records, 0 if status is None else status.lost_records)
-        text = "Records that were lost, as the disk did not take them."
+        text = "Records that were lost because they could not be written."
         yield CounterMetricFamily("mcp_recording_lost_records", text, value=lost)
         if status is None:
             return

@@ -203,7 +203,7 @@ def _error_in_value(value: Any, member: Schema) -> str | None:
                 return "contains a value that is none of the choices"
             error = _size_error(len(value), member, "minItems", "maxItems")
             return None if error is None else f"{error} items"
-        case _:
+        case _:  # The form lacks this field, or its type. Every value of a form is still simple.
             if isinstance(value, str | bool) or _is_number(value) or _is_list_of_texts(value):
                 return None
             return "neither a string, a number, a boolean, nor a list of strings"
@@ -234,7 +234,7 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 def unbalanced_tool_use(messages: Sequence[types.SamplingMessage]) -> str | None:
-    """Return the error in the tool results of a conversation; None if there is none.
+    """Return what is wrong with the order of tool uses and tool results; None if it is valid.
 
     The message after one with tool uses must have a result for each of them, and a message with
     tool results must contain nothing else.
@@ -258,7 +258,7 @@ def unbalanced_tool_use(messages: Sequence[types.SamplingMessage]) -> str | None
 def forbidden_tool_use(
     params: types.CreateMessageParams, result: types.CreateMessageResult
 ) -> str | None:
-    """Return the error in the tools that a model has chosen to use; None if there is none."""
+    """Return the rule that a model's choice of tools violates; None if it is valid."""
     used = {it.name for it in _blocks(result) if isinstance(it, types.ToolUseContent)}
     mode = None if params.tool_choice is None else params.tool_choice.mode
     known = {tool.name for tool in params.tools or () if mode != "none"}

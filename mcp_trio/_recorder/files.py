@@ -121,9 +121,10 @@ class FileSink:
     A file that exists is used only if it is empty, or if `overwrite` is True. A FIFO is used if a
     program reads it: waiting for one could last for ever.
 
-    `flags` are further flags for `os.open`, for a name that the user has not chosen in full: other
-    users of a shared folder may have put something there. With `os.O_EXCL`, nothing may be there;
-    with `NO_FOLLOW`, no symbolic link and nothing but a regular file.
+    `flags` are further flags for `os.open`, for a file whose name this package has made in a folder
+    of the user: in a shared folder, another user may have made a file of that name. With
+    `os.O_EXCL`, an existing file is rejected; with `NO_FOLLOW`, a symbolic link and everything else
+    that is no regular file.
 
     With `sync_seconds`, a thread syncs the file to the disk at that interval. When a sync fails,
     the next write raises its error. `close` waits for the last sync for at most
@@ -376,8 +377,9 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True):
 class WritingThread:
     """A thread that writes to a slow sink in order, until `finish` or until a write fails.
 
-    Only the caller changes the counters of what it handed in, and only the thread those of what it
-    has written. After a failure the thread has ended, and the caller may use the sink again.
+    It has no lock: only the caller changes the counters `_handed_…`, and only the thread changes
+    the counters `_written_…`. After a failure the thread has ended, and the caller may use the sink
+    again.
 
     Raises:
         RuntimeError: No thread can be started.
@@ -552,7 +554,7 @@ def _is_end(line: bytes) -> bool:
 
 def _lines(name: str, limits: Limits) -> Iterator[bytes]:
     bytes_max = limits.recording.line_bytes_max
-    read = _compressed if name.endswith(COMPRESSED_SUFFIX) else nullcontext[IO[bytes]]
+    read = _decompressing if name.endswith(COMPRESSED_SUFFIX) else nullcontext[IO[bytes]]
     try:
         with Path(name).open("rb") as file, read(_decrypted(file)) as lines:
             while line := lines.readline(bytes_max + 1):
@@ -574,7 +576,8 @@ def _decrypted(file: IO[bytes]) -> IO[bytes]:
 
 
 @contextmanager
-def _compressed(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
+def _decompressing(file: IO[bytes]) -> Generator[IO[bytes], None, None]:
+    """Open the content of a compressed file within the block."""
     import zstandard
 
     try:

@@ -412,8 +412,8 @@ class PolicyRun:
         self.policy.status.forgotten += 1
         return Choice.SKIP
 
-    def another_choice_due(self) -> Callable[[], bool]:
-        """Return a function that is true as soon as a choice that is made now should be repeated.
+    def new_choice_timer(self) -> Callable[[], bool]:
+        """Return a function that returns True when a choice that is made now should be repeated.
 
         The stateless requests of all clients are in one session, which has no end.
         """

@@ -139,13 +139,13 @@ class Schedule(msgspec.Struct, kw_only=True, frozen=True):
         recording: The name of the recording.
         digest: The digest of its records.
         deviations: The decisions where it takes another option than the recorded order.
-        shows: The differences from the recording to which it led.
+        differences: The differences from the recording to which it led; `shows` in the file.
     """
 
     recording: str
     digest: str
     deviations: tuple[Deviation, ...]
-    shows: tuple[str, ...] = ()
+    differences: tuple[str, ...] = msgspec.field(default=(), name="shows")
 
     def encoded(self) -> bytes:
         """Return the contents of the file."""

@@ -363,7 +363,7 @@ class _Sweep:
             recording=Path(self.path).name,
             digest=self.trace.digest,
             deviations=deviations_of(result.decisions),
-            shows=tuple(each.text for each in result.differences),
+            differences=tuple(each.text for each in result.differences),
         )
 
 

@@ -702,13 +702,13 @@ class Runtime:
     @property
     def record_status(self) -> "RecordStatus | None":
         """The counters of the policy of the recordings; None without one."""
-        run = self._lifespan.run if self.has_begun else None
+        run = self._lifespan.policy_run if self.has_begun else None
         return None if run is None else run.policy.status
 
     @property
     def is_recording_degraded(self) -> bool:
         """Return whether a recording leaves records out after a failed write, or none can begin."""
-        run = self._lifespan.run if self.has_begun else None
+        run = self._lifespan.policy_run if self.has_begun else None
         if run is not None and (run.is_paused or run.policy.status.problem):
             return True
         sessions = (
@@ -726,7 +726,7 @@ class Runtime:
 
     def note_headers(self, headers: Mapping[str, str]) -> None:
         """Keep the headers of the current request for a `RecordPolicy` that depends on headers."""
-        run = self._lifespan.run
+        run = self._lifespan.policy_run
         if run is not None and run.headers:
             run.current_headers.set(headers)
 

@@ -124,13 +124,14 @@ class EnteredLifespan(msgspec.Struct, frozen=True):
         value: The value of the lifespan, which is `ctx.lifespan` in handlers.
         record: The recording of the sessions.
         channel: The channel of the lifespan in that recording; None if it does not hold it.
-        run: The run of the policy that chooses the sessions to record, if `record` is one.
+        policy_run: The run of the policy that chooses the sessions to record; None if `record` is
+            no policy.
     """
 
     value: Any = None
     record: "RecordTarget | None" = None
     channel: int | None = None
-    run: "PolicyRun | None" = None
+    policy_run: "PolicyRun | None" = None
 
 
 @asynccontextmanager

@@ -66,6 +66,8 @@ from mcp_trio.errors import ConnectionLost
 from mcp_trio.limits import Limits
 from mcp_trio.types import Implementation, ServerCapabilities
 
+# The functions below import what only some servers need, such as recordings, so that others start
+# without these modules.
 if TYPE_CHECKING:
     import httpx2
 
@@ -77,8 +79,6 @@ if TYPE_CHECKING:
     from mcp_trio._server.routes import Routes
     from mcp_trio._server.server import Server
     from mcp_trio._session.untracked_calls import UntrackedCallWatch
-
-# Functions that make recordings import their modules, so that other servers start without them.
 
 logger = logging.getLogger("mcp_trio")
 
@@ -167,7 +167,7 @@ class SessionCounter:
 
 @attrs.define(eq=False, repr=False)
 class CountedSession:
-    """An open session, which knows how many others were open while it was."""
+    """An open session, and the number of others that were open at the same time."""
 
     _all: _Counts
     _same_file: _Counts
@@ -247,7 +247,7 @@ class RunningSession(Protocol):
 
     @property
     def may_be_renewed(self) -> bool:
-        """Return whether a new session may replace this one, as `Session.may_be_renewed` says."""
+        """Return whether a new session should replace this idle one, for a recording of its own."""
         ...
 
 
@@ -347,9 +347,9 @@ class ServerSessions:
             self._entered_observers = enter_observers(self.server.observers)
         self._lifespans_entered += 1
         try:
-            async with _policy_run(record) as run:
+            async with _policy_run(record) as policy_run:
                 if lifespan is None:
-                    yield EnteredLifespan(record=record, run=run)
+                    yield EnteredLifespan(record=record, policy_run=policy_run)
                     return
                 if record is None:
                     async with enter_unrecorded(lifespan, record) as entered:
@@ -358,15 +358,17 @@ class ServerSessions:
                 from mcp_trio._recorder.options import SharedRecording, SoleSessionRecording
 
                 if is_sole and not isinstance(record, SharedRecording):
-                    record = SoleSessionRecording(record) if run is None else run.sole_recording()
-                    run = None
+                    if policy_run is None:
+                        record = SoleSessionRecording(record)
+                    else:
+                        record, policy_run = policy_run.sole_recording(), None
                 if isinstance(record, SharedRecording):
                     with record if isinstance(record, SoleSessionRecording) else nullcontext():
                         async with self._enter_recorded(record, transport) as entered:
                             yield entered
                 else:
                     async with enter_unrecorded(lifespan, record) as entered:
-                        yield msgspec.structs.replace(entered, run=run)
+                        yield msgspec.structs.replace(entered, policy_run=policy_run)
         finally:
             self._lifespans_entered -= 1
             if not self._lifespans_entered:
@@ -532,16 +534,16 @@ class ServerSessions:
 
                 opening = self._opening(transport_of(channel), counted.earlier)
                 recorder: Recorder | None
-                if lifespan.run is not None:
-                    recorder, channel_number = lifespan.run.begin_session(opening), 0
+                if lifespan.policy_run is not None:
+                    recorder, channel_number = lifespan.policy_run.begin_session(opening), 0
                 else:
                     recorder, channel_number = begin_session(
                         record, lifespan_channel=lifespan.channel, **opening
                     )
                 if recorder is not None:
                     sequencer = CountingRecording(recorder, channel_number, counted=counted)
-                elif lifespan.run is not None:
-                    sequencer = SampledOut(lifespan.run.another_choice_due())
+                elif lifespan.policy_run is not None:
+                    sequencer = SampledOut(lifespan.policy_run.new_choice_timer())
         except BaseException:
             counted.closed()
             raise
@@ -715,7 +717,7 @@ SessionT = TypeVar("SessionT", bound=RunningSession)
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class OtherSessionSource(ABC, Generic[SessionT]):
-    """The base class of session sources other than a `Server`: bridges and mocks.
+    """The base class of what serves sessions without a `Server`: bridges and mocks.
 
     Attributes:
         limits: The limits of each session.

@@ -193,7 +193,7 @@ def test_the_example_records_a_lucky_session_that_a_sweep_in_a_process_can_read(
         assert there.differences == here.differences != ()
         assert there.shortest == here.shortest
         repeated = sweep(path, f"{TARGET}:desk", schedule=there.shortest)
-        assert [each.text for each in repeated.differences] == list(there.shortest.shows)
+        assert [each.text for each in repeated.differences] == list(there.shortest.differences)
 
 
 @pytest.mark.slow

@@ -205,7 +205,7 @@ def sweep_all(schedules: int, folder: Path) -> bool:
                 f"{clean}{', all' if 'all schedules' in without.coverage else ''}"
             )
             if strategy == "depth-first" and report.shortest is not None:
-                for line in (*report.shortest.shows, *map(str, report.shortest.deviations)):
+                for line in (*report.shortest.differences, *map(str, report.shortest.deviations)):
                     print(f"    {line}")
     return is_right
 

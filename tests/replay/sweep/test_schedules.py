@@ -140,7 +140,7 @@ def test_shortening_gives_up_after_a_number_of_schedules():
 
 def test_a_schedule_is_read_as_it_was_written():
     deviation = Deviation(decision=3, take=LANES[0], instead_of=LANES[1])
-    schedule = Schedule(recording="a", digest="b", deviations=(deviation,), shows=("late",))
+    schedule = Schedule(recording="a", digest="b", deviations=(deviation,), differences=("late",))
     assert decode_schedule(schedule.encoded()) == schedule
 
 
@@ -389,7 +389,7 @@ def test_the_shortest_schedule_repeats_what_it_shows(sums, path):
     assert 1 <= len(report.shortest.deviations) <= 4
     for _ in range(3):
         repeated = sweep(path, sums.make_server, schedule=report.shortest)
-        assert tuple(each.text for each in repeated.differences) == report.shortest.shows
+        assert tuple(each.text for each in repeated.differences) == report.shortest.differences
     fixed = sweep(path, lambda: sums.make_server(exclusive=True), schedule=report.shortest)
     assert fixed.is_clean
 
