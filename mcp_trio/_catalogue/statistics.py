@@ -207,7 +207,7 @@ _DAY_SECONDS: Final = 24 * 3600
 _SHORT_SECONDS: Final = 1e-4
 
 
-def page(statistics: Statistics, title: str) -> str:
+def html_page(statistics: Statistics, title: str) -> str:
     """Return a page in HTML with tables and plots, without scripts and without other files."""
     summary = (
         f"{statistics.recordings:,} recordings, {statistics.calls:,} calls,"

@@ -221,14 +221,14 @@ def stats_command(
     folder: str, query: str, page_file: str | None, *, as_json: bool, no_update: bool
 ) -> None:
     """Print calls, errors and durations of the tools in the recordings that QUERY finds."""
-    from mcp_trio._catalogue.statistics import duration_text, errors_text, page, statistics
+    from mcp_trio._catalogue.statistics import duration_text, errors_text, html_page, statistics
 
     with opened_catalogue(folder, updates=not no_update) as catalogue:
         found = statistics(catalogue, query)
     if page_file is not None:
         title = f"Recordings in {folder}" + (f": {query}" if query else "")
         try:
-            Path(page_file).write_text(page(found, title), encoding="utf-8")
+            Path(page_file).write_text(html_page(found, title), encoding="utf-8")
         except OSError as error:
             raise click.UsageError(f"cannot write {page_file}: {error.strerror}") from error
         return

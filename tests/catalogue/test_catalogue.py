@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mcp_trio._catalogue.catalogue import CATALOGUE, is_being_written
-from mcp_trio._catalogue.statistics import page
+from mcp_trio._catalogue.statistics import html_page
 from mcp_trio._recorder.files import FileSink
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import Catalogue, RecordOptions, statistics
@@ -259,14 +259,14 @@ def test_statistics_have_calls_errors_and_durations_by_tool(catalogue):
 def test_statistics_of_nothing_are_empty(catalogue):
     found = statistics(catalogue, "tool:none")
     assert (found.recordings, found.calls, found.first, found.tools) == (0, 0, None, [])
-    assert "There are no calls" in page(found, "nothing")
+    assert "There are no calls" in html_page(found, "nothing")
 
 
 def test_the_page_has_plots_and_loads_nothing(catalogue):
-    shown = page(statistics(catalogue), "<recordings>")
+    shown = html_page(statistics(catalogue), "<recordings>")
     assert shown.count("<svg") == 3
     assert "Errors over time" in shown
-    assert "Errors over time" not in page(statistics(catalogue, "-error:any"), "all well")
+    assert "Errors over time" not in html_page(statistics(catalogue, "-error:any"), "all well")
     assert "&lt;recordings&gt;" in shown
     assert "<script" not in shown
     assert "http" not in shown
