@@ -515,7 +515,7 @@ def _with_fresh_server(server: "Server | str", work: "Callable[[Server], Result]
             is_same_file = getattr(sys.modules[module], "__file__", None) == file
             if is_same_file:
                 registry, given = sessions_of(fresh).registry, sessions_of(server).registry
-                if registry.listed() == given.listed():
+                if registry.list_digests() == given.list_digests():
                     return work(fresh)
     return work(server)
 

@@ -11,14 +11,15 @@ Clients and server should not be able to notice the proxy, except for its addres
 - When a client disconnects, its request to the server is cancelled. When a response breaks off, the
   response to the client breaks off. If the server does not respond, the client gets a 502.
 - Only messages are recorded: no headers except the ids of sessions and events, no credentials, and
-  no bodies that are not MCP. An exchange that is not a message with a plain response leaves a mark
-  `http` without content: a status, a media type, an error.
+  no bodies that are not MCP. A POST of messages gets no other record if its response is a message,
+  a stream of messages or a 202. Any other exchange gets a mark `http`, with its method and its
+  status, media type or error, but not its content.
 
-Each session has a recording of its own, from its `initialize` on, found by the session id that the
-server chose. All other exchanges go to common recordings: stateless requests, those of a server
-that gives no session ids, and those of sessions that began before the proxy. Clients choose request
-ids freely, so a request whose id or progress token is already in flight in one common recording
-goes to another one; no two requests in one recording can be confused.
+Each session has a recording of its own, from its `initialize` on; the session id that the server
+chose identifies it. All other exchanges go to common recordings: stateless requests, those of a
+server that gives no session ids, and those of sessions that began before the proxy. Clients choose
+request ids freely, so a request whose id or progress token is already in flight in one common
+recording goes to another one; no two requests in one recording can be confused.
 
 The check of `Host` and `Origin` comes before all of this.
 """
@@ -162,22 +163,22 @@ class OpenRecording:
     is_over: bool = False
     exchanges: int = attrs.field(default=0, init=False)
     events: dict[str, None] = attrs.field(factory=dict[str, None], init=False)
-    _open: set[_IdOrToken] = attrs.field(factory=set[_IdOrToken], init=False)
+    _in_flight: set[_IdOrToken] = attrs.field(factory=set[_IdOrToken], init=False)
     _used_at: float = attrs.field(factory=trio.current_time, init=False)
 
-    def has_room_for(self, ids: Collection[_IdOrToken]) -> bool:
+    def has_none_in_flight(self, ids: Collection[_IdOrToken]) -> bool:
         """Return whether none of these ids and tokens is in flight in this recording."""
-        return self._open.isdisjoint(ids)
+        return self._in_flight.isdisjoint(ids)
 
     @contextmanager
-    def holding(self, ids: Collection[_IdOrToken]) -> Generator[None]:
-        """Hold these ids and tokens in flight, for the duration of an exchange."""
-        self._open.update(ids)
+    def exchange(self, ids: Collection[_IdOrToken]) -> Generator[None]:
+        """Count an exchange within the block, and its ids and tokens as in flight."""
+        self._in_flight.update(ids)
         self.exchanges += 1
         try:
             yield
         finally:
-            self._open.difference_update(ids)
+            self._in_flight.difference_update(ids)
             self.exchanges -= 1
             self._used_at = trio.current_time()
 
@@ -199,7 +200,7 @@ class OpenRecordings:
     _sessions: dict[str, OpenRecording] = attrs.field(factory=dict[str, OpenRecording], init=False)
     _common: list[OpenRecording] = attrs.field(factory=list[OpenRecording], init=False)
     _new: set[OpenRecording] = attrs.field(factory=set[OpenRecording], init=False)
-    _gives_no_ids: bool = attrs.field(default=False, init=False)
+    _server_gives_no_ids: bool = attrs.field(default=False, init=False)
 
     @contextmanager
     def used(self, key: str | None, messages: Sequence[Message]) -> Generator[OpenRecording]:
@@ -214,7 +215,7 @@ class OpenRecordings:
         ids += (("token", token) for token in tokens if token is not None)
         recording = self._recording_for(key, messages, ids)
         try:
-            with recording.holding(ids):
+            with recording.exchange(ids):
                 yield recording
         finally:
             self._close_if_over(recording)
@@ -232,10 +233,10 @@ class OpenRecordings:
             isinstance(each, Request) and each.method == INITIALIZE for each in messages
         )
         has_room = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
-        if is_opening and key is None and has_room and not self._gives_no_ids:
+        if is_opening and key is None and has_room and not self._server_gives_no_ids:
             return self._begin()
-        with_room = (each for each in self._common if each.has_room_for(ids))
-        found = next(with_room, None)
+        without_them = (each for each in self._common if each.has_none_in_flight(ids))
+        found = next(without_them, None)
         if found is None and len(self._common) < self.limits.http.streams_max:
             found = OpenRecording(self.start(), is_common=True)
             self._common.append(found)
@@ -265,7 +266,7 @@ class OpenRecordings:
         """
         if recording in self._new and recording.journal.is_negotiated:
             self._new.discard(recording)
-            self._gives_no_ids = recording.is_common = True
+            self._server_gives_no_ids = recording.is_common = True
             self._common.insert(0, recording)
 
     def end(self, recording: OpenRecording) -> None:
@@ -352,7 +353,7 @@ class ProxiedExchange:
             self.recording.journal.counts["in_bytes"] += len(self.body)
             self.body = self.recording.journal.record_received(self.body, self.messages)
         try:
-            if not await run_while_connected(self.exchange, self._pass):
+            if not await run_while_connected(self.exchange, self._forward):
                 # A client that disconnects cancels its stateless requests.
                 journal = self.recording.journal
                 self._note(error="the client went away")
@@ -365,7 +366,7 @@ class ProxiedExchange:
             if self._sse_session is not None:
                 self.recordings.end(self._sse_session)
 
-    async def _pass(self) -> None:
+    async def _forward(self) -> None:
         given = self.endpoint_client.http.timeout
         timeout = httpx2.Timeout(
             None,
@@ -386,20 +387,20 @@ class ProxiedExchange:
             await self._reject(str(self.endpoint_client.loss_from(error)))
             return
         try:
-            await self._pass_response(response)
+            await self._forward_response(response)
         finally:
             await response.aclose()
 
     async def _reject(self, reason: str) -> None:
-        """Answer with a 502 of the proxy."""
+        """Send the client a 502, which the proxy makes itself."""
         request_id = next(iter(self._open), None)
-        text = f"the proxy got no answer from the server: {reason}"
+        text = f"the proxy got no response from the server: {reason}"
         rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
         self._give_up()
         self._note(status=_BAD_GATEWAY, error=reason)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
-    async def _pass_response(self, response: httpx2.Response) -> None:
+    async def _forward_response(self, response: httpx2.Response) -> None:
         try:
             headers = self._response_headers(response)
         except ValueError as error:
@@ -423,14 +424,14 @@ class ProxiedExchange:
 
         try:
             if is_event_stream(response):
-                await self._pass_stream(response, headers)
+                await self._forward_stream(response, headers)
             else:
-                await self._pass_body(response, headers)
+                await self._forward_body(response, headers)
             if response.is_error:
                 self._give_up()
         except httpx2.RequestError as error:
             loss = str(self.endpoint_client.loss_from(error))
-            # A response that has begun is left without its end: the client sees the failure.
+            # A response that has begun breaks off, so that the client notices the failure.
             if self._has_begun:
                 self._note(error=loss)
             else:
@@ -456,7 +457,7 @@ class ProxiedExchange:
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
         self.recording.journal.flush()
 
-    async def _pass_body(self, response: httpx2.Response, headers: Headers) -> None:
+    async def _forward_body(self, response: httpx2.Response, headers: Headers) -> None:
         held = bytearray()
         parts = 0
         async with body_pieces(response, is_raw=True) as pieces:
@@ -464,23 +465,24 @@ class ProxiedExchange:
                 held += piece
                 if len(held) > self.endpoint_client.limits.messages.bytes_max:
                     parts += 1
-                    await self._pass_part(response, headers, bytes(held), parts)
+                    await self._forward_part(response, headers, bytes(held), parts)
                     held.clear()
         if parts:
-            await self._pass_part(response, headers, bytes(held), parts + 1)
+            await self._forward_part(response, headers, bytes(held), parts + 1)
             await self.exchange.end()
         else:
             body, status = bytes(held), response.status_code
             is_message = bool(body) and self._may_be_message(response)
             if is_message:
                 self._record_message(body)
-            is_usual = self.messages and (status == _ACCEPTED or (status == _OK and is_message))
-            if self.exchange.request.method != "POST" or not is_usual:
+            # The records of the messages explain such a response; any other one gets a mark.
+            is_explained = self.messages and (status == _ACCEPTED or (status == _OK and is_message))
+            if self.exchange.request.method != "POST" or not is_explained:
                 facts = {} if not body or is_message else {"type": _media_type(response)}
                 self._note(status=status, **facts)
             await self.exchange.answer(status, headers, body)
 
-    async def _pass_part(
+    async def _forward_part(
         self,
         response: httpx2.Response,
         headers: Headers,
@@ -502,8 +504,8 @@ class ProxiedExchange:
             bool(self.messages) and _media_type(response) == JSON and not content_encoding(response)
         )
 
-    async def _pass_stream(self, response: httpx2.Response, headers: Headers) -> None:
-        # A stream that does more than answer a request is marked.
+    async def _forward_stream(self, response: httpx2.Response, headers: Headers) -> None:
+        # A stream that is not the plain response to a POST gets a mark.
         request = self.exchange.request
         last_id = request.header(LAST_EVENT_ID)
         facts = {} if last_id is None else {"last_event_id": last_id}
@@ -604,7 +606,7 @@ class HttpProxy:
     """An HTTP application that forwards each exchange to the server.
 
     Attributes:
-        path: The path that stands for the server's endpoint; None is the same path.
+        path: The path of the proxy's endpoint; None is the path of the server's endpoint.
         token: The bearer token that clients have to send, which is not forwarded; None accepts all.
     """
 
@@ -640,7 +642,7 @@ class HttpProxy:
                     text = f"the body is larger than limits.messages.bytes_max ({bytes_max})"
                     rejection = Rejection(status=413, text=text)
                 else:
-                    await self._pass(exchange, body)
+                    await self._forward(exchange, body)
                     return
             with self.recordings.used(None, ()) as recording:
                 facts = {"method": request.method, "status": rejection.status}
@@ -649,7 +651,7 @@ class HttpProxy:
                 headers = [("Content-Type", JSON), *rejection.headers]
                 await exchange.answer(rejection.status, headers, rejection.body())
 
-    async def _pass(self, exchange: Exchange, body: bytes) -> None:
+    async def _forward(self, exchange: Exchange, body: bytes) -> None:
         request, target = exchange.request, self._target(exchange.request)
         is_sse_session = self.recordings.has_session(target)
         path = target.partition("?")[0]
@@ -738,9 +740,9 @@ def run_http_proxy(
 ) -> int:
     """Run a proxy to the server at `url`, and record it, until a signal arrives.
 
-    `headers` replace those of the same name in each request. In a folder each session gets a file,
-    a file holds all of them. `report_url` is called with the URL of the proxy. `make_spans` returns
-    the spans of the requests of one recording, with telemetry.
+    `headers` replace those of the same name in each request. A folder gets a file for each session,
+    a single file gets all of them. `report_url` is called with the URL of the proxy. `make_spans`
+    returns the spans of the requests of one recording, with telemetry.
 
     Returns:
         The exit status: 128 plus the number of the signal.

@@ -40,7 +40,7 @@ class ListedChanges:
         self._changes: dict[EntryKey, str] = {}
         if not trace.opening.listed:
             return
-        recorded, now = _digests(trace.opening.listed), _digests(registry.listed())
+        recorded, now = _digests(trace.opening.listed), _digests(registry.list_digests())
         for entry in dict.fromkeys([*recorded, *now]):
             if entry not in now:
                 self._changes[entry] = "removed"

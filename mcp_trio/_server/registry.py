@@ -4,8 +4,8 @@ Registering is cheap: schemas and decoders are built on first use, and each page
 encoded once per protocol version and kept until something is registered or removed.
 
 Handlers in threads may register and remove as well. Therefore each change of a table is one atomic
-operation, and a table is copied before it is iterated. A change replaces the dict of encoded pages,
-so that a page which another thread is encoding meanwhile lands in the discarded dict.
+operation, and a table is copied before it is iterated. A change replaces the dict of encoded pages;
+a page that another thread is encoding meanwhile is put into the old dict, which is no longer read.
 """
 
 import base64
@@ -154,9 +154,9 @@ class RegisteredEntry(Registered):
     def kept_version(self, server: "Server") -> str | None:
         """Return the version for calls that another instance can continue; None if none can.
 
-        It can continue those of resumable handlers, and of all handlers of a replayable server. A
-        handler of a mounted server also needs that server to be replayable. A `def` handler in the
-        event loop cannot wait for the store.
+        Calls of a resumable handler can be continued, and those of all handlers of a replayable
+        server. A handler of a mounted server also needs that server to be replayable. A `def`
+        handler in the event loop cannot be continued, because it cannot wait for the store.
         """
         if not (self.runs_in_thread or is_async(self.signature.handler)):
             return None
@@ -193,7 +193,7 @@ class RegisteredTool(RegisteredEntry):
     """A function that the model may call; `Server.tool` documents most attributes.
 
     Attributes:
-        transform: Of a transformed tool, the way to the tool that it was made of.
+        transform: The transform by which the tool was made of another one; None for other tools.
     """
 
     kind: ClassVar[str] = "tools"
@@ -216,7 +216,7 @@ class RegisteredTool(RegisteredEntry):
 
     @functools.cached_property
     def is_direct(self) -> bool:
-        """True if a call only calls the function: there is no time limit, and no transform."""
+        """True if a call has neither a time limit nor a transform."""
         return self.timeout is None and self.transform is None
 
     @functools.cached_property
@@ -392,7 +392,7 @@ def method_result(value: Any, writer: JsonWriter) -> msgspec.Struct | msgspec.Ra
 VALUES_MAX: Final = 100
 
 Target: TypeAlias = tuple[str, str]
-"""The table, "prompts" or "resources", and the key in it."""
+"""A registered entry: its table, "prompts" or "resources", and its key in that table."""
 
 
 class CompletionSignature(RawSignature):
@@ -520,8 +520,8 @@ _DIGEST_CHARS: Final = 8
 # The maximum number of encoded pages that are kept: clients with different scopes see other lists.
 _PAGES_MAX: Final = 4096
 
-# Longer lists have one digest in a recording.
-_LINES_MAX: Final = 1000
+# A list with more entries than this has one digest in a recording, not one for each entry.
+_DIGESTS_MAX: Final = 1000
 
 
 @attrs.define(eq=False, repr=False)
@@ -530,12 +530,12 @@ class Registry:
 
     Attributes:
         changed: Called after each change of a list, with "tools", "resources" or "prompts".
-        offers: The kinds that are declared as capabilities even while nothing is registered.
+        offers: The capabilities that are declared even while nothing is registered.
         resources: The resources by URI or template text.
         methods: The users' handlers of methods by method name.
         known_methods: All methods that a session knows, by method name.
         mounts: The servers of this process that are mounted into this one.
-        remotes: The servers behind a client that are mounted into this one.
+        remotes: The mounts of *remote* servers, those of which this server is a client.
         mounted_as: The mounts of this server into others, which get each of its changes.
         visibility: The decisions of `Server.enable` and `Server.disable`.
     """
@@ -564,7 +564,7 @@ class Registry:
         factory=dict[str, Sequence[RegisteredEntry]], init=False
     )
     _capabilities: types.ServerCapabilities | None = attrs.field(default=None, init=False)
-    _listed: Mapping[str, Sequence[str]] | None = attrs.field(default=None, init=False)
+    _list_digests: Mapping[str, Sequence[str]] | None = attrs.field(default=None, init=False)
     _unchecked: list[Registered] = attrs.field(factory=list[Registered], init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -594,7 +594,7 @@ class Registry:
     def all_offers(self) -> frozenset[str]:
         """Return the offers of the server, and of all servers that are mounted into it.
 
-        A server behind a client may offer anything, which is known when it is connected.
+        A remote server may offer anything; its offers are known only when it is connected.
         """
         if self.remotes:
             return frozenset(CAPABILITIES)
@@ -602,18 +602,18 @@ class Registry:
 
     @property
     def reaches_remotes(self) -> bool:
-        """Return whether the server, or one that is mounted into it, mounts one behind a client."""
+        """Return whether this server, or one that is mounted into it, mounts a remote server."""
         return bool(self._mounts_of_remotes())
 
     def _mounts_of_remotes(self) -> "list[Mount | RemoteMount]":
-        """Return the mounts by which a server behind a client is reached."""
+        """Return the mounts of remote servers, and of servers that mount a remote server."""
         reaching = (each for each in self.mounts if each.inner.registry.reaches_remotes)
         return [*self.remotes, *reaching]
 
     def find_mount(self, kind: str, key: str) -> "tuple[Mount | RemoteMount, str] | None":
         """Return the mount that may have an entry that is not registered, and its key there.
 
-        Only servers behind a client have such entries. Of several prefixes, the longest one counts.
+        Only remote servers have such entries. Of several prefixes, the longest one counts.
         """
         found: list[tuple[Mount | RemoteMount, str]] = []
         for mount in self._mounts_of_remotes():
@@ -625,7 +625,7 @@ class Registry:
     # Registering and removing.
 
     def mount_remote(self, mount: "RemoteMount") -> None:
-        """Add a server behind a client.
+        """Add a remote server.
 
         Raises:
             ValueError: Its names could be those of another mount.
@@ -635,7 +635,7 @@ class Registry:
         self.forget_lists()
 
     def _check_prefix(self, mount: "Mount | RemoteMount") -> None:
-        """Check that an unregistered name can belong to one server behind a client only."""
+        """Check that an unregistered name can belong to one remote server only."""
         for other in self._mounts_of_remotes():
             first, second = (each.prefix.name("") for each in (mount, other))
             is_alike = first.startswith(second) or second.startswith(first)
@@ -669,7 +669,7 @@ class Registry:
         self.changed(kind)
 
     def _rename(self, kind: str, old: str, new: str) -> None:
-        """Let decisions of `disable` about an entry's old name be about its new name."""
+        """Apply the decisions of `disable` about an entry's old name to its new name."""
         self.visibility.rename(kind, old, new)
         for mount in tuple(self.mounted_as):
             prefix = mount.prefix
@@ -804,7 +804,7 @@ class Registry:
     ) -> list[str]:
         """Show or hide the entries of a selection, and return the kinds whose lists have changed.
 
-        `is_visible` decides by `visibility`, which gets the decision.
+        The decision is added to `visibility`, by which `is_visible` tells what clients see.
 
         Raises:
             LookupError: Nothing is registered under one of the names.
@@ -814,11 +814,11 @@ class Registry:
         ]
         missing = sorted(selection.names.difference(entry.key for entry in entries))
         if missing:
-            what = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
+            nouns = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
             hint = did_you_mean(missing[0], (entry.key for entry in entries))
             if self.reaches_remotes:
                 hint += "; those of servers behind a client can be chosen by kinds= only"
-            raise LookupError(f"no {what} {missing[0]!r} is registered{hint}")
+            raise LookupError(f"no {nouns} {missing[0]!r} is registered{hint}")
         unregistered = map(Unregistered, selection.kinds) if self.reaches_remotes else ()
         seen: list[RegisteredEntry | Unregistered] = [*entries, *unregistered]
         before = [is_visible(entry) for entry in seen]
@@ -841,7 +841,7 @@ class Registry:
     def forget_lists(self) -> None:
         """Forget everything that was computed from the tables, here and where they are mounted."""
         self._pages = {}
-        self._listed = None
+        self._list_digests = None
         self._restricted = {}
         self._capabilities = None
         for mount in tuple(self.mounted_as):
@@ -868,11 +868,11 @@ class Registry:
             if target in (key, entry.signature.handler)
         ]
         if len(found) != 1:
-            what = " or ".join(kind.removesuffix("s") for kind in kinds)
-            many = "no" if not found else "more than one"
+            nouns = " or ".join(kind.removesuffix("s") for kind in kinds)
+            number = "no" if not found else "more than one"
             names = [] if found else [name for kind in kinds for name in self._tables[kind]]
             hint = did_you_mean(str(target), names)
-            raise LookupError(f"{many} {what} is registered for {target!r}{hint}")
+            raise LookupError(f"{number} {nouns} is registered for {target!r}{hint}")
         return found[0]
 
     def entry(self, target: Target) -> RegisteredPrompt | RegisteredResource | None:
@@ -1059,13 +1059,13 @@ class Registry:
         )
         return msgspec.Raw(_encode(downgraded(page, protocol_version)))
 
-    def listed(self) -> Mapping[str, Sequence[str]]:
-        """Return the digest and the name of each entry of the lists; see `OpenBody.listed`.
+    def list_digests(self) -> Mapping[str, Sequence[str]]:
+        """Return a line for each entry of each list, for a recording: its digest and its key.
 
-        An entry that cannot be listed has no digest.
+        An entry that cannot be listed has hyphens in place of the digest.
         """
-        if self._listed is not None:
-            return self._listed
+        if self._list_digests is not None:
+            return self._list_digests
         listed: dict[str, Sequence[str]] = {}
         for kind, listing in zip(LISTED_KINDS, LISTS.values(), strict=True):
             lines: list[str] = []
@@ -1074,11 +1074,11 @@ class Registry:
                 with suppress(TypeError, ValueError):
                     digest = _digest(_encode(listing.define(entry)))
                 lines.append(f"{digest} {entry.key}")
-            if len(lines) > _LINES_MAX:
+            if len(lines) > _DIGESTS_MAX:
                 lines = [f"{_digest(''.join(lines).encode())} "]
             if lines:
                 listed[kind] = lines
-        self._listed = listed
+        self._list_digests = listed
         return listed
 
     def tool_schemas(self) -> dict[str, Any]:

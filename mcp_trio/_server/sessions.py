@@ -559,7 +559,7 @@ class ServerSessions:
             "transport": transport,
             "name": self.server.name,
             "version": self.server.version,
-            "listed": self.registry.listed(),
+            "listed": self.registry.list_digests(),
             "earlier_sessions": earlier_sessions,
             "lifespan": self.has_lifespan,
             "schemas": self.registry.tool_schemas,

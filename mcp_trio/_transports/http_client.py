@@ -127,7 +127,7 @@ class OutgoingMessage:
         return request_id if is_id else None
 
     def header_params(self, *, with_arguments: bool) -> Mapping[str, Any]:
-        """Return the params that headers can repeat: all if arguments of a tool are needed."""
+        """Return the params that headers can repeat, with the arguments of a tool if need be."""
         if with_arguments and self._raw_params is not None:
             params: dict[str, Any] = msgspec.json.decode(self._raw_params)
             return params
@@ -189,7 +189,7 @@ class _Page(msgspec.Struct, tag_field="jsonrpc", tag="2.0", gc=False):
 class ToolHeaders:
     """The arguments of a server's tools that a client repeats in headers.
 
-    They are learnt from the lists that the server sends. At most `tools_max` tools are kept; the
+    `learn` takes them from the lists that the server sends. At most `tools_max` tools are kept; the
     one that was listed longest ago is dropped first.
     """
 
@@ -201,7 +201,7 @@ class ToolHeaders:
         return None if tool is None else self._paths.get(tool)
 
     def learn(self, data: bytes) -> bytes:
-        """Learn from a response to `tools/list`.
+        """Remember the arguments of the tools in a response to `tools/list`.
 
         Returns:
             The response without the tools whose `x-mcp-header` is invalid. A response that is not a
@@ -303,8 +303,9 @@ class HttpChannel:
     )
     # The version of the latest stateless request, which notifications do not state themselves.
     _stateless_version: str | None = attrs.field(default=None, init=False)
-    # The URL that an HTTP+SSE server takes messages at.
-    _endpoint: httpx2.URL | None = attrs.field(default=None, init=False)
+    # The URL in the event `endpoint` of an HTTP+SSE server, to which messages are posted; None for
+    # a Streamable HTTP server.
+    _message_url: httpx2.URL | None = attrs.field(default=None, init=False)
 
     _requests_bytes: int = attrs.field(default=0, init=False)
     _posted_bytes: int = attrs.field(default=0, init=False)
@@ -347,7 +348,7 @@ class HttpChannel:
     @property
     def uses_http_sse(self) -> bool:
         """Return whether the server turned out to have the transport of 2024-11-05, HTTP+SSE."""
-        return self._endpoint is not None
+        return self._message_url is not None
 
     # Sending and receiving
 
@@ -372,7 +373,7 @@ class HttpChannel:
             self._check_open()
             message = outgoing_message(data, self._decoder)
             if not self._start_request(message):
-                await self._send_unanswered(message)
+                await self._send_without_response(message)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def send_nowait(self, messages: Sequence[bytes]) -> int:
@@ -442,7 +443,7 @@ class HttpChannel:
             await self._post_request(request, stream)
         except UnexpectedResponse as unexpected:
             await self._take_unexpected(request, unexpected)
-        if self._endpoint is not None:
+        if self._message_url is not None:
             await request.answered.wait()
         is_stateless = request.message.version is not None
         while not request.answered.is_set():
@@ -462,7 +463,7 @@ class HttpChannel:
         message = request.message
         headers = self._headers(message)
         async with self._endpoint_client.post(
-            message.data, headers, url=self._endpoint
+            message.data, headers, url=self._message_url
         ) as response:
             await self._endpoint_client.check_success(response)
             self._reported_state.become("open")
@@ -472,7 +473,7 @@ class HttpChannel:
                 self._endpoint_client.session_id = session_id_of(response)
             if is_event_stream(response):
                 await stream.read(response)
-            elif self._endpoint is not None:
+            elif self._message_url is not None:
                 await self._endpoint_client.body_prefix(response)
             else:
                 bytes_max = self._endpoint_client.limits.messages.bytes_max
@@ -504,7 +505,7 @@ class HttpChannel:
         version = message.version
         if version is None and self._endpoint_client.version is None and message.method is not None:
             version = self._stateless_version
-        if self._endpoint is not None or message.method == INITIALIZE:
+        if self._message_url is not None or message.method == INITIALIZE:
             return []
         if version is None or message.method is None:
             return self._endpoint_client.session_headers()
@@ -579,7 +580,7 @@ class HttpChannel:
     async def _take_unexpected(
         self, request: _PendingRequest, unexpected: UnexpectedResponse
     ) -> None:
-        """Interpret an unsuccessful response: by its body, or by its status if that says nothing.
+        """Interpret an unsuccessful response by its body, or else by its HTTP status.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#backwards-compatibility
         """
@@ -598,10 +599,10 @@ class HttpChannel:
         elif unexpected.is_client_error and method == DISCOVER:
             text = f"HTTP {unexpected.status} {unexpected.phrase}"
             await self._take(encode_error(request.id, METHOD_NOT_FOUND, text), request)
-        elif unexpected.is_client_error and method == INITIALIZE and self._endpoint is None:
+        elif unexpected.is_client_error and method == INITIALIZE and self._message_url is None:
             # The server may have HTTP+SSE: send `initialize` again.
             reason = await self._find_endpoint()
-            if self._endpoint is None:
+            if self._message_url is None:
                 loss = unexpected.loss(self._endpoint_client)
                 text = f"{loss}; as for HTTP+SSE: {reason}"
                 raise ConnectionLost(text, http_status=loss.http_status)
@@ -625,12 +626,12 @@ class HttpChannel:
 
         self._nursery.start_soon(read)
         await stream.was_tried.wait()
-        self._endpoint = stream.endpoint
+        self._message_url = stream.endpoint
         return stream.end_reason
 
     # Notifications, and responses to the server
 
-    async def _send_unanswered(self, message: OutgoingMessage) -> None:
+    async def _send_without_response(self, message: OutgoingMessage) -> None:
         """Send a message that is not a request, and wait until the server has accepted it.
 
         So these messages arrive in order. A message that cannot be delivered is logged.
@@ -670,7 +671,7 @@ class HttpChannel:
 
                 headers = self._headers(message)
                 async with self._endpoint_client.post(
-                    message.data, headers, url=self._endpoint, on_progress=on_progress
+                    message.data, headers, url=self._message_url, on_progress=on_progress
                 ) as response:
                     await self._endpoint_client.check_success(response)
                     self._reported_state.become("open")
@@ -699,7 +700,7 @@ class HttpChannel:
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#listening-for-messages-from-the-server
         """
-        if self._endpoint is not None or self._has_ended:
+        if self._message_url is not None or self._has_ended:
             return
         stream = self._event_stream(None)
 

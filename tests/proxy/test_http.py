@@ -345,7 +345,9 @@ async def test_a_server_that_does_not_answer_is_a_502_that_names_it(
     assert answered.status == 502
     assert answered.json["id"] == 1
     assert answered.json["error"]["code"] == -32000
-    assert answered.json["error"]["message"] == f"the proxy got no answer from the server: {words}"
+    assert (
+        answered.json["error"]["message"] == f"the proxy got no response from the server: {words}"
+    )
     (session,) = files()
     assert session.lines("in") == [STATELESS_CALL]
     assert session.lines("out") == []

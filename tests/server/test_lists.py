@@ -130,19 +130,19 @@ def test_the_digests_of_the_tools_cover_every_page_and_change_with_each():
     for server, last in ((one, "yes"), (other, "no")):
         offer(server, 0)
         server.tool(name="last", description=last)(lambda: 1)
-    first, second = (server._registry.listed()["tools"] for server in (one, other))
+    first, second = (server._registry.list_digests()["tools"] for server in (one, other))
     assert first[:-1] == second[:-1]
     assert first[-1] != second[-1]
     assert all(re.fullmatch("[0-9a-f]{8} last", lines[-1]) for lines in (first, second))
     other.remove_tool("last")
-    assert other._registry.listed()["tools"] == first[:-1]
+    assert other._registry.list_digests()["tools"] == first[:-1]
 
 
 def test_a_long_list_has_one_digest():
     server = Server("harbour")
     for number in range(1001):
         server.tool(name=f"tool{number}")(lambda: 1)
-    (line,) = server._registry.listed()["tools"]
+    (line,) = server._registry.list_digests()["tools"]
     assert re.fullmatch("[0-9a-f]{8} ", line)
 
 
@@ -153,7 +153,7 @@ def test_tools_that_cannot_be_listed_have_no_digest():
     async def tide(port: "Nowhere"):  # noqa: F821 - the name is what is tested
         pass
 
-    assert server._registry.listed() == {"tools": ["-------- tide"]}
+    assert server._registry.list_digests() == {"tools": ["-------- tide"]}
 
 
 @pytest.mark.requirement("LIFE-05", "TOOL-01", "RES-01", "PROM-01", "LOG-01", "LIFE-19")

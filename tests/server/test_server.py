@@ -213,7 +213,7 @@ async def test_a_session_is_recorded_to_a_file(server_lifespan_and_recording, tm
     assert records[0]["k"] == "open"
     assert (opened["role"], opened["transport"]) == ("server", "memory")
     assert (opened["name"], opened["version"]) == ("the harbour", "2.1")
-    assert opened["listed"] == server_lifespan_and_recording._registry.listed()
+    assert opened["listed"] == server_lifespan_and_recording._registry.list_digests()
     assert [line[9:] for line in opened["listed"]["tools"]] == ["tide", "depth"]
     assert opened["earlier_sessions"] == 0
     assert opened["lifespan"] is False
