@@ -441,8 +441,8 @@ class AuthorizationLimits(_Options, frozen=True, kw_only=True):
 class Limits(_Options, frozen=True, kw_only=True):
     """The limits of a server or client, in groups.
 
-    A group that is not given has its defaults. To change single options of existing limits, use
-    `msgspec.structs.replace(limits, http=HttpLimits(sessions_max=100))`.
+    A group that is not given has its defaults. To change a single option of existing limits, use
+    `replace(limits, http=replace(limits.http, sessions_max=100))` with `msgspec.structs.replace`.
     """
 
     messages: MessageLimits = MessageLimits()
