@@ -50,7 +50,7 @@ _POSTED_MAX: Final = 100_000
 _POSTED_BYTES_MAX: Final = 256 * MIB
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 1.0
-_SETTLE_SECONDS: Final = 1.0
+_SETTLE_SECONDS: Final = 3.0  # An instance that has too much to do gets its answers late.
 _CALL_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 10.0
@@ -123,6 +123,19 @@ class RedisConnection:
                 await self._wakeup_removed.wait()
         if waiting.cancelled_caught:
             self._note_away(f"no answer for {_SETTLE_SECONDS:g} s")
+
+    async def wait_until_written(self) -> None:
+        """Wait until all commands that were posted before are written.
+
+        Raises:
+            StoreUnavailableError: Redis has not answered for some seconds.
+        """
+        target = self._posted_count
+        with trio.move_on_after(_CALL_SECONDS):
+            while self._removed_count < target:
+                await self._wakeup_removed.wait()
+            return
+        raise StoreUnavailableError(f"Redis at {self.address} does not answer")
 
     async def write_posted(self) -> NoReturn:
         """Write the posted commands until cancelled."""

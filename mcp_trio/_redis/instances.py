@@ -296,6 +296,8 @@ class RedisInstance:
 
     async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call, and wait until Redis has it."""
+        # The session itself may still wait to be written, and so may earlier entries.
+        await self._connection.wait_until_written()
         args = self._call_args(call, number, entry)
         if not await self._connection.evaluate(_KEEP_CALL, self._call_keys(session_id), *args):
             raise StoreUnavailableError("another instance has taken the session")

@@ -105,6 +105,8 @@ class Instance(Protocol):
     async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry as `note_call` does, and wait until the store has it.
 
+        What was stored before, as the session itself and its earlier entries, is stored first.
+
         Raises:
             StoreUnavailableError: The store does not answer, or another instance has taken the
                 session.

@@ -186,7 +186,7 @@ class _Entries:
         try:
             await calls.instance.keep_call(calls.session_id, self.call, number, entry)
         except StoreUnavailableError as error:
-            text = f"{operation.name} did not run, because the store of calls does not answer"
+            text = f"{operation.name} did not run, because it cannot be stored: {error}"
             raise RequestError(SERVER_BUSY, text) from error
 
     def keep(self, operation: FinishedOperation) -> None:

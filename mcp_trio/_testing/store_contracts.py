@@ -171,7 +171,6 @@ async def check_instance_store(
 
         # Calls.
         one.keep("c", facts)
-        await one.settle()
         one.note_call("c", '"x:1"', 0, b"request")
         await one.keep_call("c", '"x:1"', 1, b"begun")
         one.note_call("c", '"x:1"', 1, b"done")
