@@ -14,6 +14,7 @@ from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, sto
 
 UNKNOWN = "its outcome is unknown"
 CALM = 100  # seconds between two effects, in which an owner can be lost
+THREAD_SECONDS = 0.02  # real seconds in which a thread computes, before the clock may jump
 
 
 @attrs.define
@@ -431,6 +432,7 @@ async def replay_all(sites, folder, make):
 async def test_all_calls_of_a_replayable_server_go_on(
     open_replayable, stores, world, tmp_path, autojump_clock, tool, expected
 ):
+    autojump_clock.autojump_threshold = THREAD_SECONDS
     here, there = await open_replayable(record=tmp_path)
     client = await there.open()
     asked = forward(here, client, tool)
@@ -448,6 +450,7 @@ async def test_all_calls_of_a_replayable_server_go_on(
 async def test_an_effect_in_a_thread_begins_when_the_store_knows_it(
     open_replayable, stores, world, autojump_clock
 ):
+    autojump_clock.autojump_threshold = THREAD_SECONDS
     _, there = await open_replayable()
     client, known = await there.open(), []
 
