@@ -247,6 +247,13 @@ class Terminal:
             self.type("\t")
         self.wait_for(text)
 
+    def interrupt(self, text):
+        """Type Ctrl-C until the text is shown: readline misses one just before its wait."""
+        self.type("\x03")
+        while not self._is_shown(text, 4):
+            self.type("\x03")
+        self.wait_for(text)
+
     def _is_shown(self, text, seconds):
         while text not in self._shown:
             if not select.select([self._ours], [], [], seconds)[0]:

@@ -253,8 +253,7 @@ def test_a_terminal_completes_cancels_asks_and_keeps_the_history(terminal, tmp_p
 
     terminal.type("wait\n")
     terminal.wait_for("waiting")
-    terminal.type("\x03")
-    terminal.wait_for("cancelled")
+    terminal.interrupt("cancelled")
     terminal.wait_for("> ")
 
     terminal.type("ask\n")
@@ -266,8 +265,7 @@ def test_a_terminal_completes_cancels_asks_and_keeps_the_history(terminal, tmp_p
     terminal.wait_for("> ")
     terminal.type("ask\n")
     terminal.wait_for("value: ")
-    terminal.type("\x03")
-    terminal.wait_for("cancelled")
+    terminal.interrupt("cancelled")
     terminal.wait_for("> ")
 
     terminal.type("half a line\x03")
