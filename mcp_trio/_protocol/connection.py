@@ -302,8 +302,8 @@ class Connection:
     outgoing: OutgoingRequests = attrs.field(init=False)
     counts: Counter[str] = attrs.field(factory=_counter, init=False)
     _decoder: Decoder = attrs.field(init=False)
-    # The row of calls that are decoded in one pass: not those that this side sends, nor those of a
-    # user who has declared other params.
+    # The row of `tools/call`, whose requests are decoded in one pass; None for a client. If the
+    # user has declared `tools/call` with other params, `methods` has another row.
     _call_row: Method | None = attrs.field(init=False)
     _accepts_handshakes: bool = attrs.field(init=False)
     _result_metadata: dict[str, Any] | None = attrs.field(default=None, init=False)

@@ -170,7 +170,7 @@ class HandlerJournal:
 
     @property
     def has_next_outcome(self) -> bool:
-        """Whether the next operation of the calling task has finished in an earlier round."""
+        """True if the next operation of the calling task has finished in an earlier round."""
         lane = self.current_lane()
         return (lane.name, lane.ordinal + 1) in self._operations
 

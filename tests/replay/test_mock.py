@@ -740,8 +740,8 @@ async def test_an_absent_server_raises_and_a_lost_server_is_a_difference(
     tmp_path,
 ):
     path = RECORDINGS / "weather.mcprec.jsonl"
-    with pytest.raises(ConnectionLost, match=f"cannot connect to unix:{tmp_path}/nobody"):
-        await replay_live_async(path, f"unix:{tmp_path}/nobody")
+    with pytest.raises(ConnectionLost, match=f"cannot connect to unix:{tmp_path}/no-socket"):
+        await replay_live_async(path, f"unix:{tmp_path}/no-socket")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionLost, match=f"cannot connect to tcp://127.0.0.1:{port}"):

@@ -155,6 +155,15 @@ def forward(site, client, name):
     return site.begin("POST", call(name), Mcp_Session_Id=client.id, accept="application/json")
 
 
+async def forward_and_lose(stores, here, there, client, name):
+    """Forward a call to its owner, lose the owner between two effects, and wait for the answer."""
+    asked = forward(here, client, name)
+    await trio.sleep(CALM / 2)
+    lose(stores, there)
+    await asked.begun()
+    return asked
+
+
 @pytest.mark.requirement("HTTP-51")
 async def test_a_call_of_a_lost_owner_goes_on_and_no_effect_runs_twice(
     open_ports, stores, world, autojump_clock
@@ -267,10 +276,7 @@ async def test_a_call_that_takes_too_long_for_a_stop_goes_on_elsewhere(
 async def test_tasks_of_a_handler_go_on(open_ports, stores, world, autojump_clock):
     here, there = await open_ports()
     client = await there.open()
-    asked = forward(here, client, "both")
-    await trio.sleep(CALM / 2)
-    lose(stores, there)
-    await asked.begun()
+    asked = await forward_and_lose(stores, here, there, client, "both")
     assert asked.json["result"]["structuredContent"] == {"result": ["RUM", "TEA", "END"]}
     assert sorted(world.ran) == ["end", "rum", "tea"]
 
@@ -299,10 +305,7 @@ async def test_a_handler_of_another_version_does_not_go_on(
 ):
     there, here = await open_ports(versions=("1", "2"))
     client = await there.open()
-    asked = forward(here, client, "ship")
-    await trio.sleep(CALM / 2)
-    lose(stores, there)
-    await asked.begun()
+    asked = await forward_and_lose(stores, here, there, client, "ship")
     assert UNKNOWN in asked.json["error"]["message"]
     assert world.ran == ["tea"]
 
@@ -357,10 +360,7 @@ async def test_the_recordings_of_both_owners_replay(
 ):
     here, there = await open_ports(record=tmp_path)
     client = await there.open()
-    asked = forward(here, client, "ship")
-    await trio.sleep(CALM / 2)
-    lose(stores, there)
-    await asked.begun()
+    await forward_and_lose(stores, here, there, client, "ship")
     for site in (here, there):
         site.runtime.close()
         await site.runtime.ended.wait()
@@ -435,10 +435,7 @@ async def test_all_calls_of_a_replayable_server_go_on(
     autojump_clock.autojump_threshold = THREAD_SECONDS
     here, there = await open_replayable(record=tmp_path)
     client = await there.open()
-    asked = forward(here, client, tool)
-    await trio.sleep(CALM / 2)
-    lose(stores, there)
-    await asked.begun()
+    asked = await forward_and_lose(stores, here, there, client, tool)
     assert text(asked.json).startswith(expected)
     await trio.sleep(CALM)
     assert world.ran == ["tea", "rum"]
@@ -507,10 +504,7 @@ async def test_no_effect_runs_twice_for_a_handler_that_does_something_else(
 ):
     here, there = await open_replayable()
     client = await there.open()
-    asked = forward(here, client, "whim")
-    await trio.sleep(CALM / 2)
-    lose(stores, there)
-    await asked.begun()
+    asked = await forward_and_lose(stores, here, there, client, "whim")
     assert UNKNOWN in asked.json["error"]["message"]
     assert world.ran == ["tea"]
 
@@ -544,8 +538,5 @@ async def test_a_mounted_server_has_to_be_replayable_as_well(
 
     here, there = await open_replayable(make)
     client = await there.open()
-    asked = forward(here, client, "inner_ship")
-    await trio.sleep(CALM / 2)
-    lose(stores, there)
-    await asked.begun()
+    asked = await forward_and_lose(stores, here, there, client, "inner_ship")
     assert asked.status == (200 if is_inner_replayable else 502)
