@@ -311,7 +311,7 @@ class HttpSession:
 
     @property
     def values(self) -> bytes | None:
-        """The values that handlers keep in it; None if no other instance can continue the session."""
+        """The values that handlers keep; None if no other instance can continue the session."""
         application = self.application
         if self._opening is None or not isinstance(application, ServedSession):
             return None
