@@ -599,8 +599,11 @@ def encode_notification(
     return _encode(notification, json_depth_max)
 
 
-def encode_numbers(method: str, params: msgspec.Struct) -> bytes:
-    """Return an encoded notification of numbers and received texts, which need no checks."""
+def encode_plain_notification(method: str, params: msgspec.Struct) -> bytes:
+    """Return an encoded notification whose params are only numbers and received texts.
+
+    UTF-8 can encode these, and they are not nested, so no check is needed.
+    """
     return _ENCODER.encode(_EncodedNotification(method, params))
 
 

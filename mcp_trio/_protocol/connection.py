@@ -41,7 +41,7 @@ from mcp_trio._jsonrpc.messages import (
     Response,
     encode_error,
     encode_notification,
-    encode_numbers,
+    encode_plain_notification,
     encode_request,
     encode_response,
     malformed,
@@ -972,7 +972,7 @@ class Connection:
         if params is None or not self._is_allowed(self.our_role, _REFERENCE):
             return None
         if message is None:
-            return encode_numbers(methods.PROGRESS, params)
+            return encode_plain_notification(methods.PROGRESS, params)
         return encode_notification(
             methods.PROGRESS, downgraded(params, request.peer.protocol_version)
         )

@@ -22,7 +22,7 @@ import msgspec
 
 from mcp_trio._journal.records import encode_body
 from mcp_trio._server.access import Selector, Visibility
-from mcp_trio._server.effects import NO_RESULT, JsonCodec
+from mcp_trio._server.effects import NO_RESULT, JsonCodec, no_arguments
 from mcp_trio._session.effects import Effect, perform, perform_without_waiting
 from mcp_trio._session.handlers import Handling
 
@@ -127,7 +127,7 @@ def restore_values(handling: Handling, served: "ServedSession") -> None:
         return _decode(restored)
 
     codec = JsonCodec[SessionValues](SessionValues)
-    effect = Effect(name="session.restore", arguments=_nothing, run=take, codec=codec)
+    effect = Effect(name="session.restore", arguments=no_arguments, run=take, codec=codec)
     values = perform_without_waiting(handling, effect)
     served.set_values(msgspec.json.decode(values.state), values.visibility)
 
@@ -149,9 +149,5 @@ async def keep_values(handling: Handling, served: "ServedSession") -> None:
         assert kept is not None  # A replay does not run the effect.
         await kept.publish()
 
-    effect = Effect(name="session.keep", arguments=_nothing, run=publish, codec=NO_RESULT)
+    effect = Effect(name="session.keep", arguments=no_arguments, run=publish, codec=NO_RESULT)
     await perform(handling, effect)
-
-
-def _nothing() -> bytes:
-    return b"{}"  # The arguments follow from the recorded requests.
