@@ -106,7 +106,7 @@ class Watcher:
 
 
 class ServerProcess:
-    """A process that imports a version of the server, and serves it when it is told to."""
+    """A process that imports a version of the server, and serves it on request."""
 
     def __init__(self, child: ChildProcess) -> None:
         self._child = child

@@ -156,7 +156,7 @@ def _caller(per: str, context: Context) -> str:
         network = getattr(channel, "network", None)
         if network is not None:
             return f"network {network}"
-    # A client without a network, as over stdio, is told apart by its session.
+    # A client without a network, as over stdio, is identified by its session.
     if session not in _SESSION_IDS:
         _SESSION_IDS[session] = uuid.uuid4().hex
     return f"session {_SESSION_IDS[session]}"

@@ -6,8 +6,8 @@ dropped, and every call that it makes into the event loop raises `RequestAbandon
 The thread has a lane of its own, a child of the handler's lane. The steps of the task that performs
 the thread's calls are recorded in that lane, so a replay lets the thread go on at the same place as
 in the recording. A replay runs each handler in a thread of its own, and lets only one thread run at
-a time, from one call of its context to the next. The sequencer is told when the thread waits for
-such a call.
+a time, from one call of its context to the next. The sequencer is notified when the thread waits
+for such a call.
 """
 
 import functools

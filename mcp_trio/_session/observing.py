@@ -1,8 +1,8 @@
 """Observers: logs, metrics, traces and the audit log of what the sessions of a program do.
 
 A session reports each of its activities to its observers: the session itself, the requests of the
-peer, the requests that this side sends, and the effects of handlers. An observer is told when an
-activity begins, and returns the function to call with its outcome.
+peer, the requests that this side sends, and the effects of handlers. An observer is notified when
+an activity begins, and returns the function to call with its outcome.
 
 Observers run in the reader, the dispatcher and the handlers of a session, so they must return at
 once. An exception of an observer is logged, and changes nothing for the session. They see what a
