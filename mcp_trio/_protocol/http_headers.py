@@ -74,9 +74,9 @@ class HttpRequest:
         path, _, query = target.partition("?")
         return cls(method, path, query, *decoded_headers(headers), **rest)
 
-    def with_header(self, name: str, value: str) -> "HttpRequest":
-        """Return a copy in which one header has another value, or is added."""
-        return self._with({**self.headers, name: value}, self.auth)
+    def with_headers(self, headers: Mapping[str, str]) -> "HttpRequest":
+        """Return a copy in which these headers have other values, or are added."""
+        return self._with({**self.headers, **headers}, self.auth)
 
     def with_auth(self, auth: AuthInfo) -> "HttpRequest":
         """Return a copy with the sender as it has been authenticated."""

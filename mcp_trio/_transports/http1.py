@@ -62,7 +62,11 @@ _REQUEST_LINE: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/1\.[01]\r\n")
 _TARGET: Final = re.compile(r"(?i:https?://[^/?#]+)(?P<rest>[/?][^#]*)?|(?P<path>/[^#]*)")
 # Each header costs h11 some microseconds; MCP clients send about ten.
 _FIELDS_MAX: Final = 128
-_LENGTH: Final = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]{0,17})\r\n")
+# The headers that differ between the requests of one client, and the value that stands for each.
+_VARYING: Final = [
+    (b"content-length", re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]{0,17})\r\n"), b"0"),
+    (b"mcp-session-id", re.compile(rb"\r\n(?i:mcp-session-id): ([!-~]+)\r\n"), b"-"),
+]
 _CACHED_BYTES_MAX: Final = 2048
 _SECRETS: Final = re.compile(rb"\n(?i:authorization|proxy-authorization|cookie):")
 
@@ -105,25 +109,32 @@ def parse_request(
     `certificate` is the thumbprint of the client's TLS certificate.
 
     A client repeats its headers with each request, except for the content length, and parsing them
-    is most of the work of a small request. So short headers are cached without their content
-    length. Headers with credentials are not cached.
+    is most of the work of a small request. So short headers are cached, without their content
+    length and the id of the session, which many clients of one kind have in common. Headers with
+    credentials are not cached.
 
     Raises:
         Rejected: They are not HTTP/1.1, or two implementations could parse them differently.
     """
     if not is_cacheable(raw):
         return _parse_request(raw, client, scheme, certificate)
-    length = _LENGTH.search(raw)
-    if length is None or raw.lower().count(b"content-length") > 1:
-        return _cached_request(raw, client, scheme, certificate)
-    start, end = length.span(1)
-    without = _cached_request(raw[:start] + b"0" + raw[end:], client, scheme, certificate)
+    common, lower, varying = raw, raw.lower(), dict[str, str]()
+    for name, line, replacement in _VARYING:
+        match = line.search(common) if lower.count(name) == 1 else None
+        if match is not None:
+            start, end = match.span(1)
+            varying[name.decode("ascii")] = match[1].decode("ascii")
+            common = common[:start] + replacement + common[end:]
+    cached = _cached_request(common, client, scheme, certificate)
+    if not varying:
+        return cached
+    length = varying.get("content-length")
     return ParsedRequest(
-        request=without.request.with_header("content-length", length[1].decode("ascii")),
-        body_bytes=int(length[1]),
-        accepts_chunks=without.accepts_chunks,
-        is_last=without.is_last,
-        awaits_continue=without.awaits_continue,
+        request=cached.request.with_headers(varying),
+        body_bytes=cached.body_bytes if length is None else int(length),
+        accepts_chunks=cached.accepts_chunks,
+        is_last=cached.is_last,
+        awaits_continue=cached.awaits_continue,
     )
 
 

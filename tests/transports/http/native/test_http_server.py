@@ -772,6 +772,15 @@ def test_equal_headers_are_parsed_once_unless_they_are_long():
     assert read(long) == read(long)
 
 
+def test_requests_of_several_sessions_have_their_other_headers_parsed_once():
+    parsed_before = native_head._cached_request.cache_info().misses
+    for name in (b"one", b"two", b"three"):
+        headers = read(b"X: sessions\r\nMcp-Session-Id: %b\r\nContent-Length: 7\r\n" % name)
+        assert headers.request.header("mcp-session-id") == name.decode()
+        assert headers.body_bytes == 7
+    assert native_head._cached_request.cache_info().misses == parsed_before + 1
+
+
 _LINES = st.sampled_from(
     [
         b"Content-Length: 0",
@@ -788,6 +797,11 @@ _LINES = st.sampled_from(
         b"Expect: 100-continue",
         b"Connection: close",
         b"X: Content-Length: 5",
+        b"Mcp-Session-Id: a1",
+        b"mcp-session-id: b2",
+        b"MCP-Session-Id:c3",
+        b"Mcp-Session-Id: d 4",
+        b"X: Mcp-Session-Id: e5",
     ]
 )
 
@@ -795,6 +809,9 @@ _LINES = st.sampled_from(
 @given(st.lists(_LINES, max_size=4), st.sampled_from([b"0", b"1"]))
 @example([b"Content-Length: 5", b"Content-Length: 0"], b"1")
 @example([b"Content-Length: 5", b"content-length: 0"], b"1")
+@example([b"Content-Length: 5", b"Mcp-Session-Id: a1"], b"1")
+@example([b"Mcp-Session-Id: a1", b"mcp-session-id: b2"], b"1")
+@example([b"Mcp-Session-Id: d 4", b"Transfer-Encoding: chunked"], b"1")
 def test_cached_headers_equal_parsed_ones(lines, version):
     raw = b"\r\n".join([b"POST / HTTP/1." + version, b"Host: x", *lines, b"", b""])
     assert outcome(parse_request, raw) == outcome(
