@@ -89,6 +89,10 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
         """Return the encoded error response; without an id if none was read."""
         return encode_error(self.id, self.code, self.text, self.data)
 
+    def response(self) -> tuple[int, Headers, bytes]:
+        """Return the status, the headers and the body of the response."""
+        return self.status, [("Content-Type", JSON), *self.headers], self.body()
+
 
 class RejectedError(Exception):
     """A request is answered with this rejection."""

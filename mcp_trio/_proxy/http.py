@@ -648,8 +648,7 @@ class HttpProxy:
                 facts = {"method": request.method, "status": rejection.status}
                 recording.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
                 recording.journal.flush()
-                headers = [("Content-Type", JSON), *rejection.headers]
-                await exchange.answer(rejection.status, headers, rejection.body())
+                await exchange.answer(*rejection.response())
 
     async def _forward(self, exchange: Exchange, body: bytes) -> None:
         request, target = exchange.request, self._target(exchange.request)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import anyio
 import attrs
+import msgspec
 import trio
 from coredis import PureToken, Redis
 from coredis.exceptions import ConnectionError as RedisConnectionError
@@ -33,7 +34,16 @@ logger = logging.getLogger("mcp_trio")
 T = TypeVar("T")
 
 Command: TypeAlias = "Callable[[Pipeline[bytes]], object]"
-"""Adds a command to a pipeline."""
+"""Adds one command to a pipeline."""
+
+
+class _Posted(msgspec.Struct, frozen=True):
+    """A posted command, its size in bytes, and the function that gets its result."""
+
+    command: Command
+    size: int
+    on_result: Callable[[Any], None] | None
+
 
 # Errors that say that Redis is away; other errors of Redis are answers to a command.
 AWAY: Final = (
@@ -78,10 +88,8 @@ class RedisConnection:
     _back_callbacks: list[Callable[[], None]] = attrs.field(
         factory=list[Callable[[], None]], init=False
     )
-    # Each command with its size in bytes. A command is removed when it is written or dropped.
-    _posted: deque[tuple[Command, int]] = attrs.field(
-        factory=deque[tuple[Command, int]], init=False
-    )
+    # A command is removed when it is written or dropped.
+    _posted: deque[_Posted] = attrs.field(factory=deque[_Posted], init=False)
     _posted_bytes: int = attrs.field(default=0, init=False)
     _posted_count: int = attrs.field(default=0, init=False)
     _removed_count: int = attrs.field(default=0, init=False)
@@ -98,12 +106,18 @@ class RedisConnection:
 
     # Commands without a result.
 
-    def post(self, *commands: Command, size: int = 0) -> None:
+    def post(
+        self,
+        *commands: Command,
+        size: int = 0,
+        on_result: Callable[[Any], None] | None = None,
+    ) -> None:
         """Write commands later, in order; `size` is the number of bytes of each.
 
-        While Redis is away and too many commands wait, the oldest are dropped.
+        `on_result` is called with the result of each command, before `settle` returns. While Redis
+        is away and too many commands wait, the oldest are dropped.
         """
-        self._posted.extend((command, size) for command in commands)
+        self._posted.extend(_Posted(command, size, on_result) for command in commands)
         self._posted_bytes += size * len(commands)
         self._posted_count += len(commands)
         while len(self._posted) > _POSTED_MAX or self._posted_bytes > _POSTED_BYTES_MAX:
@@ -111,7 +125,7 @@ class RedisConnection:
         self._wakeup_posted.wake()
 
     def _remove_oldest(self) -> None:
-        self._posted_bytes -= self._posted.popleft()[1]
+        self._posted_bytes -= self._posted.popleft().size
         self._removed_count += 1
 
     async def settle(self) -> None:
@@ -143,7 +157,7 @@ class RedisConnection:
         while True:
             while not self._posted:
                 await self._wakeup_posted.wait()
-            batch = [command for command, _ in itertools.islice(self._posted, _BATCH_MAX)]
+            batch = list(itertools.islice(self._posted, _BATCH_MAX))
             end = self._removed_count + len(batch)
             try:
                 await self._write(batch)
@@ -159,15 +173,19 @@ class RedisConnection:
             self._wakeup_removed.wake()
             self._note_back()
 
-    async def _write(self, batch: Sequence[Command]) -> None:
+    async def _write(self, batch: Sequence[_Posted]) -> None:
         async with self.client.pipeline(transaction=False, raise_on_error=False) as pipeline:
-            for command in batch:
-                command(pipeline)
-        for result in pipeline.results or ():
+            for posted in batch:
+                posted.command(pipeline)
+        results = pipeline.results or ()
+        for result in results:
             if isinstance(result, AWAY):
                 raise result
+        for posted, result in zip(batch, results, strict=True):
             if isinstance(result, RedisError):
                 logger.error("Redis at %s has rejected a command: %s", self.address, result)
+            elif posted.on_result is not None:
+                posted.on_result(result)
 
     def _note_away(self, reason: str) -> None:
         if not self.is_away:

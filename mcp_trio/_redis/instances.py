@@ -24,7 +24,7 @@ with the sender, because messages of the earlier epoch may be missing.
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -54,6 +54,7 @@ _TAKE_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.01
 _EXPIRIES: Final = 4  # within the time after which a session is forgotten
 _RUNS, _LEAVES = b"runs", b"leaves"
+_TAKEN, _UNKNOWN = 0, -1  # results of scripts: another instance has the session, or none has it
 _KINDS: Final = ("session", "events", "streams", "calls")  # of the keys of a session
 _ENTRIES_MAX: Final = 1000  # that one script removes
 
@@ -70,7 +71,9 @@ if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('DEL', unpack(KEYS))
 """
 _KEEP_CALL: Final = """
-if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
+local owner = redis.call('HGET', KEYS[1], 'owner')
+if not owner then return -1 end
+if owner ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
 redis.call('EXPIRE', KEYS[2], ARGV[4])
 return 1
@@ -79,10 +82,12 @@ _FORGET_CALL: Final = """
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('HDEL', KEYS[2], unpack(ARGV, 2))
 """
+# An owner that was taken for lost may have renewed its lease meanwhile.
 _TAKE: Final = """
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner == ARGV[1] then return 1 end
 if owner ~= ARGV[2] then return 0 end
+if owner ~= '' and redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
 return 1
 """
@@ -246,7 +251,8 @@ class RedisInstance:
 
     def _post_session(self, session_id: str, owner: str, facts: SessionFacts) -> None:
         args = (self.name, owner, _encode(facts), expiry_of(self._session_seconds))
-        self._post_script(_KEEP, [self._session_key(session_id)], args)
+        on_result = partial(self._check_owner, session_id)
+        self._post_script(_KEEP, [self._session_key(session_id)], args, on_result)
 
     def forget(self, session_id: str) -> None:
         """Remove a session of this instance, with its events."""
@@ -255,12 +261,24 @@ class RedisInstance:
         self._post_script(_FORGET, keys, [self.name])
 
     def _post_script(
-        self, script: str, keys: Sequence[str], args: Sequence[str | bytes | int]
+        self,
+        script: str,
+        keys: Sequence[str],
+        args: Sequence[str | bytes | int],
+        on_result: Callable[[Any], None] | None = None,
     ) -> None:
         size = sum(len(each) for each in args if not isinstance(each, int))
         self._connection.post(
-            lambda pipeline: pipeline.eval(script, keys=keys, args=args), size=size
+            lambda pipeline: pipeline.eval(script, keys=keys, args=args),
+            size=size,
+            on_result=on_result,
         )
+
+    def _check_owner(self, session_id: str, result: int) -> None:
+        """Lose a session if the result of a script says that another instance has taken it."""
+        if result == _TAKEN:
+            self._sessions.pop(session_id, None)
+            self._handler.lose_session(session_id)
 
     async def settle(self) -> None:
         """Wait until Redis has all that was stored or sent, or does not answer."""
@@ -277,8 +295,8 @@ class RedisInstance:
         return StoredSession(_decode_facts(facts), owner.decode() or None)
 
     async def take(self, session_id: str, before: str | None) -> bool:
-        """Become the owner of a session; return False if its owner is not `before` any more."""
-        keys = [self._session_key(session_id)]
+        """Become the owner of a session; return False if its owner is another one, or not lost."""
+        keys = [self._session_key(session_id), self._lease_key(before or "")]
         return bool(await self._connection.evaluate(_TAKE, keys, self.name, before or ""))
 
     # Calls.
@@ -292,15 +310,24 @@ class RedisInstance:
     def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call."""
         args = self._call_args(call, number, entry)
-        self._post_script(_KEEP_CALL, self._call_keys(session_id), args)
+        on_result = partial(self._check_owner, session_id)
+        self._post_script(_KEEP_CALL, self._call_keys(session_id), args, on_result)
 
     async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call, and wait until Redis has it."""
+        keys, args = self._call_keys(session_id), self._call_args(call, number, entry)
         # The session itself may still wait to be written, and so may earlier entries.
         await self._connection.wait_until_written()
-        args = self._call_args(call, number, entry)
-        if not await self._connection.evaluate(_KEEP_CALL, self._call_keys(session_id), *args):
+        result = await self._connection.evaluate(_KEEP_CALL, keys, *args)
+        if result == _UNKNOWN and session_id in self._sessions:  # Redis has lost it.
+            self.keep(session_id, self._sessions[session_id])
+            await self._connection.wait_until_written()
+            result = await self._connection.evaluate(_KEEP_CALL, keys, *args)
+        self._check_owner(session_id, result)
+        if result == _TAKEN:
             raise StoreUnavailableError("another instance has taken the session")
+        if result == _UNKNOWN:
+            raise StoreUnavailableError("the session has ended")
 
     def forget_call(self, session_id: str, call: str, entries: int) -> None:
         """Remove the entries of a call."""

@@ -26,6 +26,7 @@ from mcp_trio._server.instances import Instance, SessionFacts, StoreUnavailableE
 from mcp_trio._transports.concurrency import Wakeup
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
+    CompleteResponse,
     Exchange,
     ResponseState,
     run_while_connected,
@@ -35,7 +36,6 @@ from mcp_trio.limits import Limits
 
 logger = logging.getLogger("mcp_trio")
 
-_BAD_GATEWAY: Final = 502
 _UNAVAILABLE: Final = 503
 
 # A session changes its owner once when an instance is lost; more often only if instances are lost
@@ -47,8 +47,13 @@ _OWNER_CHANGES_SECONDS: Final = 0.05
 
 _ENDED: Final = ""  # in the place of the owner of a session that does not exist
 
-_TEXT: Final = "text/plain; charset=utf-8"
 UNKNOWN_OUTCOME: Final = "the instance that ran this request was lost: its outcome is unknown"
+# Not JSON-RPC: clients take that for an answer to the request.
+UNKNOWN_OUTCOME_RESPONSE: Final[CompleteResponse] = (
+    502,
+    [("Content-Type", "text/plain; charset=utf-8")],
+    UNKNOWN_OUTCOME.encode(),
+)
 
 
 # Messages between instances. `number` is that of the request at the instance that forwards it.
@@ -415,9 +420,8 @@ class Forwarder:
                                 await self._take_after_loss(session_id, owner, request)
                                 if await answer_continued():
                                     return None
-                            # Not JSON-RPC: clients take that for an answer to the request.
-                            lines = [("Content-Type", _TEXT), *headers]
-                            await exchange.answer(_BAD_GATEWAY, lines, UNKNOWN_OUTCOME.encode())
+                            status, lines, text = UNKNOWN_OUTCOME_RESPONSE
+                            await exchange.answer(status, [*lines, *headers], text)
                             return None
                         if outcome is Outcome.UNKNOWN_SESSION or self.is_leaving:
                             continue

@@ -38,7 +38,7 @@ from mcp_trio._protocol.http_requests import (
 from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
-from mcp_trio._server.forwarding import ForwardedExchange
+from mcp_trio._server.forwarding import UNKNOWN_OUTCOME_RESPONSE, ForwardedExchange
 from mcp_trio._server.http_sessions import HttpSession, Runtime, TooManySessionsError
 from mcp_trio._server.monitoring import HEALTH, READY, respond_health, respond_ready
 from mcp_trio._server.routes import (
@@ -64,6 +64,7 @@ from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, errors_hand
 from mcp_trio._transports.http_channels import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.http_response import (
     BodyTooLargeError,
+    CompleteResponse,
     Exchange,
     ResponseStream,
     StreamSender,
@@ -127,8 +128,7 @@ class PendingRequest(msgspec.Struct, eq=False):
         Raises:
             trio.BrokenResourceError: The client is gone.
         """
-        headers = [("Content-Type", JSON), *rejection.headers]
-        await self.answer(rejection.status, headers, rejection.body())
+        await self.answer(*rejection.response())
 
 
 def check_method(pending: PendingRequest, method: str) -> None:
@@ -291,18 +291,21 @@ class McpEndpoint:
     ) -> bool:
         """Send the response; return whether the client stayed connected to its end."""
 
-        def why_unanswered() -> Rejection | None:
-            """Return a rejection if the session was closed; None if the client has cancelled.
+        def unanswered() -> CompleteResponse | None:
+            """Return an error if the session was closed; None if the client has cancelled.
 
             The status is not 404: after that the client would repeat in a new session a request
             that may have had effects already.
             """
+            if session.has_left:  # The handler had begun, and may go on in the other instance.
+                return UNKNOWN_OUTCOME_RESPONSE
             if not session.is_closed:
                 return None
             text = "the session was closed before this was answered"
-            return Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
+            rejection = Rejection(status=503, code=SERVER_BUSY, text=text, id=request_id)
+            return rejection.response()
 
-        sender = self._sender(pending, session, stream, why_unanswered)
+        sender = self._sender(pending, session, stream, unanswered)
         has_stayed = is_answered = False
         try:
             if jobs:
@@ -360,7 +363,7 @@ class McpEndpoint:
         pending: PendingRequest,
         session: HttpSession,
         stream: ResponseStream,
-        why_unanswered: Callable[[], Rejection | None] = lambda: None,
+        unanswered: Callable[[], CompleteResponse | None] = lambda: None,
     ) -> StreamSender:
         channel, primes = session.channel, session.primes_streams
         return StreamSender(
@@ -372,7 +375,7 @@ class McpEndpoint:
             status_of=None if self.protected is None else _status_of_denial,
             challenge_of=self._headers_of_error(pending),
             prefers_events=self.streams_answers,
-            why_unanswered=why_unanswered,
+            unanswered=unanswered,
             settle=None if channel.events is None else channel.events.settle,
         )
 
@@ -436,9 +439,9 @@ class McpEndpoint:
                 or (_status_of_denial(code) if denies_access else HTTPStatus.OK)
             ),
             challenge_of=self._headers_of_error(pending),
-            why_unanswered=lambda: (
-                closing if self.runtime.is_closing else _stateless_session_lost
-            )(delivered.id),
+            unanswered=lambda: (closing if self.runtime.is_closing else _stateless_session_lost)(
+                delivered.id
+            ).response(),
         )
         try:
             if jobs:

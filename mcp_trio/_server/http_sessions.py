@@ -339,11 +339,11 @@ class HttpSession:
         self.session.shut("closed")
 
     def leave(self) -> None:
-        """Close the session, which goes on in another instance."""
+        """Send and store nothing more: the session goes on in another instance. Then close it."""
         self.has_left = True
+        self.channel.leave()
         if self.calls is not None:
             self.calls.has_left = True
-        self.close()
         self.forget()
 
     def forget(self) -> None:
@@ -881,13 +881,22 @@ class Runtime:
         finally:
             if taken.is_opening:
                 taken.leave()
+                taken.close()
         return not taken.is_closed
 
     def _lose_session(self, session_id: str) -> None:
-        """Close a session that another instance has taken."""
-        if session_id in (each.id for each in self.sessions):
-            logger.error("another instance has taken a session, as our lease was over")
-            self.sessions.use(session_id).leave()
+        """Close a session that another instance has taken; a handler of it may call this."""
+        session = next((each for each in self.sessions if each.id == session_id), None)
+        if session is None or self.forwarder is None:
+            return
+        logger.error("another instance has taken a session, as our lease was over")
+        session.leave()
+
+        async def close() -> None:
+            session.close()
+
+        # Not within a step or a child of the handler, where a replay cannot shut the session.
+        self._variables.run(self.forwarder.nursery.start_soon, close)
 
     async def hand_over(self) -> None:
         """Let other instances continue the sessions, each when its requests are answered.
@@ -939,6 +948,7 @@ class Runtime:
         for session in leaving:
             self.sessions.instance.hand_over(session.id, session.facts)
             session.leave()
+            session.close()
         return len(movable) - len(leaving)
 
     async def serve(self, channel: WebSocketChannel) -> None:

@@ -66,7 +66,10 @@ class InstanceHandler(Protocol):
         ...
 
     def lose_session(self, session_id: str) -> None:
-        """End a session that another instance has taken, because our own lease was over."""
+        """End a session that another instance has taken, because our own lease was over.
+
+        This may be called for a session that has ended already.
+        """
         ...
 
     def peers(self) -> Collection[str]:
@@ -79,6 +82,9 @@ class Instance(Protocol):
 
     The messages of one instance to another arrive in their order, and each at most once; they all
     arrive unless one of the two is lost.
+
+    `keep`, `note_call` and `keep_call` store nothing if another instance has the session; the
+    handler's `lose_session` is then called, before `settle` returns.
 
     Attributes:
         name: The name of this instance, which no other one has or had.
@@ -142,9 +148,10 @@ class Instance(Protocol):
         ...
 
     async def take(self, session_id: str, before: str | None) -> bool:
-        """Become the owner of a session; return False if its owner is not `before` any more.
+        """Become the owner of a session.
 
-        This may be called again by the instance that is the owner already; it returns True.
+        Returns False if its owner is not `before` any more, or has a lease again. This may be
+        called again by the instance that is the owner already; it returns True.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -255,6 +262,8 @@ class MemoryInstance:
         before = self.shared.sessions.get(session_id)
         if before is None or before.owner == self.name:
             self.shared.sessions[session_id] = StoredSession(facts, self.name)
+        else:
+            self.handler.lose_session(session_id)
 
     def hand_over(self, session_id: str, facts: SessionFacts) -> None:
         """Store a session without an owner."""
@@ -273,12 +282,15 @@ class MemoryInstance:
         if stored is not None and stored.owner == self.name:
             calls = self.shared.calls.setdefault(session_id, {})
             calls.setdefault(call, {})[number] = entry
+        elif stored is not None:
+            self.handler.lose_session(session_id)
 
     async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call."""
         await trio.lowlevel.checkpoint()
         stored = self.shared.sessions.get(session_id)
         if stored is None or stored.owner != self.name or self.name not in self.shared.members:
+            self.handler.lose_session(session_id)
             raise StoreUnavailableError("another instance has taken the session")
         self.note_call(session_id, call, number, entry)
 
@@ -303,10 +315,12 @@ class MemoryInstance:
         return self.shared.sessions.get(session_id)
 
     async def take(self, session_id: str, before: str | None) -> bool:
-        """Become the owner of a session; return False if its owner is not `before` any more."""
+        """Become the owner of a session; return False if its owner is another one, or not lost."""
         await trio.lowlevel.checkpoint()
         stored = self.shared.sessions.get(session_id)
         if stored is None or stored.owner not in (before, self.name):
+            return False
+        if stored.owner != self.name and stored.owner in self.shared.members:
             return False
         self.shared.sessions[session_id] = StoredSession(stored.facts, self.name)
         return True

@@ -106,7 +106,7 @@ async def serve_metrics(
     def respond(exchange: Exchange) -> Awaitable[None]:
         rejection = host_check.rejection(exchange.request)
         if rejection is not None:
-            return exchange.answer(rejection.status, [("Content-Type", JSON)], rejection.body())
+            return exchange.answer(*rejection.response())
         path = exchange.request.path
         if path == HEALTH:
             return respond_health(runtime, exchange)

@@ -156,6 +156,8 @@ async def check_instance_store(
         two.forget("a")
         await two.settle()
         assert await one.find("a") == found, "only the owner changes or removes a session"
+        assert handlers[1].lost_sessions == ["a"], "an instance learns that another one owns it"
+        assert not await two.take("a", one.name), "an owner that runs keeps its sessions"
         assert not await two.take("a", None), "a session with another owner is not taken"
         one.hand_over("a", facts)
         await one.settle()
@@ -164,6 +166,9 @@ async def check_instance_store(
         assert found.owner is None, "it has no owner"
         assert await two.take("a", None), "it can be taken"
         assert not await one.take("a", None), "it is taken once"
+        one.keep("a", facts)
+        await one.settle()
+        assert handlers[0].lost_sessions == ["a"], "the earlier owner learns that it was taken"
         assert not await two.take("b", None), "a session that does not exist cannot be taken"
         two.forget("a")
         await two.settle()
@@ -187,6 +192,7 @@ async def check_instance_store(
             pass
         else:
             raise AssertionError("an entry of another owner's session is rejected")
+        assert "c" in handlers[1].lost_sessions, "the instance learns that another one owns it"
         one.forget_call("c", '"x:1"', 2)
         await one.settle()
         assert await two.calls("c") == {"7": {0: b"other"}}, "a call is removed"

@@ -169,6 +169,7 @@ class SessionChannel(RoutedChannel):
     _stream_of: dict[RequestId, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
     # The streams of requests that go on here; another instance may wait for their responses.
     _continued: dict[RequestId, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
+    _has_left: bool = attrs.field(default=False, init=False)
 
     @property
     def standalone(self) -> ResponseStream:
@@ -379,6 +380,23 @@ class SessionChannel(RoutedChannel):
     def take_continued(self, request_id: RequestId) -> ResponseStream | None:
         """Return the stream of a request that `deliver_again` has delivered, once; else None."""
         return self._continued.pop(request_id, None)
+
+    def leave(self) -> None:
+        """End all streams now, because the session goes on in another instance.
+
+        Later messages are dropped: the events of the session belong to the other instance.
+        """
+        self._has_left = True
+        for stream in self._open_streams():
+            stream.end()
+
+    def send_nowait(self, messages: Sequence[bytes]) -> int:
+        """Put each message on its stream; return the number of messages, as all are accepted.
+
+        Raises:
+            trio.ClosedResourceError: The channel is closed.
+        """
+        return len(messages) if self._has_left else super().send_nowait(messages)
 
     def mark_disconnected(self, stream: ResponseStream) -> None:
         """Note that the client of a stream has disconnected, which cancels no request.

@@ -19,7 +19,6 @@ import trio
 
 from mcp_trio._jsonrpc.sse import COMMENT, Event, encode_event
 from mcp_trio._protocol.http_headers import EVENT_STREAM, JSON, Headers, HttpRequest
-from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.shares import Shares, http_shares
 from mcp_trio._transports.concurrency import TimerQueue, Wakeup
 from mcp_trio.limits import Limits
@@ -356,8 +355,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         last_event_id: Returns the id of a last event without a message, with which the client can
             reconnect when the server closes the connection before the stream has ended. Without
             it, the connection stays open until the stream ends.
-        why_unanswered: Returns the rejection for a stream that ends without a message; None for
-            the status 202.
+        unanswered: Returns the response for a stream that ends without a message; None for an
+            empty one.
         prefers_events: Whether to send events to a client that accepts both events and JSON.
         settle: Called before the events of an open stream are sent; waits until other machines can
             load them.
@@ -370,7 +369,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     begin_events: Callable[[], str | None] = _nothing
     first_event: Event | None = None
     last_event_id: Callable[[], str] | None = None
-    why_unanswered: Callable[[], Rejection | None] = _nothing
+    unanswered: Callable[[], CompleteResponse | None] = _nothing
     prefers_events: bool = False
     settle: Callable[[], Awaitable[None]] | None = None
 
@@ -431,15 +430,15 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         A JSON-RPC error with an HTTP status of its own is sent as JSON to every client, since the
         status of an event stream is always 200.
         """
+        if not stream.has_messages and (response := self.unanswered()) is not None:
+            status, headers, body = response
+            return status, [*headers, *self.headers], body
         uses_events = self._uses_events(request)
         responses = None if uses_events and self.status_of is None else stream.responses
         if responses is None or (len(responses) > 1 and not stream.is_json_only):
             return self._complete_events(stream)
         if not responses:
-            rejection = self.why_unanswered()
-            if rejection is None:
-                return _ACCEPTED, self.headers, b""
-            return rejection.status, [*_JSON_HEADERS, *self.headers], rejection.body()
+            return _ACCEPTED, self.headers, b""
         status, headers = _OK, self.headers
         if self.status_of is not None and len(responses) == 1:
             error = msgspec.json.decode(responses[0], type=_ResponseError).error

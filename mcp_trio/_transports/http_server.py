@@ -17,7 +17,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest
+from mcp_trio._protocol.http_headers import Headers, HttpRequest
 from mcp_trio._protocol.http_requests import Rejection
 from mcp_trio._protocol.shares import Shares, http_shares, network_of
 from mcp_trio._protocol.websocket import is_websocket_upgrade
@@ -641,8 +641,7 @@ async def serve_websocket(
     async def respond(exchange: Exchange) -> None:
         rejection = await admit(exchange.request)
         assert isinstance(rejection, Rejection), "a request without a handshake was admitted"
-        headers = [("Content-Type", JSON), *rejection.headers]
-        await exchange.answer(rejection.status, headers, rejection.body())
+        await exchange.answer(*rejection.response())
 
     async def serve_upgrade(upgrade: Upgrade) -> None:
         admitted = await admit(upgrade.request)

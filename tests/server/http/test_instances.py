@@ -350,6 +350,30 @@ async def test_an_owner_whose_session_was_taken_closes_it(open_sites, stores, au
     assert stores.instances.sessions[client.id].owner == name_of(here)
 
 
+async def test_an_owner_that_was_taken_for_lost_answers_nothing_that_it_cannot_store(
+    open_sites, stores, autojump_clock
+):
+    def make():
+        server = harbour()
+
+        @server.tool
+        async def count(*, ctx: Context) -> int:
+            ctx.state["count"] = ctx.state.get("count", 0) + 1
+            return ctx.state["count"]
+
+        return server
+
+    here, there = await open_sites(make=make)
+    client = await there.open()
+    assert text((await client.ask(call("count"))).json) == "1"
+    lose(stores, there)
+    assert text((await ask(here, client, call("count", id=2))).json) == "2"
+    stale = await client.ask(call("count", id=3))
+    assert (stale.status, b"outcome is unknown" in stale.answer_body) == (BROKEN_OFF, True)
+    assert len(there.runtime.sessions) == 0
+    assert text((await ask(here, client, call("count", id=4))).json) == "3"
+
+
 async def test_many_requests_at_once_open_a_session_of_a_lost_owner_once(
     open_sites, stores, autojump_clock
 ):
@@ -437,17 +461,21 @@ async def test_open_requests_are_answered_before_their_session_is_handed_over(
     assert text((await ask(here, client, call("tide", id=4))).json) == "high"
 
 
-async def test_a_request_that_takes_too_long_fails_and_its_session_goes_on(
-    open_site, stores, autojump_clock
+@pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
+async def test_a_request_that_takes_too_long_has_an_unknown_outcome_and_its_session_goes_on(
+    open_site, stores, autojump_clock, accept
 ):
     limits = Limits(shutdown=ShutdownLimits(hand_over_seconds=2))
     here, there = [await open_site(harbour(limits=limits), stores=stores) for _ in range(2)]
     client = await there.open()
-    asked = client.begin(call("wait", {"seconds": 1000}), accept="application/json")
+    asked = client.begin(call("wait", {"seconds": 1000}), accept=accept)
     await trio.sleep(0.1)
     await stop(there)
     await asked.begun()
-    assert asked.status == 503
+    if asked.status == 200:  # A stream of events that has begun can be resumed.
+        assert await asked.rest() == []
+    else:
+        assert (asked.status, b"outcome is unknown" in asked.answer_body) == (BROKEN_OFF, True)
     assert text((await ask(here, client, call("tide", id=2))).json) == "high"
 
 

@@ -782,7 +782,7 @@ async def test_several_responses_are_an_array_if_sse_is_not_accepted():
 async def test_a_request_that_ends_without_a_message_gets_a_status(rejection, status):
     stream = stream_of()
     stream.end()
-    exchange = await send(stream, why_unanswered=lambda: rejection)
+    exchange = await send(stream, unanswered=lambda: rejection and rejection.response())
     assert exchange.status == status
     if rejection is None:
         assert exchange.answer_body == b""
