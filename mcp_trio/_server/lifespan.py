@@ -36,7 +36,12 @@ from mcp_trio._journal.records import (
     LIFESPAN_SESSIONS,
 )
 from mcp_trio._server.effects import CURRENT_CONTEXT, NO_RESULT, CurrentContext, no_arguments
-from mcp_trio._session.effects import Effect, is_cancelled_now, recorded_outcome, start_effect
+from mcp_trio._session.effects import (
+    Effect,
+    is_cancelled_now,
+    start_effect,
+    wait_for_recorded_outcome,
+)
 from mcp_trio._session.exceptions import exception_to_raise
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import lane_of_caller
@@ -315,7 +320,9 @@ class LifespanRun:
             Exception: They failed.
         """
         was_cancelled = is_cancelled_now()
-        outcome = await recorded_outcome(self, _SESSIONS, self.lane, was_cancelled=was_cancelled)
+        outcome = await wait_for_recorded_outcome(
+            self, _SESSIONS, self.lane, was_cancelled=was_cancelled
+        )
         _SESSIONS.outcome(outcome)
 
     async def _enter(self) -> tuple[AbstractAsyncContextManager[Any], Any]:

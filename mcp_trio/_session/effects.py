@@ -144,7 +144,7 @@ async def perform_once(caller: EffectCaller, effect: Effect[Result]) -> Result:
     if has_deadline:
         lane.begin_effect(deadline)
     if sequencer.replays:
-        outcome = await recorded_outcome(caller, effect, lane, was_cancelled=was_cancelled)
+        outcome = await wait_for_recorded_outcome(caller, effect, lane, was_cancelled=was_cancelled)
         return effect.outcome(outcome)
     kind, body = "cxl", None
     try:
@@ -187,7 +187,7 @@ def is_cancelled_now() -> bool:
     return trio.current_effective_deadline() == -math.inf
 
 
-async def recorded_outcome(
+async def wait_for_recorded_outcome(
     caller: EffectCaller, effect: Effect[Any], lane: Lane, *, was_cancelled: bool
 ) -> Outcome:
     """Return the recorded outcome of an effect, which the calling task waits for in a replay."""

@@ -120,8 +120,8 @@ class CollectedJob(msgspec.Struct, eq=False):
     context: Context
     pool: "TaskPool"
 
-    def begin(self) -> None:
-        """Run the job in a pool task after all."""
+    def run_in_pool(self) -> None:
+        """Run the job in a task of the pool, and not in a leader."""
         self.pool.run(self.job, self.context)
 
 
@@ -136,7 +136,7 @@ def lead(jobs: list[CollectedJob]) -> Generator[LeadTrap, None, None]:
     """Run the first steps of these jobs in the leader that calls this. Empties the list.
 
     Afterwards each job has ended, or has kept a task; the leader may continue in another task. Not
-    a checkpoint. When the leader is closed meanwhile, the remaining jobs begin in pool tasks.
+    a checkpoint. When the leader is closed meanwhile, the remaining jobs run in pool tasks.
     """
     jobs.reverse()
     trap = LeadTrap(jobs)
@@ -145,7 +145,7 @@ def lead(jobs: list[CollectedJob]) -> Generator[LeadTrap, None, None]:
             yield trap
     finally:
         while jobs:
-            jobs.pop().begin()
+            jobs.pop().run_in_pool()
 
 
 OwnTrap: TypeAlias = LeadTrap | IdleConnection | None
@@ -354,22 +354,22 @@ class TaskPool:
     def collect(self, deliver: Callable[[], T]) -> tuple[T, list[CollectedJob]]:
         """Call `deliver`, and return its result with the jobs that it started and the caller leads.
 
-        When `deliver` raises, the jobs have begun.
+        When `deliver` raises, the jobs run in pool tasks.
         """
         jobs = self._collected = []
         try:
             return deliver(), jobs
         except BaseException:
             for job in jobs:
-                job.begin()
+                job.run_in_pool()
             raise
         finally:
             self._collected = None
 
-    def start_leader(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> Leader:
-        """Run a leader in the current context variables; see `Leader.driven`."""
+    def start_leader(self, function: Callable[[], Coroutine[Any, Any, None]]) -> Leader:
+        """Run a leader, the coroutine of `function`, in the current context variables."""
         context = copy_context()
-        leader = Leader(lead(), context)
+        leader = Leader(function(), context)
         self.run(leader, context)
         return leader
 
@@ -525,7 +525,7 @@ class _PoolTask:
             job = collected.job
             running = None if is_left_open else job.lead(self._scope)
             if running is None:
-                collected.begin()
+                collected.run_in_pool()
                 continue
             lane, trap, context = job.lane, None, collected.context
             if lane is None and LANE not in context:

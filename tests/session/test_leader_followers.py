@@ -287,7 +287,7 @@ async def test_a_leader_catches_the_errors_of_its_own_waits(warm):
 # The first steps of jobs
 
 
-async def test_collect_returns_the_first_steps_of_the_started_jobs(warm):
+async def test_collect_returns_the_started_jobs(warm):
     first, second = Job(nothing), Job(nothing)
 
     def deliver():
@@ -295,14 +295,14 @@ async def test_collect_returns_the_first_steps_of_the_started_jobs(warm):
             warm.start_job(job, copy_context())
         return "delivered"
 
-    delivered, steps = warm.collect(deliver)
+    delivered, collected = warm.collect(deliver)
     await settled()
     assert delivered == "delivered"
-    assert [step.job for step in steps] == [first, second]
+    assert [each.job for each in collected] == [first, second]
     assert not first.ended.is_set()
     assert not second.ended.is_set()
-    for step in steps:
-        step.begin()
+    for each in collected:
+        each.run_in_pool()
     later = Job(nothing)
     warm.start_job(later, copy_context())
     await settled()
