@@ -72,8 +72,8 @@ class Played:
             await self.peer.send({"id": message["id"], **result})
         else:
             whole = {"resultType": "complete", **result}
-            said = {name: value for name, value in whole.items() if value is not ...}
-            await self.peer.send_result(message, said)
+            members = {name: value for name, value in whole.items() if value is not ...}
+            await self.peer.send_result(message, members)
 
     async def tell(self, method):
         """Say on all subscriptions that something has changed."""

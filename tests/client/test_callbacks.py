@@ -44,20 +44,20 @@ def talkative(bench):
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_each_notification_goes_to_its_callback(talkative, waits):
-    heard = []
+    received = []
 
     def listener(name):
         async def wait(value):
             await trio.lowlevel.checkpoint()
-            heard.append((name, value))
+            received.append((name, value))
 
-        return wait if waits else lambda value: heard.append((name, value))
+        return wait if waits else lambda value: received.append((name, value))
 
     names = ("log", "resource_updated", "list_changed")
     async with Client(talkative, **{name: listener(name) for name in names}) as client:
         await client.call_tool("tell")
         await trio.testing.wait_all_tasks_blocked()
-    assert heard == [
+    assert received == [
         ("log", MESSAGE),
         ("resource_updated", t.ResourceUpdatedParams(uri="tide://bergen")),
         ("list_changed", "tools"),
@@ -79,7 +79,7 @@ async def test_notifications_without_a_callback_are_ignored(talkative, caplog):
 async def test_a_callback_that_fails_is_logged_and_the_next_ones_run(
     talkative, caplog, name, waits
 ):
-    heard = []
+    received = []
 
     async def fail_later(_value):
         await trio.lowlevel.checkpoint()
@@ -88,13 +88,13 @@ async def test_a_callback_that_fails_is_logged_and_the_next_ones_run(
     def fail(_value):
         raise ValueError("cannot print")
 
-    listeners = dict.fromkeys(("log", "resource_updated", "list_changed"), heard.append)
+    listeners = dict.fromkeys(("log", "resource_updated", "list_changed"), received.append)
     listeners[name] = fail_later if waits else fail
     async with Client(talkative, **listeners) as client:
         assert text_of_result(await client.call_tool("tell")) == "told"
         await trio.testing.wait_all_tasks_blocked()
         await client.ping()
-    assert len(heard) == (2 if name == "list_changed" else 4)
+    assert len(received) == (2 if name == "list_changed" else 4)
     assert "the callback for notifications/" in caplog.text
     assert "cannot print" in caplog.text
 
@@ -353,16 +353,16 @@ async def test_a_server_can_request_sampling(scripted, nursery, sampling):
 
 @pytest.mark.requirement("SAMP-11")
 async def test_the_callback_gets_the_whole_request_with_max_tokens(asking):
-    heard = []
+    received = []
 
     def sampling(params):
-        heard.append(params)
+        received.append(params)
         return SAMPLED
 
     async with Client(asking, sampling=sampling) as client:
         assert text_of_result(await client.call_tool("sample")) == "hm"
-    assert heard == [SAMPLE]
-    assert heard[0].max_tokens == 9
+    assert received == [SAMPLE]
+    assert received[0].max_tokens == 9
 
 
 @pytest.mark.requirement("SAMP-27")
@@ -571,21 +571,21 @@ async def test_sampling_tools_announces_the_capability(connect, options, announc
 @pytest.mark.requirement("SAMP-05", "TRAP-87")
 @pytest.mark.parametrize("params", [{"tools": [TIDE]}, {"tools": []}, {"toolChoice": {}}])
 async def test_tools_without_the_capability_are_rejected(ask, params):
-    heard = []
-    answer = await ask(heard.append, allows=False, **params)
+    received = []
+    answer = await ask(received.append, allows=False, **params)
     assert answer == {
         "code": -32602,
         "message": "sampling/createMessage: sampling.tools was not announced",
     }
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.requirement("SAMP-09", "SAMP-10", "SAMP-23", "TRAP-85")
 async def test_a_model_gets_tools_and_their_results_unchanged(ask):
-    heard = []
+    received = []
 
     def model(params):
-        heard.append(params)
+        received.append(params)
         return WANTS
 
     messages = [
@@ -595,7 +595,7 @@ async def test_a_model_gets_tools_and_their_results_unchanged(ask):
     ]
     answer = await ask(model, messages=messages, tools=[TIDE], toolChoice={"mode": "auto"})
     assert answer == {"role": "assistant", "content": [USE], "model": "m"}
-    (params,) = heard
+    (params,) = received
     assert params.tools == [t.Tool(name="tide", input_schema={"type": "object"})]
     assert params.tool_choice == t.ToolChoice(mode="auto")
     use, result = params.messages[1].content[0], params.messages[2].content
@@ -620,11 +620,11 @@ async def test_a_model_gets_tools_and_their_results_unchanged(ask):
     ],
 )
 async def test_missing_or_mixed_tool_results_are_rejected(ask, messages, why):
-    heard = []
-    answer = await ask(heard.append, messages=messages, tools=[TIDE])
+    received = []
+    answer = await ask(received.append, messages=messages, tools=[TIDE])
     assert answer["code"] == -32602
     assert why in answer["message"]
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.requirement("SAMP-21")
@@ -669,8 +669,8 @@ BOTH = ("form", "url")
 def answer(reply):
     """The client's answer to a single elicitation."""
 
-    async def ask(params, said, **options):
-        return await reply("elicitation/create", params, elicitation=lambda _: said, **options)
+    async def ask(params, value, **options):
+        return await reply("elicitation/create", params, elicitation=lambda _: value, **options)
 
     return ask
 
@@ -730,7 +730,7 @@ class Stay:
 
 @pytest.mark.requirement("ELIC-14", "ELIC-15", "ELIC-16", "ELIC-19")
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("value", "result"),
     [
         ({"ship": "Ada", "nights": 3}, {"ship": "Ada", "nights": 3}),
         ({"ship": "Ada"}, {"ship": "Ada", "nights": 1}),
@@ -747,8 +747,8 @@ class Stay:
         ),
     ],
 )
-async def test_the_content_of_a_form_is_sent_with_its_defaults(answer, said, result):
-    assert await answer(ASKED_ELICITATION, said) == {"action": "accept", "content": result}
+async def test_the_content_of_a_form_is_sent_with_its_defaults(answer, value, result):
+    assert await answer(ASKED_ELICITATION, value) == {"action": "accept", "content": result}
 
 
 @pytest.mark.requirement("ELIC-14")
@@ -773,14 +773,14 @@ async def test_false_declines_also_a_form_with_one_flag(answer):
 
 @pytest.mark.requirement("ELIC-14", "ELIC-18")
 async def test_a_client_of_2025_06_18_fills_in_a_form(answer):
-    said = {"ship": "Ada", "nights": 2}
-    result = await answer(ASKED_ELICITATION, said, protocol_version=C)
-    assert result == {"action": "accept", "content": said}
+    content = {"ship": "Ada", "nights": 2}
+    result = await answer(ASKED_ELICITATION, content, protocol_version=C)
+    assert result == {"action": "accept", "content": content}
 
 
 @pytest.mark.requirement("ELIC-15", "ELIC-37", "ELIC-51", "ELIC-52")
 @pytest.mark.parametrize(
-    ("said", "action"),
+    ("value", "action"),
     [
         (False, "decline"),
         (t.ElicitResult(action="decline"), "decline"),
@@ -788,8 +788,8 @@ async def test_a_client_of_2025_06_18_fills_in_a_form(answer):
         (t.ElicitResult(action="cancel"), "cancel"),
     ],
 )
-async def test_a_user_may_decline_or_cancel_at_any_time(answer, said, action):
-    assert await answer(ASKED_ELICITATION, said) == {"action": action}
+async def test_a_user_may_decline_or_cancel_at_any_time(answer, value, action):
+    assert await answer(ASKED_ELICITATION, value) == {"action": action}
 
 
 @pytest.mark.requirement("ELIC-15", "ELIC-51")
@@ -805,7 +805,7 @@ async def test_a_callback_that_raises_user_rejected_declines(connect):
 
 @pytest.mark.requirement("ELIC-16", "ELIC-21", "ELIC-22")
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("value", "why"),
     [
         ({}, "ship: missing"),
         (True, "ship: missing"),
@@ -818,24 +818,24 @@ async def test_a_callback_that_raises_user_rejected_declines(connect):
         (object(), "must return an ElicitResult"),
     ],
 )
-async def test_invalid_content_of_a_form_is_never_sent(answer, caplog, said, why):
-    assert (await answer(ASKED_ELICITATION, said))["code"] == -32603
+async def test_invalid_content_of_a_form_is_never_sent(answer, caplog, value, why):
+    assert (await answer(ASKED_ELICITATION, value))["code"] == -32603
     assert why in caplog.text
 
 
 @pytest.mark.requirement("ELIC-37", "ELIC-52")
 async def test_the_callback_gets_the_whole_request_and_may_change_the_answer(connect):
-    heard = []
+    received = []
 
     async def elicitation(params):
-        heard.append(params)
+        received.append(params)
         await trio.lowlevel.checkpoint()
         return {"ship": "Ada"}
 
     client, server, _ = await connect(elicitation=elicitation)
     await server.send_request("elicitation/create", ASKED_ELICITATION, id="e")
     assert (await server.receive())["result"]["action"] == "accept"
-    assert heard == [t.ElicitParams(message="Which ship?", requested_schema=FORM)]
+    assert received == [t.ElicitParams(message="Which ship?", requested_schema=FORM)]
     await client.aclose()
 
 
@@ -874,7 +874,7 @@ async def test_a_client_without_elicitation_gets_no_request(connect):
 
 @pytest.mark.requirement("ELIC-17", "ELIC-30")
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("value", "result"),
     [
         (True, {"action": "accept"}),
         (t.ElicitResult(action="accept"), {"action": "accept"}),
@@ -883,8 +883,8 @@ async def test_a_client_without_elicitation_gets_no_request(connect):
         (t.ElicitResult(action="cancel"), {"action": "cancel"}),
     ],
 )
-async def test_a_url_elicitation_is_accepted_or_declined_without_content(answer, said, result):
-    assert await answer(VISIT, said, elicitation_modes=BOTH) == result
+async def test_a_url_elicitation_is_accepted_or_declined_without_content(answer, value, result):
+    assert await answer(VISIT, value, elicitation_modes=BOTH) == result
 
 
 @pytest.mark.requirement("ELIC-17")
@@ -895,7 +895,7 @@ async def test_content_for_a_url_elicitation_is_never_sent(answer, caplog):
 
 @pytest.mark.requirement("ELIC-37", "ELIC-38", "ELIC-39", "ELIC-40", "ELIC-41", "TRAP-93")
 async def test_a_url_is_passed_to_the_callback_unchanged_and_never_opened(connect, monkeypatch):
-    heard = []
+    received = []
 
     def barred(*_args, **_options):
         raise AssertionError("the URL was looked up")
@@ -906,7 +906,7 @@ async def test_a_url_is_passed_to_the_callback_unchanged_and_never_opened(connec
     monkeypatch.setattr("subprocess.Popen", barred)
 
     def elicitation(params):
-        heard.append(params)
+        received.append(params)
         return True
 
     client, server, _ = await connect(elicitation=elicitation, elicitation_modes=["url"])
@@ -915,15 +915,17 @@ async def test_a_url_is_passed_to_the_callback_unchanged_and_never_opened(connec
     await server.send_request("elicitation/create", {**VISIT, "url": url, **icons}, id="e")
     assert (await server.receive())["result"] == {"action": "accept"}
     await trio.testing.wait_all_tasks_blocked()
-    assert [params.url for params in heard] == [url]
+    assert [params.url for params in received] == [url]
     await client.aclose()
 
 
 @pytest.mark.requirement("ELIC-33", "ELIC-35")
 async def test_the_completion_callback_gets_each_known_elicitation_once(connect):
-    heard = []
+    received = []
     client, server, _ = await connect(
-        elicitation=lambda _params: True, elicitation_modes=BOTH, elicitation_complete=heard.append
+        elicitation=lambda _params: True,
+        elicitation_modes=BOTH,
+        elicitation_complete=received.append,
     )
 
     async def complete(elicitation_id):
@@ -933,12 +935,12 @@ async def test_the_completion_callback_gets_each_known_elicitation_once(connect)
         await trio.testing.wait_all_tasks_blocked()
 
     await complete("p7")
-    assert heard == []
+    assert received == []
     await server.send_request("elicitation/create", VISIT, id="e")
     assert (await server.receive())["result"] == {"action": "accept"}
     for elicitation_id in ("p8", "p7", "p7"):
         await complete(elicitation_id)
-    assert heard == ["p7"]
+    assert received == ["p7"]
     await client.aclose()
 
 
@@ -1046,7 +1048,7 @@ async def test_a_client_announces_its_modes(
 @pytest.mark.parametrize("protocol_version", FORMS)
 @pytest.mark.parametrize("mode", [{}, {"mode": "form"}])
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("value", "result"),
     [
         (
             {"ship": "Ada", "nights": 3},
@@ -1058,10 +1060,10 @@ async def test_a_client_announces_its_modes(
     ],
 )
 async def test_a_form_is_filled_in_or_not(
-    ask_elicitation_by_protocol_version, protocol_version, mode, said, result
+    ask_elicitation_by_protocol_version, protocol_version, mode, value, result
 ):
     answer = await ask_elicitation_by_protocol_version(
-        protocol_version, "elicitation/create", {**SHIP, **mode}, elicitation=lambda _params: said
+        protocol_version, "elicitation/create", {**SHIP, **mode}, elicitation=lambda _params: value
     )
     assert answer.result == result
 
@@ -1071,10 +1073,10 @@ async def test_a_form_is_filled_in_or_not(
 async def test_a_user_sees_the_request_and_may_decline(
     ask_elicitation_by_protocol_version, protocol_version
 ):
-    heard = []
+    received = []
 
     async def elicitation(params):
-        heard.append((params.message, params.requested_schema))
+        received.append((params.message, params.requested_schema))
         await trio.lowlevel.checkpoint()
         raise UserRejected
 
@@ -1082,13 +1084,13 @@ async def test_a_user_sees_the_request_and_may_decline(
         protocol_version, "elicitation/create", SHIP, elicitation=elicitation
     )
     assert answer.result == {"action": "decline"}
-    assert heard == [("Which ship?", FORM_ELICITATION)]
+    assert received == [("Which ship?", FORM_ELICITATION)]
 
 
 @pytest.mark.requirement("ELIC-16", "ELIC-18", "ELIC-19", "ELIC-21", "ELIC-22")
 @pytest.mark.parametrize("protocol_version", FORMS)
 @pytest.mark.parametrize(
-    "said",
+    "value",
     [
         {},
         True,
@@ -1100,10 +1102,10 @@ async def test_a_user_sees_the_request_and_may_decline(
     ],
 )
 async def test_invalid_content_of_a_form_is_never_sent_elicitation_by_protocol_version(
-    ask_elicitation_by_protocol_version, protocol_version, said
+    ask_elicitation_by_protocol_version, protocol_version, value
 ):
     answer = await ask_elicitation_by_protocol_version(
-        protocol_version, "elicitation/create", SHIP, elicitation=lambda _params: said
+        protocol_version, "elicitation/create", SHIP, elicitation=lambda _params: value
     )
     check_rejected(answer, protocol_version, INTERNAL_ERROR, (TypeError, ValueError))
 
@@ -1115,16 +1117,16 @@ async def test_a_mode_that_was_not_announced_is_rejected(
     ask_elicitation_by_protocol_version, protocol_version, mode
 ):
     other = SHIP if mode == "url" else visit(protocol_version)
-    heard = []
+    received = []
     answer = await ask_elicitation_by_protocol_version(
         protocol_version,
         "elicitation/create",
         other,
-        elicitation=heard.append,
+        elicitation=received.append,
         elicitation_modes=[mode],
     )
     check_rejected(answer, protocol_version, INVALID_PARAMS)
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.requirement("ELIC-50")
@@ -1162,7 +1164,7 @@ def barred(*_args, **_options):
 )
 @pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("value", "result"),
     [
         (True, {"action": "accept"}),
         (t.ElicitResult(action="accept", content={}), {"action": "accept"}),
@@ -1171,17 +1173,17 @@ def barred(*_args, **_options):
     ],
 )
 async def test_a_url_is_passed_to_the_user_unchanged_and_never_opened(
-    ask_elicitation_by_protocol_version, monkeypatch, protocol_version, said, result
+    ask_elicitation_by_protocol_version, monkeypatch, protocol_version, value, result
 ):
     monkeypatch.setattr(socket, "getaddrinfo", barred)
     monkeypatch.setattr(socket.socket, "connect", barred)
     monkeypatch.setattr("webbrowser.open", barred)
     monkeypatch.setattr("subprocess.Popen", barred)
-    heard = []
+    received = []
 
     def elicitation(params):
-        heard.append(params)
-        return said
+        received.append(params)
+        return value
 
     answer = await ask_elicitation_by_protocol_version(
         protocol_version,
@@ -1191,7 +1193,7 @@ async def test_a_url_is_passed_to_the_user_unchanged_and_never_opened(
         elicitation_modes=BOTH,
     )
     assert answer.result == result
-    assert [(params.message, params.url) for params in heard] == [("Pay", URL_ELICITATION)]
+    assert [(params.message, params.url) for params in received] == [("Pay", URL_ELICITATION)]
 
 
 @pytest.mark.requirement("ELIC-17")

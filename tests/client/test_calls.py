@@ -821,8 +821,8 @@ async def test_a_custom_method_reports_progress(scripted, nursery):
 async def test_a_custom_notification_is_sent(scripted, nursery, method):
     client, server = await connected(scripted, nursery, methods={method: None})
     await client.notify(method, {"port": "Oslo"})
-    told = await server.receive()
-    assert told == {"jsonrpc": "2.0", "method": method, "params": {"port": "Oslo"}}
+    message = await server.receive()
+    assert message == {"jsonrpc": "2.0", "method": method, "params": {"port": "Oslo"}}
     await client.aclose()
 
 
@@ -956,8 +956,8 @@ async def test_a_timeout_cancels_the_request_once_and_the_session_goes_on(
         assert trio.current_time() - began == pytest.approx(seconds, abs=0.1)
     await trio.testing.wait_all_tasks_blocked()
     calls = [message["id"] for message in about(server, "tools/call")]
-    told = [message["params"]["requestId"] for message in about(server, CANCELLED)]
-    assert told == calls
+    ids = [message["params"]["requestId"] for message in about(server, CANCELLED)]
+    assert ids == calls
     assert await client.list_tools() == []
     await client.aclose()
 

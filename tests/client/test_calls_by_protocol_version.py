@@ -252,8 +252,13 @@ async def test_a_structured_result_is_checked_against_its_schema(
 @pytest.mark.requirement("TOOL-12", "TOOL-13", "TOOL-14")
 @pytest.mark.parametrize("protocol_version", [B, C, D, E])
 async def test_tool_hints_are_reported_as_the_server_sent_them(connect, protocol_version):
-    said = {"title": "Safe", "readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
-    tools = [{**TIDE, "annotations": said}, {**TIDE, "name": "flood"}]
+    annotations = {
+        "title": "Safe",
+        "readOnlyHint": True,
+        "idempotentHint": True,
+        "openWorldHint": False,
+    }
+    tools = [{**TIDE, "annotations": annotations}, {**TIDE, "name": "flood"}]
     client, server = await connect(
         protocol_version, {"tools/list": {"tools": tools}, "tools/call": DONE}
     )
@@ -280,9 +285,9 @@ async def test_a_host_may_deny_a_call_whatever_its_hints(connect, protocol_versi
         return await usual(self, method, params, **options)
 
     monkeypatch.setattr(Client, "request", request)
-    said = {"readOnlyHint": True, "destructiveHint": False}
+    annotations = {"readOnlyHint": True, "destructiveHint": False}
     client, server = await connect(
-        protocol_version, {"tools/list": {"tools": [{**TIDE, "annotations": said}]}}
+        protocol_version, {"tools/list": {"tools": [{**TIDE, "annotations": annotations}]}}
     )
     await client.list_tools()
     with pytest.raises(UserRejected):

@@ -544,11 +544,11 @@ async def test_a_callback_that_is_shielded_does_not_keep_the_client_from_closing
 
 
 async def test_messages_received_before_closing_are_processed(bench, autojump_clock):
-    heard = []
+    received = []
 
     async def log(params):
         await trio.sleep(0.1)
-        heard.append(params.data)
+        received.append(params.data)
 
     @bench.tool
     async def speak(handling):
@@ -558,7 +558,7 @@ async def test_messages_received_before_closing_are_processed(bench, autojump_cl
 
     async with Client(bench, log=log) as client:
         await client.call_tool("speak")
-    assert heard == [0, 1, 2, 3, 4]
+    assert received == [0, 1, 2, 3, 4]
 
 
 class Faulty:
@@ -670,9 +670,9 @@ async def empty_result(seen):
 @contextlib.asynccontextmanager
 async def asked(answer, **options):
     """A client of a scripted server, not yet connected, and the states that it reported."""
-    told = []
+    states = []
     async with httpx2.AsyncClient(transport=Script(answer)) as http:
-        note = lambda *news: told.append(news)  # noqa: E731
+        note = lambda *news: states.append(news)  # noqa: E731
         yield (
             Client(
                 URL,
@@ -681,7 +681,7 @@ async def asked(answer, **options):
                 state_changed=note,
                 **options,
             ),
-            told,
+            states,
         )
 
 
@@ -690,12 +690,12 @@ def stands(client):
 
 
 async def test_the_state_with_a_server_object_is_the_one_last_reported():
-    told = []
-    client = Client(Server("harbour"), state_changed=lambda *news: told.append(news))
+    states = []
+    client = Client(Server("harbour"), state_changed=lambda *news: states.append(news))
     assert stands(client) == ("connecting", "")
     async with client:
-        assert stands(client) == told[-1] == ("open", "")
-    assert stands(client) == told[-1] == ("closed", "closed on this side")
+        assert stands(client) == states[-1] == ("open", "")
+    assert stands(client) == states[-1] == ("closed", "closed on this side")
 
 
 async def test_the_state_can_be_read_without_a_callback():
@@ -707,7 +707,7 @@ async def test_the_state_can_be_read_without_a_callback():
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_a_loss_is_reported_before_the_call_fails(restart, nursery, autojump_clock):
-    told = []
+    states = []
     server = Server("harbour")
     called = trio.Event()
 
@@ -720,23 +720,23 @@ async def test_a_loss_is_reported_before_the_call_fails(restart, nursery, autoju
         await called.wait()
         client._session.shut("lost", ConnectionLost("sunk"))
 
-    client = Client(server, restart=restart, state_changed=lambda *news: told.append(news))
+    client = Client(server, restart=restart, state_changed=lambda *news: states.append(news))
     async with client:
         nursery.start_soon(sink)
         with pytest.raises(ConnectionLost, match="sunk"):
             await client.call_tool("leave")
-        assert stands(client) == told[-1] == ("retrying" if restart else "closed", "sunk")
+        assert stands(client) == states[-1] == ("retrying" if restart else "closed", "sunk")
 
 
 async def test_the_state_with_a_url_is_the_one_last_reported_in_each_session():
     server = Forgetful(answers={"tools/call": empty_result})
-    async with asked(server) as (client, told), client:
+    async with asked(server) as (client, states), client:
         assert stands(client) == ("open", "")
         server.forget()
         await client.call_tool("add")
-        assert stands(client) == told[-1] == ("open", "")
-        assert ("closed", "the server has ended the session") in told
-    assert stands(client) == told[-1] == ("closed", "closed on this side")
+        assert stands(client) == states[-1] == ("open", "")
+        assert ("closed", "the server has ended the session") in states
+    assert stands(client) == states[-1] == ("closed", "closed on this side")
 
 
 async def test_an_unreachable_server_has_the_state_retrying():
@@ -747,11 +747,11 @@ async def test_an_unreachable_server_has_the_state_retrying():
             raise httpx2.ConnectError("rejected")
         return await server(seen)
 
-    async with asked(answer) as (client, told), client:
+    async with asked(answer) as (client, states), client:
         is_away = True
         with pytest.raises(ConnectionLost, match="rejected"):
             await client.call_tool("add")
-        assert stands(client) == told[-1]
+        assert stands(client) == states[-1]
         assert client.state == "retrying"
         assert "rejected" in client.state_reason
         is_away = False
@@ -1147,7 +1147,7 @@ async def test_the_next_call_reconnects_and_the_states_are_reported(
         async with Client(
             ferry.url,
             protocol_versions=[protocol_version],
-            state_changed=lambda *told: states.append(told),
+            state_changed=lambda *state: states.append(state),
         ) as client:
             assert text_of_result(await client.call_tool("cross", {"to": "Skye"})) == "Skye"
             first = client._session
@@ -1228,12 +1228,12 @@ async def test_a_lost_read_is_repeated_only_with_restart(restart, autojump_clock
 async def test_each_call_tries_an_unreachable_server_again(tmp_path):
     states = []
 
-    def told(state, _why):
+    def state_changed(state, _why):
         states.append(state)
 
     async with (
         ferry_of("unix", tmp_path) as (ferry, nursery),
-        Client(ferry.url, state_changed=told) as client,
+        Client(ferry.url, state_changed=state_changed) as client,
     ):
         ferry.scope.cancel()
         await ferry.over.wait()
@@ -1308,7 +1308,7 @@ async def test_a_given_channel_is_not_reconnected():
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        async with Client(ours, state_changed=lambda *told: states.append(told)) as client:
+        async with Client(ours, state_changed=lambda *state: states.append(state)) as client:
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
                 await client._session.ended.wait()

@@ -662,10 +662,10 @@ async def test_a_group_that_is_closed_while_it_adds_a_server_gives_up():
 
 
 async def test_callbacks_get_the_name_of_the_server():
-    heard = []
+    received = []
 
     def listen(name, value):
-        heard.append((name, value))
+        received.append((name, value))
 
     async def sample(name, params, report):
         await report(1)
@@ -683,10 +683,10 @@ async def test_callbacks_get_the_name_of_the_server():
         assert text_of_result(await group.call_tool("a_talk")) == "file:///a for a"
         assert text_of_result(await group.call_tool("b_talk")) == "file:///b for b"
         await trio.testing.wait_all_tasks_blocked()
-    assert {name for name, _ in heard} == {"a", "b"}
-    assert len(heard) == 8
-    assert ("b", "tools") in heard
-    assert ("a", t.ResourceUpdatedParams(uri="tide://a")) in heard
+    assert {name for name, _ in received} == {"a", "b"}
+    assert len(received) == 8
+    assert ("b", "tools") in received
+    assert ("a", t.ResourceUpdatedParams(uri="tide://a")) in received
 
 
 async def test_a_callback_may_close_the_whole_group(autojump_clock):
@@ -919,10 +919,10 @@ async def test_the_working_directory_of_a_configured_command_may_be_overridden(p
 
 
 async def test_a_remote_server_gets_its_configured_headers():
-    heard = []
+    headers = []
 
     async def hear(exchange):
-        heard.append(exchange.request.header("authorization"))
+        headers.append(exchange.request.header("authorization"))
         await exchange.answer(401, [])
 
     async with trio.open_nursery() as nursery:
@@ -933,7 +933,7 @@ async def test_a_remote_server_gets_its_configured_headers():
         with pytest.raises(ConnectionLost, match="HTTP 401") as caught:
             await Client(config).__aenter__()
         nursery.cancel_scope.cancel()
-    assert set(heard) == {"Bearer mine"}
+    assert set(headers) == {"Bearer mine"}
     assert "s3cret" not in str(caught.value)
 
 

@@ -393,7 +393,7 @@ async def test_the_idle_timeout_applies_to_each_round(nursery, autojump_clock):
 
 
 async def test_one_callback_gets_the_progress_of_all_rounds(nursery):
-    heard = []
+    received = []
     channel, server = played(nursery)
 
     async def with_progress(message):
@@ -405,8 +405,8 @@ async def test_one_callback_gets_the_progress_of_all_rounds(nursery):
     server.answers["tools/call"] = in_turn(needs(a=ROOTS), DONE)
     server.before = with_progress
     async with Client(channel, protocol_versions=[STATELESS], roots=[]) as client:
-        await client.call_tool("tide", progress=lambda params: heard.append(params.message))
-    assert heard == ["half", "half"]
+        await client.call_tool("tide", progress=lambda params: received.append(params.message))
+    assert received == ["half", "half"]
 
 
 # Rounds with mapping params, and without callbacks.
@@ -562,8 +562,8 @@ async def test_new_roots_are_notified_if_the_version_has_the_notification(
     else:
         await client.set_roots(["file:///land"])
     await trio.testing.wait_all_tasks_blocked()
-    told = [it["method"] for it in server.requests if it["method"].endswith("list_changed")]
-    assert told == [] if protocol_version == E else ["notifications/roots/list_changed"]
+    methods = [it["method"] for it in server.requests if it["method"].endswith("list_changed")]
+    assert methods == [] if protocol_version == E else ["notifications/roots/list_changed"]
     await client.aclose()
 
 
@@ -586,21 +586,21 @@ async def test_a_server_can_request_sampling(ask, protocol_version):
 @pytest.mark.requirement("SAMP-11", "SAMP-12", "SAMP-13", "SAMP-14", "SAMP-27", "SAMP-28")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 async def test_the_sampling_callback_gets_the_whole_request(ask, protocol_version):
-    heard = []
+    received = []
     models = {"gull-large": ModelTraits(), "gull-small": ModelTraits(cheapness=1)}
 
     async def sampling(params):
-        heard.append(params)
+        received.append(params)
         model = choose_model(models, params.model_preferences)
-        said = t.TextContent(text="as a person has changed it")
-        return t.CreateMessageResult(role="assistant", content=said, model=model)
+        content = t.TextContent(text="as a person has changed it")
+        return t.CreateMessageResult(role="assistant", content=content, model=model)
 
     preferences = {"hints": [{"name": "tern"}, {"name": "large"}], "costPriority": 1}
     asked = {**EXPECTED_REQUESTS, "modelPreferences": preferences}
     answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=sampling)
     assert answer.result["model"] == "gull-large"
     assert answer.result["content"]["text"] == "as a person has changed it"
-    (params,) = heard
+    (params,) = received
     assert (params.max_tokens, params.system_prompt, params.temperature) == (9, "Be brief.", 0.5)
     assert (params.stop_sequences, params.metadata) == (["."], {"any": "thing"})
     assert params.messages[0].content == t.TextContent(text="Ebb or flow?")
@@ -627,15 +627,15 @@ async def test_the_sampling_callback_gets_the_whole_request(ask, protocol_versio
     ],
 )
 async def test_a_malformed_sampling_request_never_reaches_the_model(ask, protocol_version, change):
-    heard = []
+    received = []
     answer = await ask(
         protocol_version,
         "sampling/createMessage",
         {**EXPECTED_REQUESTS, **change},
-        sampling=heard.append,
+        sampling=received.append,
     )
     check_rejected(answer, protocol_version, INVALID_PARAMS)
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.requirement("SAMP-29", "SAMP-10")
@@ -673,11 +673,11 @@ RESULT = {
 @pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize("params", [{"tools": [TOOL]}, {"tools": []}, {"toolChoice": {}}])
 async def test_sampling_with_tools_needs_the_capability(ask, protocol_version, params):
-    asked, heard = {**EXPECTED_REQUESTS, **params}, []
-    answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=heard.append)
+    asked, received = {**EXPECTED_REQUESTS, **params}, []
+    answer = await ask(protocol_version, "sampling/createMessage", asked, sampling=received.append)
     assert answer.announced == {"sampling": {}}
     check_rejected(answer, protocol_version, INVALID_PARAMS)
-    assert heard == []
+    assert received == []
     answer = await ask(
         protocol_version,
         "sampling/createMessage",
@@ -692,10 +692,10 @@ async def test_sampling_with_tools_needs_the_capability(ask, protocol_version, p
 @pytest.mark.requirement("SAMP-09", "SAMP-23", "TRAP-85")
 @pytest.mark.parametrize("protocol_version", MODES)
 async def test_tool_uses_and_results_are_passed_unchanged(ask, protocol_version):
-    heard = []
+    received = []
 
     def sampling(params):
-        heard.append(params)
+        received.append(params)
         return t.CreateMessageResult(
             role="assistant",
             content=[t.ToolUseContent(id="b", name="tide", input={}, meta={"k": 3})],
@@ -703,14 +703,14 @@ async def test_tool_uses_and_results_are_passed_unchanged(ask, protocol_version)
             stop_reason="toolUse",
         )
 
-    said = [
+    messages = [
         MESSAGE,
         {"role": "assistant", "content": [USE]},
         {"role": "user", "content": [RESULT]},
     ]
     asked = {
         **EXPECTED_REQUESTS,
-        "messages": said,
+        "messages": messages,
         "tools": [TOOL],
         "toolChoice": {"mode": "auto"},
     }
@@ -721,14 +721,14 @@ async def test_tool_uses_and_results_are_passed_unchanged(ask, protocol_version)
     assert (content if isinstance(content, list) else [content]) == [
         {**USE, "id": "b", "_meta": {"k": 3}}
     ]
-    _, use, result = heard[0].messages
+    _, use, result = received[0].messages
     assert (use.content[0].meta, result.content[0].meta) == ({"k": 1}, {"k": 2})
 
 
 @pytest.mark.requirement("SAMP-18", "SAMP-19", "SAMP-20", "TRAP-86")
 @pytest.mark.parametrize("protocol_version", MODES)
 @pytest.mark.parametrize(
-    "said",
+    "messages",
     [
         [MESSAGE, {"role": "assistant", "content": [USE]}],
         [MESSAGE, {"role": "assistant", "content": [USE]}, MESSAGE],
@@ -740,18 +740,18 @@ async def test_tool_uses_and_results_are_passed_unchanged(ask, protocol_version)
         [MESSAGE, {"role": "user", "content": [RESULT]}],
     ],
 )
-async def test_missing_or_mixed_tool_results_are_rejected(ask, protocol_version, said):
-    heard = []
-    asked = {**EXPECTED_REQUESTS, "messages": said, "tools": [TOOL]}
+async def test_missing_or_mixed_tool_results_are_rejected(ask, protocol_version, messages):
+    received = []
+    asked = {**EXPECTED_REQUESTS, "messages": messages, "tools": [TOOL]}
     answer = await ask(
         protocol_version,
         "sampling/createMessage",
         asked,
-        sampling=heard.append,
+        sampling=received.append,
         sampling_tools=True,
     )
     check_rejected(answer, protocol_version, INVALID_PARAMS)
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.requirement("SAMP-21")
@@ -760,7 +760,7 @@ async def test_missing_or_mixed_tool_results_are_rejected(ask, protocol_version,
 async def test_a_forbidden_tool_use_of_the_model_is_not_sent(ask, caplog, protocol_version, mode):
     use = t.ToolUseContent(id="b", name="tide", input={})
     content = t.TextContent(text="hm") if mode == "required" else [use]
-    said = t.CreateMessageResult(role="assistant", content=content, model="m")
+    result = t.CreateMessageResult(role="assistant", content=content, model="m")
     asked = {
         **EXPECTED_REQUESTS,
         "tools": [TOOL],
@@ -770,7 +770,7 @@ async def test_a_forbidden_tool_use_of_the_model_is_not_sent(ask, caplog, protoc
         protocol_version,
         "sampling/createMessage",
         asked,
-        sampling=lambda _params: said,
+        sampling=lambda _params: result,
         sampling_tools=True,
     )
     check_rejected(answer, protocol_version, INTERNAL_ERROR, Exception)

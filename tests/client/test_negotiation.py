@@ -554,8 +554,8 @@ class Sse:
 
     async def __call__(self, seen):
         if seen.method == "GET":
-            self.to_say, said = trio.open_memory_channel(10)
-            return Reply(200, EVENTS, self.stream(said))
+            self.to_say, pieces = trio.open_memory_channel(10)
+            return Reply(200, EVENTS, self.stream(pieces))
         if seen.path == "/mcp":
             return Reply(405)
         if seen.message["method"] == "initialize":
@@ -564,9 +564,9 @@ class Sse:
             self.to_say.send_nowait(event(answer))
         return Reply(202)
 
-    async def stream(self, said):
+    async def stream(self, pieces):
         yield event(text="/messages", name="endpoint")
-        async for piece in said:
+        async for piece in pieces:
             yield piece
 
 
@@ -774,16 +774,16 @@ async def test_an_unreachable_or_unauthorized_server_keeps_its_kind(trouble):
 
 @pytest.mark.requirement("VER-09")
 async def test_a_client_goes_on_when_its_server_becomes_stateless():
-    async def said(seen):
+    async def respond(seen):
         return result(seen, content=[], resultType="complete")
 
-    script = Changing(Legacy(answers={"tools/call": said}))
+    script = Changing(Legacy(answers={"tools/call": respond}))
     async with (
         httpx2.AsyncClient(transport=script) as http,
         Client(URL, http=http, protocol_versions=BOTH) as client,
     ):
         await client.call_tool("add")
-        stateless = Modern(answers={"tools/call": said})
+        stateless = Modern(answers={"tools/call": respond})
 
         async def newer(seen):
             return Reply(404) if "mcp-session-id" in seen.headers else await stateless(seen)

@@ -759,8 +759,8 @@ for line in sys.stdin:
         text = {{"type": "text", "text": str(os.getpid())}}
         result = {{"resultType": "complete", "content": [text]}}
     if "id" in message:
-        told = {{"jsonrpc": "2.0", "id": message["id"], "result": result}}
-        print(json.dumps(told), flush=True)
+        response = {{"jsonrpc": "2.0", "id": message["id"], "result": result}}
+        print(json.dumps(response), flush=True)
 """
 
 

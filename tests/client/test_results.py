@@ -191,62 +191,62 @@ async def test_an_answer_over_the_size_limit_fails_at_once_and_the_session_goes_
     ends, autojump_clock, framed
 ):
     client, server = ends
-    began, told = trio.current_time(), {}
+    began, outcomes = trio.current_time(), {}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(outcome_of, client, "large", told)
+        nursery.start_soon(outcome_of, client, "large", outcomes)
         await server.send(framed(await server.receive(), {"content": TEXT}))
-    assert type(told["large"]) is OutcomeUnknown
-    assert "server's response to tools/call" in str(told["large"])
-    assert "over limits.messages.bytes_max=2000 of this client" in str(told["large"])
+    assert type(outcomes["large"]) is OutcomeUnknown
+    assert "server's response to tools/call" in str(outcomes["large"])
+    assert "over limits.messages.bytes_max=2000 of this client" in str(outcomes["large"])
     assert trio.current_time() - began < 1
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(outcome_of, client, "small", told)
+        nursery.start_soon(outcome_of, client, "small", outcomes)
         asked = await server.receive()
         assert asked["params"]["name"] == "small"  # and no cancellation before it
         await server.send_result(asked, {"content": [{"type": "text", "text": "fine"}]})
-    assert told["small"] == "fine"
+    assert outcomes["small"] == "fine"
 
 
 async def test_another_call_goes_on_beside_an_unreadable_answer(ends, autojump_clock):
     client, server = ends
-    told = {}
+    outcomes = {}
     async with trio.open_nursery() as nursery:
         for name in ("one", "two"):
-            nursery.start_soon(outcome_of, client, name, told)
+            nursery.start_soon(outcome_of, client, name, outcomes)
         asked = {each["params"]["name"]: each for each in await server.receive_many(2)}
         await server.send(id_first(asked["one"], {"content": TEXT}))
         await trio.testing.wait_all_tasks_blocked()
-        assert list(told) == ["one"]
+        assert list(outcomes) == ["one"]
         await server.send_result(asked["two"], {"content": [{"type": "text", "text": "fine"}]})
-    assert type(told["one"]) is OutcomeUnknown
-    assert told["two"] == "fine"
+    assert type(outcomes["one"]) is OutcomeUnknown
+    assert outcomes["two"] == "fine"
 
 
 async def test_a_lone_surrogate_in_an_answer_fails_only_its_call(ends, autojump_clock):
     """L17, the other way round: the caller waited for its timeout."""
     client, server = ends
-    began, told = trio.current_time(), {}
+    began, outcomes = trio.current_time(), {}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(outcome_of, client, "emoji", told)
+        nursery.start_soon(outcome_of, client, "emoji", outcomes)
         asked = await server.receive()
         await server.send(b'{"jsonrpc":"2.0","id":%d,"result":{"a":"\\ud83d"}}' % asked["id"])
-    assert type(told["emoji"]) is RemoteProtocolError
-    assert "incomplete surrogate pair" in str(told["emoji"])
+    assert type(outcomes["emoji"]) is RemoteProtocolError
+    assert "incomplete surrogate pair" in str(outcomes["emoji"])
     assert trio.current_time() - began < 1
     assert client.counts == {"unreadable answer": 1}
 
 
 async def test_an_answer_cut_off_by_the_servers_death_is_a_lost_connection(ends, autojump_clock):
     client, server = ends
-    told = {}
+    outcomes = {}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(outcome_of, client, "cut", told)
+        nursery.start_soon(outcome_of, client, "cut", outcomes)
         asked = await server.receive()
         whole = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[]' % asked["id"]
         server.channel.sink.write_nowait(whole)
         server.channel.sink.close()
-    assert isinstance(told["cut"], ConnectionLost)
-    assert "limits.messages.bytes_max" not in str(told["cut"])
+    assert isinstance(outcomes["cut"], ConnectionLost)
+    assert "limits.messages.bytes_max" not in str(outcomes["cut"])
 
 
 # Statements of the specification that are easily misread by clients.
@@ -361,16 +361,16 @@ async def test_a_cursor_is_sent_back_unchanged(scripted, nursery, cursor):
 
 @pytest.mark.requirement("RES-12")
 async def test_an_update_of_a_sub_resource_reaches_the_callback(scripted, nursery):
-    heard = []
+    received = []
     client, server = await connected(
-        scripted, nursery, resource_updated=lambda params: heard.append(params.uri)
+        scripted, nursery, resource_updated=lambda params: received.append(params.uri)
     )
     answering(server, nursery, {"result": {}})
     await client.subscribe("file:///pier")
     uri = "file:///pier/boat"
     await server.send_notification("notifications/resources/updated", {"uri": uri})
     await trio.testing.wait_all_tasks_blocked()
-    assert heard == [uri]
+    assert received == [uri]
     await client.aclose()
 
 
@@ -422,11 +422,11 @@ async def test_any_stop_reason_of_a_model_is_accepted(scripted, nursery, reason)
     message = {"role": "user", "content": {"type": "text", "text": "Why?"}}
     params = {"messages": [message], "maxTokens": 9}
     await server.send_request("sampling/createMessage", params, id="s")
-    told = {} if reason is None else {"stopReason": reason}
+    members = {} if reason is None else {"stopReason": reason}
     assert (await server.receive())["result"] == {
         "role": "assistant",
         "content": {"type": "text", "text": "hm"},
         "model": "m",
-        **told,
+        **members,
     }
     await client.aclose()

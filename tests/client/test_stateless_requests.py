@@ -42,9 +42,9 @@ async def test_each_request_carries_its_trace_context(nursery):
     assert not TRACE.keys() & server.metadata("server/discover").keys()
     for _ in range(2):
         await client.list_tools()
-        said = server.metadata("tools/list")
-        assert {name: said[name] for name in TRACE} == TRACE
-        assert len(said) == len(TRACE) + 3
+        metadata = server.metadata("tools/list")
+        assert {name: metadata[name] for name in TRACE} == TRACE
+        assert len(metadata) == len(TRACE) + 3
     await client.aclose()
 
 
@@ -84,9 +84,9 @@ async def test_keys_that_are_no_trace_context_are_dropped(nursery, bad):
 async def test_extensions_are_announced_only_if_given(nursery):
     capabilities = "io.modelcontextprotocol/clientCapabilities"
     extensions = {"com.example/maps": {}, "io.modelcontextprotocol/ui": {"mimeTypes": ["text/a"]}}
-    for options, said in [({}, {}), ({"extensions": extensions}, {"extensions": extensions})]:
+    for options, expected in [({}, {}), ({"extensions": extensions}, {"extensions": extensions})]:
         client, server = await stateless_client(nursery, **options)
-        assert server.metadata("server/discover")[capabilities] == said
+        assert server.metadata("server/discover")[capabilities] == expected
         await client.aclose()
 
 
@@ -123,11 +123,11 @@ async def test_without_a_log_level_none_is_sent(nursery):
 
 
 @pytest.mark.requirement("TRAP-63")
-@pytest.mark.parametrize(("level", "said"), [(None, "debug"), ("error", "error")])
-async def test_a_log_callback_requests_all_levels_by_default(nursery, level, said):
+@pytest.mark.parametrize(("level", "expected"), [(None, "debug"), ("error", "error")])
+async def test_a_log_callback_requests_all_levels_by_default(nursery, level, expected):
     client, server = await stateless_client(nursery, answers=LISTED, log=print, log_level=level)
     await client.list_tools()
-    assert server.metadata("tools/list")[LEVEL] == said
+    assert server.metadata("tools/list")[LEVEL] == expected
     await client.aclose()
 
 
@@ -189,9 +189,9 @@ async def test_keepalive_pings_suit_the_kind_of_server(nursery, autojump_clock):
     limits = Limits(requests=RequestLimits(ping_interval_seconds=10))
     for connect, method in [(stateless_client, "server/discover"), (legacy_client, "ping")]:
         client, server = await connect(nursery, limits=limits, answers={"ping": {}})
-        heard = len(server.requests)
+        earlier = len(server.requests)
         await trio.sleep(25)
-        assert [it["method"] for it in server.requests[heard:]] == [method] * 2
+        assert [it["method"] for it in server.requests[earlier:]] == [method] * 2
         await client.aclose()
 
 
@@ -368,12 +368,12 @@ async def test_a_call_in_flight_is_not_made_again_by_itself(nursery, protocol_ve
 
 async def test_the_state_of_the_connection_is_reported(nursery):
     server, _ = make_server()
-    told = []
+    states = []
     url, _ = await nursery.start(serve, server, 0)
-    async with Client(url, state_changed=lambda state, _why: told.append(state)) as client:
+    async with Client(url, state_changed=lambda state, _why: states.append(state)) as client:
         await client.ping()
-    assert told[0] in {"connecting", "open"}
-    assert told[-1] == "closed"
+    assert states[0] in {"connecting", "open"}
+    assert states[-1] == "closed"
     nursery.cancel_scope.cancel()
 
 

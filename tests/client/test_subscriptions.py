@@ -119,8 +119,8 @@ async def test_changes_are_iterated(server):
             server.prompt(nothing)
             server.resource_updated("harbour://oslo")
             server.resource_updated("harbour://lima")
-            heard = await taken(subscription, 2)
-            assert heard == [Change("tools"), Change("resource", "harbour://oslo")]
+            changes = await taken(subscription, 2)
+            assert changes == [Change("tools"), Change("resource", "harbour://oslo")]
             assert subscription.left_out == []
             assert subscription.is_open
         await trio.testing.wait_all_tasks_blocked()
@@ -183,8 +183,8 @@ async def test_a_change_reported_twice_before_it_is_read_counts_once(by_hand, nu
         for uri in ("x:1", "x:1", "x:2", "x:3", "x:1"):
             await hand.tell(UPDATED, ids[0], uri=uri)
         await trio.testing.wait_all_tasks_blocked()
-        heard = await taken(subscription, 2)
-        assert [change.uri for change in heard] == ["x:3", "x:1"]
+        changes = await taken(subscription, 2)
+        assert [change.uri for change in changes] == ["x:3", "x:1"]
 
 
 async def test_unread_changes_are_dropped_oldest_first_and_logged_once(by_hand, nursery, caplog):
@@ -473,16 +473,16 @@ class Telling:
             if isinstance(rejection, Exception):
                 raise rejection
             return rejection(seen)
-        line, heard = trio.open_memory_channel(100)
+        line, notifications = trio.open_memory_channel(100)
         self.lines.append(line)
-        return Reply(200, EVENTS, self.stream(seen.message, heard))
+        return Reply(200, EVENTS, self.stream(seen.message, notifications))
 
-    async def stream(self, asked, heard):
+    async def stream(self, asked, notifications):
         meta = {SUBSCRIPTION_ID: asked["id"]}
         params = {"notifications": asked["params"]["notifications"], "_meta": meta}
         acknowledged = "notifications/subscriptions/acknowledged"
         yield event({"jsonrpc": "2.0", "method": acknowledged, "params": params})
-        async for method, more in heard:
+        async for method, more in notifications:
             if method == "result":
                 members = {"resultType": "complete", "_meta": meta}
                 yield event({"jsonrpc": "2.0", "id": asked["id"], "result": members})
@@ -540,8 +540,8 @@ async def test_a_broken_stream_is_opened_again_and_possible_changes_are_reported
 
 async def test_a_broken_stream_is_opened_again_without_a_reader(autojump_clock):
     server, states = Telling(), []
-    told = lambda state, why: states.append((state, why))  # noqa: E731
-    async with listened(server, state_changed=told) as (client, script):
+    state_changed = lambda state, why: states.append((state, why))  # noqa: E731
+    async with listened(server, state_changed=state_changed) as (client, script):
         async with client.listen(tools=True) as subscription:
             await client.list_tools()
             await client.list_tools()
@@ -567,8 +567,8 @@ async def test_changes_received_before_the_break_are_not_lost(autojump_clock):
         server.tell(TOOLS)
         server.cut()
         await pause()
-        heard = [await anext(subscription) for _ in range(3)]
-    kinds = [(change.kind, change.missed) for change in heard]
+        changes = [await anext(subscription) for _ in range(3)]
+    kinds = [(change.kind, change.missed) for change in changes]
     assert kinds == [("tools", False), ("tools", True), ("prompts", True)]
 
 
@@ -709,36 +709,36 @@ async def test_closing_the_client_during_a_pause_ends_the_subscription(autojump_
 @pytest.mark.requirement("SUB-16", "SUB-18")
 @pytest.mark.parametrize("how", ["cut", "ended"])
 async def test_callbacks_get_possible_changes_once_and_later_ones_again(how, autojump_clock):
-    heard, server = [], Telling()
+    received, server = [], Telling()
 
     def changed(kind):
-        heard.append(kind)
+        received.append(kind)
         if kind == "prompts":
             raise KeyError("mine")
 
     options = {
         "list_changed": changed,
-        "resource_updated": lambda params: heard.append(params.uri),
+        "resource_updated": lambda params: received.append(params.uri),
     }
     async with listened(server, **options) as (client, _):
         await client.subscribe("x:1")
-        assert heard == []
+        assert received == []
         if how == "cut":
             server.cut()
         else:
             server.tell("result")
         await pause()
-        assert heard == ["tools", "prompts", "x:1"]
+        assert received == ["tools", "prompts", "x:1"]
         server.tell(TOOLS)
         await pause()
-        assert heard == ["tools", "prompts", "x:1", "tools"]
+        assert received == ["tools", "prompts", "x:1", "tools"]
         assert client.is_open
     assert len(server.at) == 3
 
 
 async def test_the_next_call_resumes_a_subscription_that_was_given_up(autojump_clock, caplog):
-    heard, server = [], Telling()
-    async with listened(server, list_changed=heard.append) as (client, _):
+    received, server = [], Telling()
+    async with listened(server, list_changed=received.append) as (client, _):
         server.rejections = [httpx2.ConnectError("away")] * 5
         server.cut()
         await trio.sleep(1000)
@@ -746,7 +746,7 @@ async def test_the_next_call_resumes_a_subscription_that_was_given_up(autojump_c
         assert len(server.at) == 6
         await client.list_tools()
         await pause()
-        assert heard == ["tools", "prompts"]
+        assert received == ["tools", "prompts"]
         await client.list_tools()
         await pause()
     assert len(server.at) == 7
@@ -829,15 +829,15 @@ class Mortal:
 
 @pytest.mark.parametrize("protocol_version", [LEGACY[-1], STATELESS])
 async def test_resource_updates_arrive_after_a_restart(protocol_version, autojump_clock):
-    mortal, heard = Mortal(), []
-    options = {"restart": True, "resource_updated": lambda told: heard.append(told.uri)}
+    mortal, received = Mortal(), []
+    options = {"restart": True, "resource_updated": lambda params: received.append(params.uri)}
     async with Client(mortal, protocol_versions=[protocol_version], **options) as client:
         await client.subscribe(URI)
         await mortal.change_in_next_life(client)
-        assert heard == [URI]
+        assert received == [URI]
         await client.unsubscribe(URI)
         await mortal.change_in_next_life(client)
-    assert heard == [URI]
+    assert received == [URI]
 
 
 async def test_a_resource_that_is_gone_after_a_restart_is_logged(autojump_clock, caplog):
@@ -863,12 +863,12 @@ def stateless_change_callbacks(target, **options):
 @pytest.mark.requirement("TOOL-36", "RES-14", "RES-15", "PROM-12")
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 async def test_callbacks_get_changes_of_stateless_and_legacy_servers(server, protocol_version):
-    heard = []
+    received = []
     async with Client(
         server,
         protocol_versions=[protocol_version],
-        list_changed=heard.append,
-        resource_updated=lambda params: heard.append(params.uri),
+        list_changed=received.append,
+        resource_updated=lambda params: received.append(params.uri),
     ) as client:
         await client.subscribe("harbour://oslo")
         await client.subscribe("harbour://lima")
@@ -878,25 +878,25 @@ async def test_callbacks_get_changes_of_stateless_and_legacy_servers(server, pro
         for port in ("oslo", "lima"):
             server.resource_updated(f"harbour://{port}")
         await trio.testing.wait_all_tasks_blocked()
-        assert heard == ["tools", "harbour://lima"]
+        assert received == ["tools", "harbour://lima"]
         await client.unsubscribe("harbour://lima")
         server.resource_updated("harbour://lima")
         await trio.testing.wait_all_tasks_blocked()
-    assert heard == ["tools", "harbour://lima"]
+    assert received == ["tools", "harbour://lima"]
 
 
 @pytest.mark.parametrize("protocol_version", PROTOCOL_VERSIONS)
 async def test_a_callback_may_subscribe(server, protocol_version):
-    heard = []
+    received = []
 
     async def changed(kind):
         await client.subscribe(f"harbour://{kind}")
-        heard.append(kind)
+        received.append(kind)
 
     async with Client(server, protocol_versions=[protocol_version], list_changed=changed) as client:
         server.tool(nothing)
         await trio.testing.wait_all_tasks_blocked()
-    assert heard == ["tools"]
+    assert received == ["tools"]
 
 
 async def test_subscribing_to_an_unacknowledged_resource_raises_not_found(server):
@@ -918,13 +918,13 @@ async def test_a_server_without_subscriptions_gets_no_subscribe_request():
 
 @pytest.mark.requirement("SUB-17", "STDIO-21")
 async def test_a_restarted_server_is_subscribed_to_again(server):
-    heard = []
+    received = []
     async with Client(
         server,
         protocol_versions=[STATELESS_CHANGE_CALLBACKS],
         restart=True,
-        list_changed=heard.append,
-        resource_updated=lambda params: heard.append(params.uri),
+        list_changed=received.append,
+        resource_updated=lambda params: received.append(params.uri),
     ) as client:
         await client.subscribe("harbour://oslo")
         client._session.shut("lost")
@@ -932,7 +932,7 @@ async def test_a_restarted_server_is_subscribed_to_again(server):
         server.tool(nothing)
         server.resource_updated("harbour://oslo")
         await trio.testing.wait_all_tasks_blocked()
-    assert heard == ["tools", "harbour://oslo"]
+    assert received == ["tools", "harbour://oslo"]
 
 
 @pytest.mark.requirement("SUB-18", "TRAP-108")

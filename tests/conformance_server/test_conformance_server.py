@@ -105,12 +105,12 @@ async def call(client, tool, /, **arguments):
     return content.text
 
 
-async def filled(told, count):
+async def filled(messages, count):
     """Wait for this number of notifications; callbacks run concurrently with the calls."""
     with trio.fail_after(10):
-        while len(told) < count:
+        while len(messages) < count:
             await trio.sleep(0)
-    return told
+    return messages
 
 
 async def test_every_tool_is_listed_with_a_description(connect):
@@ -156,11 +156,11 @@ async def test_a_schema_that_was_given_is_listed_unchanged_and_held(connect):
 
 
 async def test_messages_are_logged_unless_the_client_wants_severe_ones_only(connect):
-    told = []
-    async with connect(log=told.append) as client:
+    messages = []
+    async with connect(log=messages.append) as client:
         await client.set_log_level("debug")
         assert await call(client, "test_tool_with_logging")
-        assert [(params.level, params.data) for params in await filled(told, 3)] == [
+        assert [(params.level, params.data) for params in await filled(messages, 3)] == [
             ("info", "Tool execution started"),
             ("info", "Tool processing data"),
             ("info", "Tool execution completed"),
@@ -168,7 +168,7 @@ async def test_messages_are_logged_unless_the_client_wants_severe_ones_only(conn
         await client.set_log_level("warning")
         assert await call(client, "test_tool_with_logging")
         await client.ping()
-    assert len(told) == 3
+    assert len(messages) == 3
 
 
 async def test_progress_is_reported_three_times(connect):
@@ -222,18 +222,18 @@ async def test_the_model_of_the_client_is_asked(connect):
 
 
 async def test_reports_of_the_client_before_its_answer_are_logged(connect):
-    told = []
+    messages = []
 
     async def thoughtful(params, report):
         await report(0.5, 2)
         await report(2, 2)
         return await model(params)
 
-    async with connect(sampling=thoughtful, log=told.append) as client:
+    async with connect(sampling=thoughtful, log=messages.append) as client:
         answer = await call(client, "test_sampling_with_progress", prompt="Why?")
         assert answer == "LLM response: Why?"
-        await filled(told, 2)
-    assert [params.data for params in told] == [
+        await filled(messages, 2)
+    assert [params.data for params in messages] == [
         {"progress": 0.5, "total": 2},
         {"progress": 2, "total": 2},
     ]
@@ -304,11 +304,11 @@ async def test_a_client_without_the_capability_gets_an_error(connect, name, capa
 
 @pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
 async def test_lists_change_and_change_back(connect, kind):
-    changed, heard = [], trio.Event()
+    changed, has_changed = [], trio.Event()
 
     def hear(what):
         changed.append(what)
-        heard.set()
+        has_changed.set()
 
     async def names():
         return {item.name for item in await getattr(client, f"list_{kind}")()}
@@ -316,11 +316,11 @@ async def test_lists_change_and_change_back(connect, kind):
     async with connect(list_changed=hear) as client:
         before = await names()
         assert await call(client, f"test_trigger_{kind[:-1]}_change") == "added"
-        await heard.wait()
+        await has_changed.wait()
         assert await names() == before | {f"extra_{kind[:-1]}"}
-        heard = trio.Event()
+        has_changed = trio.Event()
         assert await call(client, f"test_trigger_{kind[:-1]}_change") == "removed"
-        await heard.wait()
+        await has_changed.wait()
         assert await names() == before
     assert changed == [kind, kind]
 
@@ -382,18 +382,18 @@ async def test_the_template_tells_the_id(connect):
 
 
 async def test_updates_of_the_watched_resource_are_sent_while_it_is_subscribed_to(connect):
-    updated, heard = [], trio.Event()
+    updated, has_updated = [], trio.Event()
 
     def hear(params):
         updated.append(params.uri)
-        heard.set()
+        has_updated.set()
 
     uri = "test://watched-resource"
     async with connect(resource_updated=hear) as client:
         await client.subscribe(uri)
         before = (await read(client, uri)).text
         await client.call_tool("test_update_watched_resource")
-        await heard.wait()
+        await has_updated.wait()
         assert (await read(client, uri)).text != before
         await client.unsubscribe(uri)
         await client.call_tool("test_update_watched_resource")
@@ -523,9 +523,9 @@ def client_round_tools(request, serve):
 async def test_questions_come_to_an_answer_in_both_eras(client_round_tools, autojump_clock):
     options = {"sampling": model_round_tools, "elicitation": user, "roots": ["file:///a"]}
     async with client_round_tools(**options) as able:
-        for name, said in SAID.items():
+        for name, text in SAID.items():
             (content,) = (await able.call_tool(name)).content
-            assert content.text == said
+            assert content.text == text
 
 
 async def test_only_what_a_client_can_answer_is_asked(client_round_tools, autojump_clock):
@@ -567,8 +567,8 @@ async def test_it_runs_as_a_script_over_http(host):
     process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
     try:
         with trio.fail_after(30):
-            told = await process.stderr.receive_some()
-            url = told.decode().splitlines()[0].removeprefix("serving ")
+            output = await process.stderr.receive_some()
+            url = output.decode().splitlines()[0].removeprefix("serving ")
             async with Client(url) as client:
                 assert client.protocol_version == "2026-07-28"
                 assert (await client.call_tool("test_simple_text")).content

@@ -52,10 +52,10 @@ async def test_a_session_over_named_pipes_is_recorded_and_replayed(
 
     nursery.start_soon(serve)
     channel = await open_named_pipes(folder, is_server=False)
-    told = []
+    reports = []
     async with Client(channel, protocol_versions=[protocol_version]) as client:
-        await client.call_tool("forecast", {"city": "Oslo"}, progress=told.append)
-        assert len(told) == 3
+        await client.call_tool("forecast", {"city": "Oslo"}, progress=reports.append)
+        assert len(reports) == 3
     await served.wait()
     records = [*read_recording(open_recording(path))]
     assert b'"transport":"pipes"' in bytes(records[0].body)
@@ -124,8 +124,8 @@ def test_a_lucky_session_replays(lucky):
 
 def test_a_sweep_finds_the_race(lucky):
     report = sweep(lucky, make_desk, schedules=SCHEDULES)
-    told = {(each.call, each.recorded, each.swept) for each in report.differences}
-    assert told == {('tools/call "tickets_left"', '"98"', '"99"')}
+    differences = {(each.call, each.recorded, each.swept) for each in report.differences}
+    assert differences == {('tools/call "tickets_left"', '"98"', '"99"')}
     assert 0 < len(report.failing_schedules) < SCHEDULES
 
 

@@ -37,11 +37,11 @@ def environment(monkeypatch):
     for name in [name for name in os.environ if name.startswith("SQLITE_EXPLORER_")]:
         monkeypatch.delenv(name)
 
-    def told(**values):
+    def set_environment(**values):
         for name, value in values.items():
             monkeypatch.setenv(f"SQLITE_EXPLORER_{name}", str(value))
 
-    return told
+    return set_environment
 
 
 def text_of(result):
@@ -70,11 +70,11 @@ async def test_without_a_database_there_is_a_sample_that_is_gone_afterwards(tmp_
 
 @pytest.mark.usefixtures("environment")
 async def test_a_cut_result_comes_with_a_log_message():
-    told = []
-    async with Client(server, log=told.append) as client:
+    messages = []
+    async with Client(server, log=messages.append) as client:
         answer = await query(client, "SELECT * FROM loan", limit=2)
     assert (len(answer["rows"]), answer["is_cut"]) == (2, True)
-    assert [params.data for params in told] == [
+    assert [params.data for params in messages] == [
         "there are more than 2 rows: narrow the query or raise the limit"
     ]
 

@@ -23,11 +23,11 @@ IN = {"client": "out", "server": "in", "proxy": "in"}
 OUT = {"client": "in", "server": "out", "proxy": "out"}
 
 
-def recorded(*said, role="server", whole=True):
+def recorded(*messages, role="server", whole=True):
     """Records of messages: ("C", message) by the client, ("S", message[, lane]) by the server."""
     encoder = RecordEncoder()
     records = [encoder.record("open", encode_body(OPEN | {"role": role}), 0)]
-    for who, message, *lane in said:
+    for who, message, *lane in messages:
         kind = (IN if who == "C" else OUT)[role]
         body = message if isinstance(message, bytes) else encode_body({"jsonrpc": "2.0", **message})
         records.append(encoder.record(kind, body, len(records), *lane, embed=True))
@@ -60,11 +60,11 @@ SESSION = [
 
 @pytest.mark.parametrize("role", ["client", "server", "proxy"])
 def test_recordings_of_either_side_give_the_same_conversation(role):
-    told = conversation(recorded(*SESSION, role=role))
-    assert [each.sender for each in told.messages] == [
+    parsed = conversation(recorded(*SESSION, role=role))
+    assert [each.sender for each in parsed.messages] == [
         {"C": "client", "S": "server"}[who] for who, _ in SESSION
     ]
-    assert [each.request_index for each in told.messages] == [
+    assert [each.request_index for each in parsed.messages] == [
         None,
         None,
         None,
@@ -75,27 +75,27 @@ def test_recordings_of_either_side_give_the_same_conversation(role):
         1,
         None,
     ]
-    assert [each.cause_index for each in told.messages if each.sender == "server"] == [
+    assert [each.cause_index for each in parsed.messages if each.sender == "server"] == [
         None,
         1,
         2,
         2,
         7,
     ]
-    assert [each.method for each in told.messages if each.is_response] == [
+    assert [each.method for each in parsed.messages if each.is_response] == [
         "roots/list",
         "tools/call",
     ]
 
 
 def test_answers_cancellations_and_owned_messages_are_found():
-    told = conversation(recorded(*SESSION))
-    assert {index: said.index for index, said in told.responses.items()} == {4: 5, 2: 6}
-    assert told.cancelled == {1}
-    assert [said.index for said in told.caused[2]] == [4, 6]
-    assert [said.index for said in told.caused[None]] == [0]
-    assert 5 not in told.caused
-    assert [said.index for said in told.of("client", "request")] == [1, 2]
+    parsed = conversation(recorded(*SESSION))
+    assert {index: message.index for index, message in parsed.responses.items()} == {4: 5, 2: 6}
+    assert parsed.cancelled == {1}
+    assert [message.index for message in parsed.caused[2]] == [4, 6]
+    assert [message.index for message in parsed.caused[None]] == [0]
+    assert 5 not in parsed.caused
+    assert [message.index for message in parsed.of("client", "request")] == [1, 2]
 
 
 def test_errors_are_kept_as_they_were():
@@ -106,35 +106,35 @@ def test_errors_are_kept_as_they_were():
 def test_the_lane_decides_the_cause_of_a_message():
     first, second = ("C", call(1)), ("C", call(2))
     hint = ("S", note("message", data="of the first"), "r1.2")
-    told = conversation(recorded(first, second, hint))
-    assert told.messages[2].cause_index == 0
+    parsed = conversation(recorded(first, second, hint))
+    assert parsed.messages[2].cause_index == 0
 
 
 def test_a_message_without_a_lane_belongs_to_the_only_open_request():
     answer = ("S", {"id": 2, "result": {}})
     hint = ("S", note("message", data="?"))
-    told = conversation(
+    parsed = conversation(
         recorded(("C", call(1)), ("C", call(2)), answer, ("C", note("other")), hint, role="proxy")
     )
-    assert told.messages[4].cause_index == 0
+    assert parsed.messages[4].cause_index == 0
 
 
 def test_a_lane_without_a_message_is_ignored():
-    told = conversation(recorded(("C", call(1)), ("S", note("message", data=0), "r77")))
-    assert told.messages[1].cause_index == 0
+    parsed = conversation(recorded(("C", call(1)), ("S", note("message", data=0), "r77")))
+    assert parsed.messages[1].cause_index == 0
 
 
 def test_an_id_that_is_used_again_is_that_of_the_last_request():
     answer = ("S", {"id": 1, "result": {}})
-    told = conversation(recorded(("C", call(1)), answer, ("C", call(1)), answer))
-    assert [each.request_index for each in told.messages] == [None, 0, None, 2]
+    parsed = conversation(recorded(("C", call(1)), answer, ("C", call(1)), answer))
+    assert [each.request_index for each in parsed.messages] == [None, 0, None, 2]
 
 
 def test_a_question_that_is_taken_back_belongs_to_its_request():
     question = ("S", {"id": 9, "method": "roots/list"})
     back = ("S", note("cancelled", requestId=9))
-    told = conversation(recorded(("C", call(1)), question, ("C", call(2)), back))
-    assert (told.messages[3].request_index, told.messages[3].cause_index) == (1, 0)
+    parsed = conversation(recorded(("C", call(1)), question, ("C", call(2)), back))
+    assert (parsed.messages[3].request_index, parsed.messages[3].cause_index) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_a_question_that_is_taken_back_belongs_to_its_request():
     ],
 )
 def test_a_message_about_no_request_has_no_request(message):
-    told = conversation(recorded(("C", call(1)), ("S", message)))
-    assert told.messages[1].request_index is None
-    assert told.messages[1].method in {"", message.get("method")}
+    parsed = conversation(recorded(("C", call(1)), ("S", message)))
+    assert parsed.messages[1].request_index is None
+    assert parsed.messages[1].method in {"", message.get("method")}
 
 
 def test_malformed_messages_are_counted():
-    told = conversation(recorded(("C", b"{"), ("C", b"[]"), ("C", call(1))))
-    assert (told.unreadable, len(told.messages)) == (2, 1)
+    parsed = conversation(recorded(("C", b"{"), ("C", b"[]"), ("C", call(1))))
+    assert (parsed.unreadable, len(parsed.messages)) == (2, 1)
 
 
 def test_a_cut_recording_has_the_messages_before_the_cut():
@@ -184,12 +184,12 @@ def test_a_file_that_does_not_begin_like_a_recording_is_rejected(records):
 
 
 def test_params_have_members_and_perhaps_a_token():
-    said = conversation(
+    messages = conversation(
         recorded(("C", call(1, token=3)), ("C", {"id": 2, "method": "ping"}))
     ).messages
-    assert without_meta(said[0].body) == {"name": "x"}
-    assert (token_of(said[0].body), token_of(said[1].body)) == (3, None)
-    assert members_of(said[1].body) == {}
+    assert without_meta(messages[0].body) == {"name": "x"}
+    assert (token_of(messages[0].body), token_of(messages[1].body)) == (3, None)
+    assert members_of(messages[1].body) == {}
     assert token_of(b'{"_meta":7}') is None
 
 
@@ -198,7 +198,7 @@ TAG = "io.modelcontextprotocol/subscriptionId"
 
 def test_notifications_of_a_subscription_belong_to_its_request():
     tagged = {"_meta": {TAG: "s"}}
-    told = conversation(
+    parsed = conversation(
         recorded(
             ("C", {"id": "s", "method": "subscriptions/listen", "params": {}}),
             ("C", call(1)),
@@ -211,9 +211,9 @@ def test_notifications_of_a_subscription_belong_to_its_request():
             role="proxy",
         )
     )
-    assert [each.request_index for each in told.messages] == [None, None, 0, 0, None, 1, 0, 0]
+    assert [each.request_index for each in parsed.messages] == [None, None, 0, 0, None, 1, 0, 0]
     # Notifications, and the end, belong to the call: requested long ago, they come with it.
-    assert [each.cause_index for each in told.messages[2:]] == [0, 1, 1, 1, 1, 1]
+    assert [each.cause_index for each in parsed.messages[2:]] == [0, 1, 1, 1, 1, 1]
 
 
 ASKING = {"resultType": "input_required", "inputRequests": {"q1": {"method": "roots/list"}}}
@@ -225,7 +225,7 @@ def retry(id_, *, name="x", **members):
 
 @pytest.mark.parametrize("role", ["client", "server", "proxy"])
 def test_a_retry_is_tied_to_the_request_whose_questions_it_answers(role):
-    told = conversation(
+    parsed = conversation(
         recorded(
             ("C", call(1)),
             ("C", call(2)),
@@ -240,13 +240,13 @@ def test_a_retry_is_tied_to_the_request_whose_questions_it_answers(role):
             role=role,
         )
     )
-    requests = told.of("client", "request")
+    requests = parsed.of("client", "request")
     assert [each.retry_of for each in requests] == [None, None, 0, 1, 4, None, None]
 
 
 def test_without_a_state_a_retry_is_tied_to_the_last_request_that_is_the_same():
     answers = {"inputResponses": {"q1": {"roots": []}}}
-    told = conversation(
+    parsed = conversation(
         recorded(
             ("C", call(1, "a")),
             ("C", call(2, "b", token="t")),
@@ -257,7 +257,7 @@ def test_without_a_state_a_retry_is_tied_to_the_last_request_that_is_the_same():
             ("C", retry(5, name="c", **answers)),
         )
     )
-    assert [each.retry_of for each in told.of("client", "request")] == [None, None, 1, 0, None]
+    assert [each.retry_of for each in parsed.of("client", "request")] == [None, None, 1, 0, None]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_without_a_state_a_retry_is_tied_to_the_last_request_that_is_the_same():
     ],
 )
 def test_results_of_unknown_types_have_no_retries(answer):
-    told = conversation(
+    parsed = conversation(
         recorded(
             ("C", call(1)),
             ("S", {"id": 1, "result": answer}),
@@ -278,19 +278,19 @@ def test_results_of_unknown_types_have_no_retries(answer):
             ("C", retry(4, inputResponses={})),
         )
     )
-    assert [each.retry_of for each in told.of("client", "request")] == [None] * 4
+    assert [each.retry_of for each in parsed.of("client", "request")] == [None] * 4
 
 
 def test_params_that_no_value_can_be_are_like_no_others():
     endless = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"inputResponses":{},"n":1e999}}'
-    told = conversation(
+    parsed = conversation(
         recorded(("C", endless), ("S", {"id": 1, "result": ASKING}), ("C", call(2)))
     )
-    assert [each.retry_of for each in told.messages] == [None] * 3
+    assert [each.retry_of for each in parsed.messages] == [None] * 3
 
 
 def test_a_message_of_a_later_round_trip_is_caused_by_its_request():
-    told = conversation(
+    parsed = conversation(
         recorded(
             ("C", call(1)),
             ("S", note("message", data="first"), "r1"),
@@ -302,5 +302,7 @@ def test_a_message_of_a_later_round_trip_is_caused_by_its_request():
             ("S", note("message", data="third"), "r1"),
         )
     )
-    owners = [each.cause_index for each in told.messages if each.method == "notifications/message"]
+    owners = [
+        each.cause_index for each in parsed.messages if each.method == "notifications/message"
+    ]
     assert owners == [0, 3, 6]

@@ -114,13 +114,13 @@ def test_a_message_in_one_recording_only_is_reported(a, b):
 
 
 def test_sessions_in_one_file_are_compared_each_with_its_own():
-    def told(*rows):
+    def records_of(*rows):
         encoder = RecordEncoder()
         return [encoder.record(kind, body, 0, channel=channel) for channel, kind, body in rows]
 
     asked = [(1, "in", b'{"id":1,"method":"a"}'), (2, "in", b'{"id":1,"method":"b"}')]
     answers = [(1, "out", b'{"id":1,"n":1}'), (2, "out", b'{"id":1,"n":2}')]
-    found = diff(told(*asked, *answers), told(*asked, *reversed(answers)))
+    found = diff(records_of(*asked, *answers), records_of(*asked, *reversed(answers)))
     assert {one.what for one in found} <= {"order"}
 
 

@@ -214,7 +214,7 @@ def test_json_that_is_no_message_is_rejected(frame):
 
 
 @pytest.mark.parametrize(
-    ("frame", "told"),
+    ("frame", "text"),
     [
         (b"\xff", "not JSON: "),
         (b'{"id":NaN}', "not JSON: NaN"),
@@ -224,9 +224,9 @@ def test_json_that_is_no_message_is_rejected(frame):
         (b'{"x":' * 980 + b"1" + b"}" * 980, "nested too deep"),
     ],
 )
-def test_numbers_that_python_cannot_write_are_rejected(frame, told):
+def test_numbers_that_python_cannot_write_are_rejected(frame, text):
     record = RecordEncoder().record("in", frame, 0, embed=False)
-    with pytest.raises(RecordingError, match=f"record 0: {told}"):
+    with pytest.raises(RecordingError, match=f"record 0: {text}"):
         export_jsonld(record)
 
 

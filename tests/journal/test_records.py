@@ -216,7 +216,7 @@ def test_the_messages_of_a_batch_are_verbatim(frame, messages):
     ]
 
 
-def said(*frames):
+def messages_of(*frames):
     encoder = RecordEncoder()
     records = [encoder.record("open", encode_body(OPEN), 0)]
     for kind, lane, messages in frames:
@@ -230,14 +230,14 @@ def message(**members):
 
 
 def test_a_conversation_has_each_message_of_a_batch():
-    one, two, note, told, second, first = said(
+    one, two, note, notification, second, first = messages_of(
         ("in", None, [message(id=1, method="a"), message(id=2, method="b")]),
         ("in", None, [17, message(method="notifications/n")]),
         ("out", "r1-1", message(method="notifications/m")),
         ("out", "r1", [message(id=2, result={}), message(id=1, result={})]),
     )
     assert [(each.record, each.position) for each in (one, two, note)] == [(1, 0), (1, 1), (2, 1)]
-    assert told.cause_index == two.index
+    assert notification.cause_index == two.index
     assert [(each.record, each.request_index) for each in (second, first)] == [(4, 1), (4, 0)]
 
 

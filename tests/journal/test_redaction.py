@@ -188,10 +188,10 @@ def test_another_key_or_a_damaged_manifest_is_rejected():
 def test_the_manifest_contains_no_secret():
     one = redactor(secrets=[SECRET])
     one.redact("in", call(password="hunter2hunter2"))
-    said = json.dumps(one.manifest())
-    assert SECRET not in said
-    assert "hunter2hunter2" not in said
-    assert KEY.decode() not in said
+    text = json.dumps(one.manifest())
+    assert SECRET not in text
+    assert "hunter2hunter2" not in text
+    assert KEY.decode() not in text
 
 
 # Known secrets in other encodings and inside other values.
@@ -1335,5 +1335,5 @@ def test_a_part_of_base64_that_shows_too_little_is_left_alone():
 
 def test_a_secret_that_occurs_twice_has_one_token():
     one = redactor(secrets=[SECRET, SECRET])
-    said = arguments_of(one.redact("in", call(password=SECRET, note=SECRET)))
-    assert said["password"] == said["note"] != SECRET
+    arguments = arguments_of(one.redact("in", call(password=SECRET, note=SECRET)))
+    assert arguments["password"] == arguments["note"] != SECRET

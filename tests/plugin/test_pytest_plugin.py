@@ -269,7 +269,7 @@ def test_inputs_mode_compares_all_but_the_ignored_paths(trip):
 
 @pytest.mark.usefixtures("findable")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ('"x", mode="fast"', "unknown mode 'fast': one of strict, outbound, inputs"),
         ('"x", ignore=["$"]', "ignore is for mode='inputs'"),
@@ -278,10 +278,10 @@ def test_inputs_mode_compares_all_but_the_ignored_paths(trip):
         ("3", "expected str, bytes or os.PathLike object, not int"),
     ],
 )
-def test_an_invalid_marker_is_an_error_before_the_test(trip, arguments, said):
+def test_an_invalid_marker_is_an_error_before_the_test(trip, arguments, expected):
     test = MARKED.replace('"trip.mcprec.jsonl"', arguments).format("mcp_replay(server)")
     text = outcome(run(trip, test_it=test), errors=1)
-    assert said in text
+    assert expected in text
     assert "mcp_recording" in text
 
 
@@ -676,19 +676,19 @@ async def test_a_url_is_recorded_once(mcp_recorder, nursery):
 
 @pytest.fixture
 def url():
-    told, ready = [], threading.Event()
+    started, ready = [], threading.Event()
 
     async def serve():
-        told.append(trio.lowlevel.current_trio_token())
+        started.append(trio.lowlevel.current_trio_token())
         async with trio.open_nursery() as nursery:
-            told.append(nursery.cancel_scope)
-            told.append(await nursery.start(functools.partial(server.serve_http, port=0)))
+            started.append(nursery.cancel_scope)
+            started.append(await nursery.start(functools.partial(server.serve_http, port=0)))
             ready.set()
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
     assert ready.wait(10)
-    token, scope, url = told
+    token, scope, url = started
     yield url
     token.run_sync_soon(scope.cancel)
     thread.join()

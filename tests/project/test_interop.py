@@ -297,15 +297,15 @@ def serving(program, log):
 
 
 def test_a_client_gets_the_url_of_its_server(tmp_path):
-    with serving("print('at http://127.0.0.1:9/mcp', flush=True)", tmp_path / "log") as told:
-        assert told == ["http://127.0.0.1:9/sse"]
+    with serving("print('at http://127.0.0.1:9/mcp', flush=True)", tmp_path / "log") as arguments:
+        assert arguments == ["http://127.0.0.1:9/sse"]
 
 
 def test_a_client_gets_the_command_of_a_server_without_a_url(tmp_path):
     with interop_command.reachable_server(
         ["python", "server.py"], "stdio", tmp_path / "log"
-    ) as told:
-        assert told == ["python", "server.py"]
+    ) as arguments:
+        assert arguments == ["python", "server.py"]
     assert not list(tmp_path.iterdir())
 
 
@@ -395,7 +395,7 @@ async def test_our_client_runs_the_scenario_with_our_server(tmp_path, capsys, pr
     recording = tmp_path / "story.mcprec.jsonl"
     command = [sys.executable, str(sessions.OUR_SERVER), "--stdio"]
     await our_client.main(command, str(recording), protocol_version)
-    told = sessions.Outcome(
+    outcome = sessions.Outcome(
         peer=peers.SDKS[1],
         role="server",
         protocol_version=protocol_version,
@@ -405,8 +405,8 @@ async def test_our_client_runs_the_scenario_with_our_server(tmp_path, capsys, pr
         seconds=1.0,
         failures=[],
     )
-    assert run.unexcused_rows(told) == []
-    assert told.session_counts.failures == []
+    assert run.unexcused_rows(outcome) == []
+    assert outcome.session_counts.failures == []
     assert re.fullmatch(r"[0-9]+ checks\n", capsys.readouterr().out)
 
 
@@ -444,8 +444,8 @@ def test_the_outcome_of_a_pairing_is_reported(program, observed, capsys):
     assert protocol_versions.report([pairing], "stdio", 1.0) is (observed == "2025-11-25")
     out = capsys.readouterr().out
     if observed == "rejected":
-        told = "mcp_trio legacy at theirs both: rejected, not 2025-11-25: ValueError: no common"
-        assert told in out
+        text = "mcp_trio legacy at theirs both: rejected, not 2025-11-25: ValueError: no common"
+        assert text in out
 
 
 def test_a_meeting_with_a_server_that_does_not_serve_is_no_rejection(tmp_path):

@@ -63,7 +63,7 @@ def test_ticks_are_found_in_decorators_module_marks_and_parameter_marks():
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "expected"),
     [
         ("NAME", "must be literals"),
         ("*NAMES", "must be literals"),
@@ -71,13 +71,13 @@ def test_ticks_are_found_in_decorators_module_marks_and_parameter_marks():
         ("id='BASE-02'", "'BASE-02' is not a requirement"),
     ],
 )
-def test_a_tick_that_cannot_be_read_or_does_not_exist_is_a_problem(argument, said):
+def test_a_tick_that_cannot_be_read_or_does_not_exist_is_a_problem(argument, expected):
     marks = requirements.marked_ids_in(
         f"\n@pytest.mark.requirement({argument})\ndef f(): ...", "t.py"
     )
     (problem,) = requirements.bad_marks(marks, {"BASE-01"})
     assert problem.startswith("t.py:2: ")
-    assert said in problem
+    assert expected in problem
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,17 @@ def test_an_id_used_twice_and_a_dangling_reference_are_problems():
 
 
 @pytest.mark.parametrize(
-    ("exception", "said"),
+    ("exception", "expected"),
     [
         (Untested("NONE-01", "other role", ""), "unknown id"),
         (Untested("BASE-02", "other role", ""), "but a test covers it"),
         (Untested("BASE-01", "no time", ""), "'no time' is not one of"),
     ],
 )
-def test_an_exception_needs_an_unticked_id_and_a_reason_from_the_list(exception, said):
+def test_an_exception_needs_an_unticked_id_and_a_reason_from_the_list(exception, expected):
     known, ticked = {"BASE-01", "BASE-02"}, {"BASE-02"}
     (problem,) = requirements.bad_exceptions([exception], known, ticked)
-    assert said in problem
+    assert expected in problem
 
 
 def test_the_coverage_check_requires_a_test_of_each_duty_of_its_areas_and_of_no_other():

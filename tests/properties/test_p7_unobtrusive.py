@@ -216,8 +216,8 @@ def test_a_full_disk_leaves_a_gap_and_stops_no_session(stage, scripts, calls, se
     assert stage.play(OnDisk(server_of(scripts)), talk, record=disk, seed=seed) == plain
     report = check(disk.lines)
     assert report.damage == []
-    told = report.kinds.get("gap", 0) > 0 or not report.complete
-    assert told == any(fail <= disk.writes for fail in fails)
+    is_reported = report.kinds.get("gap", 0) > 0 or not report.complete
+    assert is_reported == any(fail <= disk.writes for fail in fails)
 
 
 # The controls: recorders that are felt.

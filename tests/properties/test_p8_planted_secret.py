@@ -281,26 +281,26 @@ some = settings(
 )
 
 
-async def stream(record, said, chunk_bytes):
+async def stream(record, data, chunk_bytes):
     """Serve a byte stream that comes in chunks, and read all that comes back."""
     child_in, to_child = os.pipe()
     from_child, child_out = os.pipe()
-    heard = bytearray()
+    received = bytearray()
 
     async def hear():
         async with trio.lowlevel.FdStream(from_child) as pipe:
             async for chunk in pipe:
-                heard.extend(chunk)
+                received.extend(chunk)
 
     async with trio.open_nursery() as nursery:
         channel = open_stdio_channel(child_in, child_out, limits=LIMITS)
         nursery.start_soon(lambda: vault().serve(channel, record=record))
         nursery.start_soon(hear)
         async with trio.lowlevel.FdStream(to_child) as pipe:
-            for start in range(0, len(said), chunk_bytes):
-                await pipe.send_all(said[start : start + chunk_bytes])
+            for start in range(0, len(data), chunk_bytes):
+                await pipe.send_all(data[start : start + chunk_bytes])
                 await trio.lowlevel.checkpoint()
-    return bytes(heard)
+    return bytes(received)
 
 
 def said_of(secrets):
@@ -330,8 +330,8 @@ def test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replay
     try:
         with tempfile.TemporaryDirectory() as folder:
             record = FILES["plain"](Path(folder))
-            heard = trio.run(stream, record, said_of(secrets), chunk_bytes)
-            assert secrets.granted.encode() in heard
+            received = trio.run(stream, record, said_of(secrets), chunk_bytes)
+            assert secrets.granted.encode() in received
             assert found(Path(folder), secrets) == []
             stage.replayed(record.path, vault())
     finally:

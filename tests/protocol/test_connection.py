@@ -1089,9 +1089,9 @@ def test_legacy_requests_get_the_intended_error_code(answered, protocol_version)
 
 @pytest.mark.requirement("ERR-11", "ERR-10", "TRAP-14")
 def test_own_error_codes_are_defined_or_not_reserved():
-    told = {STATELESS_VERSION.error_code_for(code) for code in OURS.values()}
-    assert all(not -32768 <= code <= -32000 for code in told - JSON_RPC - DEFINED)
-    assert told >= DEFINED
+    codes = {STATELESS_VERSION.error_code_for(code) for code in OURS.values()}
+    assert all(not -32768 <= code <= -32000 for code in codes - JSON_RPC - DEFINED)
+    assert codes >= DEFINED
     assert HEADER_MISMATCH == -32020  # and not -32001, as drafts had it
 
 

@@ -67,7 +67,7 @@ class End:
         self.endings = Counter()
         self.taken = []
         self.answered = Counter()
-        self.told = {}
+        self.progress_sent = {}
 
     @property
     def role(self):
@@ -216,9 +216,9 @@ class Conversation(RuleBasedStateMachine):
         if frame is None:
             return
         assert request.state is IncomingState.RUNNING
-        assert value > end.told.get(id(request), -1)
+        assert value > end.progress_sent.get(id(request), -1)
         assert json.loads(frame)["params"]["progressToken"] == request.progress_token
-        end.told[id(request)] = value
+        end.progress_sent[id(request)] = value
         self.post(side, frame)
 
     @rule(side=SIDES, pick=PICK)

@@ -371,8 +371,8 @@ def test_params_that_are_not_an_object_are_left_to_the_connection():
 )
 def test_headers_and_body_must_agree(at, fields):
     message = stateless("tools/call", name="tide", arguments={"region": "bay"})
-    said = {**M, "Mcp_Method": "tools/call", "Mcp_Name": "tide", "Mcp_Param_Region": "bay"}
-    routing_result = judged(at, message, **(said | fields))
+    headers = {**M, "Mcp_Method": "tools/call", "Mcp_Name": "tide", "Mcp_Param_Region": "bay"}
+    routing_result = judged(at, message, **(headers | fields))
     if fields:
         rejected(routing_result, 400, -32020, 1)
     else:
@@ -395,10 +395,10 @@ def test_a_version_that_is_no_text_is_rejected_by_the_name_of_its_field():
 @pytest.mark.parametrize("name", ["ebb", 7, None])
 def test_of_a_tool_that_is_not_known_no_argument_is_sent_in_a_header(name):
     message = stateless("tools/call", name=name, arguments={"region": "bay"})
-    said = name if isinstance(name, str) else None
-    fields = {**M, "Mcp_Method": "tools/call", "Mcp_Name": said, "Mcp_Param_Region": "sea"}
+    header = name if isinstance(name, str) else None
+    fields = {**M, "Mcp_Method": "tools/call", "Mcp_Name": header, "Mcp_Param_Region": "sea"}
     assert isinstance(judged(DUAL, message, **fields), StatelessMessage | Rejection)
-    if said:
+    if header:
         assert isinstance(judged(DUAL, message, **fields), StatelessMessage)
 
 

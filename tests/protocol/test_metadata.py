@@ -113,19 +113,19 @@ def test_the_keys_of_the_engine_are_reserved_by_the_newer_rule():
 def test_received_reserved_keys_are_kept(connect, frame, protocol_version, value):
     server = connect(Role.SERVER)
     meta = {"dev.mcp/a": value, "io.modelcontextprotocol/unheardOf": value, "mcp.dev/": value}
-    said = dict(meta)
+    metadata = dict(meta)
     if PROTOCOL_VERSIONS[protocol_version].is_stateless:
-        said |= {PROTOCOL_VERSION: protocol_version, CLIENT_CAPABILITIES: {}}
+        metadata |= {PROTOCOL_VERSION: protocol_version, CLIENT_CAPABILITIES: {}}
     else:
-        said |= {LOG_LEVEL: value, CLIENT_INFO: value}  # these mean nothing here
+        metadata |= {LOG_LEVEL: value, CLIENT_INFO: value}  # these mean nothing here
         info = {"name": "reed", "version": "3"}
         hello = {"protocolVersion": protocol_version, "capabilities": {}, "clientInfo": info}
         server.receive(frame(id=0, method="initialize", params={**hello, "_meta": meta}))
         server.receive(frame(method="notifications/initialized", params={"_meta": meta}))
         assert server.protocol_version.name == protocol_version
-    event = server.receive(frame(id=1, method="tools/list", params={"_meta": said}))
+    event = server.receive(frame(id=1, method="tools/list", params={"_meta": metadata}))
     assert isinstance(event, RequestReceived)
-    assert event.request.params.meta == said
+    assert event.request.params.meta == metadata
 
 
 # Equal metadata of stateless requests are decoded once and shared.
@@ -150,8 +150,8 @@ def texts(draw):
     space = draw(SPACES)
     is_beside_others = len(members) > 1 and not space
     is_at_an_end = is_beside_others and ("_meta", SAID) in (members[0], members[-1])
-    said = ",".join(f'"{key}":{space}{value}' for key, value in members)
-    return f"{{{space}{said}}}", is_at_an_end
+    members_text = ",".join(f'"{key}":{space}{value}' for key, value in members)
+    return f"{{{space}{members_text}}}", is_at_an_end
 
 
 @given(drawn=texts())
@@ -195,9 +195,9 @@ def take(connect):
 @pytest.mark.parametrize("token", [7, "seven", None], ids=repr)
 @pytest.mark.parametrize("method", ["prompts/get", "tools/call"])
 def test_a_token_is_found_whether_the_metadata_are_cut_out_or_not(take, method, token):
-    said = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
-    cut = take(f'{{"name":"tide","_meta":{said}}}', method=method).request
-    whole = take(f'{{"name":"tide", "_meta" : {said} }}', method=method).request
+    metadata = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
+    cut = take(f'{{"name":"tide","_meta":{metadata}}}', method=method).request
+    whole = take(f'{{"name":"tide", "_meta" : {metadata} }}', method=method).request
     # Calls of tools are decoded without `_meta`, wherever it is.
     is_call = method == "tools/call"
     assert (cut.params.meta is None, whole.params.meta is None) == (True, is_call)
@@ -207,16 +207,19 @@ def test_a_token_is_found_whether_the_metadata_are_cut_out_or_not(take, method, 
 @pytest.mark.requirement("PROG-01", "META-10")
 @pytest.mark.parametrize("token", [1.0, True, [], {}], ids=repr)
 def test_a_token_of_another_type_is_rejected_in_a_stateless_request(take, token):
-    said = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
+    metadata = json.dumps({**META, "progressToken": token}, separators=(",", ":"))
     for _ in range(2):  # nor when the same was rejected before
-        event = take(f'{{"name":"tide","_meta":{said}}}')
+        event = take(f'{{"name":"tide","_meta":{metadata}}}')
         assert isinstance(event, ImmediateResponse)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
 
 
 def test_undecodable_metadata_are_rejected_at_every_position(take):
-    said = SAID.replace("{", '{"com.example/endless":1e999,', 1)
-    for params in (f'{{"name":"tide","_meta":{said}}}', f'{{"name":"tide", "_meta":{said} }}'):
+    metadata = SAID.replace("{", '{"com.example/endless":1e999,', 1)
+    for params in (
+        f'{{"name":"tide","_meta":{metadata}}}',
+        f'{{"name":"tide", "_meta":{metadata} }}',
+    ):
         event = take(params)
         assert isinstance(event, ImmediateResponse)
         assert json.loads(event.message)["error"]["code"] == INVALID_PARAMS
@@ -363,8 +366,8 @@ def test_extensions_of_another_shape_are_rejected(connect, ask, bad):
 def test_a_handshake_may_announce_experimental_capabilities(connect, hello, protocol_version):
     own = s.ServerCapabilities(tools=s.ToolsCapability(), experimental={"tides": {"a": 1}})
     server = connect(Role.SERVER, our_capabilities=own)
-    said = {"experimental": {"charts": {}}, "extensions": MAPS, "unheardOf": 7}
-    result = hello(server, protocol_version, said)
+    capabilities = {"experimental": {"charts": {}}, "extensions": MAPS, "unheardOf": 7}
+    result = hello(server, protocol_version, capabilities)
     assert result["protocolVersion"] == protocol_version
     assert result["capabilities"] == {"tools": {}, "experimental": {"tides": {"a": 1}}}
     assert msgspec.to_builtins(server.peer_capabilities)["experimental"] == {"charts": {}}

@@ -426,10 +426,10 @@ def test_progress_grows_with_every_report(ready, frame, values):
     request = server.receive(frame(id=1, method="tools/call", params=params)).request
     request.move(IncomingTrigger.START)
     sent = [leaving for value in values if (leaving := server.progress(request, value))]
-    told = [json.loads(leaving)["params"]["progress"] for leaving in sent]
-    assert all(earlier < later for earlier, later in pairwise(told))
-    assert not values or told[0] == values[0]
-    assert not values or told[-1] == max(values)
+    values_sent = [json.loads(leaving)["params"]["progress"] for leaving in sent]
+    assert all(earlier < later for earlier, later in pairwise(values_sent))
+    assert not values or values_sent[0] == values[0]
+    assert not values or values_sent[-1] == max(values)
 
 
 @pytest.mark.requirement("PROG-04", "PROG-07")

@@ -252,9 +252,9 @@ def test_a_page_is_our_own_or_allowed_and_programs_are_no_pages(
 def test_a_rejection_names_the_value_and_the_setting(host, origin, text):
     rejection = LOCAL.rejection(head(host, origin))
     assert (rejection.status, rejection.text) == (403, text)
-    said = json.loads(rejection.body())
-    assert said["error"] == {"code": -32600, "message": text}
-    assert said.get("id") is None
+    body = json.loads(rejection.body())
+    assert body["error"] == {"code": -32600, "message": text}
+    assert body.get("id") is None
 
 
 def test_a_rejected_page_gets_no_cors_headers():

@@ -303,22 +303,22 @@ def test_a_cacheable_result_has_a_time_which_is_zero_by_default(server, ask, val
         for field in ("tools", "prompts", "resources", "resource_templates", "contents")
         if field in row.result.__struct_fields__
     }
-    said = finished(server, event, row.result(**empty))
-    assert (said["ttlMs"], said["cacheScope"]) == (0, "private")
+    result = finished(server, event, row.result(**empty))
+    assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
     kept = row.result(**empty, ttl_ms=1500, cache_scope="public")
     again = ask(server, row.name, id=2, **msgspec.to_builtins(valid_params[row.name]))
-    said = finished(server, again, kept)
-    assert (said["ttlMs"], said["cacheScope"]) == (1500, "public")
+    result = finished(server, again, kept)
+    assert (result["ttlMs"], result["cacheScope"]) == (1500, "public")
 
 
 @pytest.mark.requirement("MRTR-04", "CACHE-04", "BASE-37")
 def test_a_result_that_requires_input_has_its_type_and_no_cache_time(server, ask):
     event = ask(server, "resources/read", uri="log://today")
-    said = finished(server, event, s.InputRequiredResult(request_state="later"))
-    assert said["resultType"] == "input_required"
-    assert said["requestState"] == "later"
-    assert "ttlMs" not in said
-    assert "cacheScope" not in said
+    result = finished(server, event, s.InputRequiredResult(request_state="later"))
+    assert result["resultType"] == "input_required"
+    assert result["requestState"] == "later"
+    assert "ttlMs" not in result
+    assert "cacheScope" not in result
 
 
 @pytest.mark.parametrize(
@@ -344,9 +344,11 @@ def test_an_encoded_result_gets_the_missing_members(server, ask, text, expected)
 @pytest.mark.requirement("META-18")
 @pytest.mark.parametrize("info", [None, {"name": "another", "version": "2"}])
 def test_an_encoded_result_keeps_its_own_metadata(server, ask, info):
-    said = {"x/y": 1} | ({SERVER_INFO: info} if info else {})
-    result = finished(server, ask(server, "tools/list"), msgspec.Raw(json.dumps({"_meta": said})))
-    assert result["_meta"] == {SERVER_INFO: {"name": "server", "version": "1"}} | said
+    metadata = {"x/y": 1} | ({SERVER_INFO: info} if info else {})
+    result = finished(
+        server, ask(server, "tools/list"), msgspec.Raw(json.dumps({"_meta": metadata}))
+    )
+    assert result["_meta"] == {SERVER_INFO: {"name": "server", "version": "1"}} | metadata
 
 
 def test_metadata_that_are_no_object_cannot_be_sent(server, ask):
@@ -371,15 +373,15 @@ def test_a_server_sends_no_requests_without_a_session(server, valid_params, meth
 
 def test_notifications_belong_to_a_stateless_request(server, stateless_client, ask, valid_params):
     event = ask(server, "subscriptions/listen", notifications={})
-    told = server.notification(
+    notification = server.notification(
         "notifications/tools/list_changed", s.EmptyParams(), request=event.request
     )
-    assert json.loads(told)["method"] == "notifications/tools/list_changed"
+    assert json.loads(notification)["method"] == "notifications/tools/list_changed"
     acknowledged = "notifications/subscriptions/acknowledged"
     opened = stateless_client.open_request("subscriptions/listen", {"notifications": {}}, now=0.0)
     params = replace(valid_params[acknowledged], meta={SUBSCRIPTION_ID: opened.id})
-    told = server.notification(acknowledged, params, request=event.request)
-    arrived = stateless_client.receive(told)
+    notification = server.notification(acknowledged, params, request=event.request)
+    arrived = stateless_client.receive(notification)
     assert isinstance(arrived, NotificationReceived)
     assert arrived.request is opened
     with pytest.raises(LocalProtocolError, match="protocol version 2025-11-25 has no"):

@@ -39,8 +39,8 @@ async def bridged(direction, target, folder, *, record, make_spans=None, **limit
             make_spans=make_spans,
         )
         application = bridge_application(downstream, upstream, start=start, limits=limits)
-        told, urls = trio.open_memory_channel(1)
+        send_url, urls = trio.open_memory_channel(1)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_bridge, downstream, application, told.send_nowait)
+            nursery.start_soon(serve_bridge, downstream, application, send_url.send_nowait)
             yield await urls.receive()
             nursery.cancel_scope.cancel()

@@ -80,8 +80,8 @@ def recordings(tmp_path, all_in):
     sessions = all_in(folder)
     assert all(each.counts["malformed"] == 0 for each in sessions)
     assert all(each.kinds()[-1] == "end" for each in sessions)
-    said = [body for each in sessions for body in each.bodies("in")]
-    called = [each["params"]["name"] for each in said if each.get("method") == "tools/call"]
+    messages = [body for each in sessions for body in each.bodies("in")]
+    called = [each["params"]["name"] for each in messages if each.get("method") == "tools/call"]
     assert called.count("wait") == 2
     assert called.count("tide") >= 2  # a stateless client answers an input request by a call
 
@@ -114,10 +114,10 @@ def bridge(tmp_path, recordings):
         command = [*BRIDGE, *options, source(direction, tmp_path), *server]
         process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
         try:
-            told = b""
-            while not told.endswith(b"\n"):
-                told += await process.stderr.receive_some()
-            yield told.decode().split()[-1]
+            output = b""
+            while not output.endswith(b"\n"):
+                output += await process.stderr.receive_some()
+            yield output.decode().split()[-1]
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 128 + signal.SIGTERM
         finally:
@@ -136,10 +136,10 @@ def takes_a_process(direction, to):
 
 async def use(client, notes):
     """All that there is to a call: its answer, progress, a question, and its cancellation."""
-    told = []
-    result = await client.call_tool("tide", {"port": "Oslo"}, progress=told.append)
+    reports = []
+    result = await client.call_tool("tide", {"port": "Oslo"}, progress=reports.append)
     assert result.content[0].text == "3 m at Oslo"
-    assert [each.message for each in told] == ["looking"]
+    assert [each.message for each in reports] == ["looking"]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.call_tool, "wait")
         while not (notes.exists() and notes.read_text() == "waits"):
@@ -320,15 +320,15 @@ for each in asked:
     token = each["params"]["_meta"].get("progressToken")
     if token is not None:
         params = {"progressToken": token, "progress": each["params"]["word"]}
-        told = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-        print(json.dumps(told), flush=True)
+        progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+        print(json.dumps(progress), flush=True)
 for each in asked:
     result = {"resultType": "complete", "word": each["params"]["word"]}
     print(json.dumps({"jsonrpc": "2.0", "id": each["id"], "result": result}), flush=True)
 sys.stdin.read()
 """)
 
-    async def ask(url, word, heard):
+    async def ask(url, word, received):
         version = "2026-07-28"
         meta = {
             "io.modelcontextprotocol/protocolVersion": version,
@@ -351,22 +351,26 @@ sys.stdin.read()
             answered = await client.post(url, json=message, headers=headers)
         is_stream = answered.headers["content-type"] == "text/event-stream"
         texts = answered.text.split("data: ")[1:] if is_stream else [answered.text]
-        heard[word] = [json.loads(text.split("\n\n")[0]) for text in texts if "{" in text]
+        received[word] = [json.loads(text.split("\n\n")[0]) for text in texts if "{" in text]
 
-    heard = {}
+    received = {}
     async with (
         open_bridge_application([sys.executable, str(code)]) as application,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(ask, application.url, 1, heard)
-        nursery.start_soon(ask, application.url, 2, heard)
-    assert {word: told[-1]["result"]["word"] for word, told in heard.items()} == {1: 1, 2: 2}
-    assert all(told[-1]["id"] == 1 for told in heard.values())
+        nursery.start_soon(ask, application.url, 1, received)
+        nursery.start_soon(ask, application.url, 2, received)
+    assert {word: messages[-1]["result"]["word"] for word, messages in received.items()} == {
+        1: 1,
+        2: 2,
+    }
+    assert all(messages[-1]["id"] == 1 for messages in received.values())
     progress = {
-        word: [each["params"]["progress"] for each in told[:-1]] for word, told in heard.items()
+        word: [each["params"]["progress"] for each in messages[:-1]]
+        for word, messages in received.items()
     }
     assert sorted(progress.values()) in ([[], [1]], [[], [2]])
-    assert all(told in ([], [word]) for word, told in progress.items())
+    assert all(reports in ([], [word]) for word, reports in progress.items())
 
 
 @pytest.mark.parametrize("kind", VERSIONS_BY_KIND)

@@ -285,13 +285,13 @@ async def test_the_last_output_of_a_dying_server_is_forwarded(open_proxy, python
 
 COUNTS_SIGNALS = """
 import os, signal, time
-heard = []
+received = []
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, lambda number, frame: heard.append(number))
+    signal.signal(number, lambda number, frame: received.append(number))
 os.write(1, b'ready')
-while not heard: time.sleep(0.01)
+while not received: time.sleep(0.01)
 time.sleep(0.05)
-os._exit(sum(heard))
+os._exit(sum(received))
 """
 
 
@@ -308,14 +308,14 @@ async def test_a_signal_is_forwarded_once(open_proxy, python, path, recorded, nu
 
 TELLS_SIGNALS = """
 import os, signal, sys, time
-heard = []
+received = []
 is_child = not os.fork()
 if is_child:
     os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), 1)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, lambda number, frame: heard.append(os.write(1, str(number).encode())))
+    signal.signal(number, lambda number, frame: received.append(os.write(1, str(number).encode())))
 os.write(1, b'ready')
-while not heard: time.sleep(0.01)
+while not received: time.sleep(0.01)
 time.sleep(60 if is_child else 0.3)
 """
 
@@ -473,7 +473,7 @@ class Ends:
     ended: trio.Event = attrs.field(factory=trio.Event)
 
 
-async def heard(channel, count):
+async def receive_many(channel, count):
     frames = []
     with trio.fail_after(100):
         while len(frames) < count:
@@ -521,9 +521,9 @@ async def test_messages_are_forwarded_unchanged(forwarder, path, recorded, autoj
     ]
     async with forwarder() as ends:
         await ends.client.send(frames)
-        assert await heard(ends.server, len(frames)) == frames
+        assert await receive_many(ends.server, len(frames)) == frames
         await ends.server.send(frames)
-        assert await heard(ends.client, len(frames)) == frames
+        assert await receive_many(ends.client, len(frames)) == frames
     assert recorded(path).lines("in") == recorded(path).lines("out") == frames
     assert recorded(path).counts["malformed"] == 4
 
@@ -544,7 +544,7 @@ async def test_a_slow_reader_slows_its_peer_down(forwarder, autojump_clock):
         assert 0 < stalled < 100
         await trio.sleep(1000)
         assert len(sent) == stalled
-        await heard(ends.server, 10)
+        await receive_many(ends.server, 10)
         await trio.testing.wait_all_tasks_blocked()
         assert len(sent) > stalled
         nursery.cancel_scope.cancel()
@@ -556,11 +556,11 @@ async def test_open_requests_may_be_answered_after_the_client_has_closed(
     async with forwarder(shutdown=ShutdownLimits(drain_seconds=5)) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
         await ends.client.send([telling("notifications/cancelled", requestId=2)])
-        await heard(ends.server, 4)
+        await receive_many(ends.server, 4)
         ends.client.sink.close()
         await trio.sleep(4)
         await ends.server.send([answer(1)])
-        assert await heard(ends.client, 1) == [answer(1)]
+        assert await receive_many(ends.client, 1) == [answer(1)]
         begin = trio.current_time()
         assert await ends.client.receive() == []
         assert await ends.server.receive() == []
@@ -572,7 +572,7 @@ async def test_open_requests_may_be_answered_after_the_client_has_closed(
 async def test_an_unanswered_request_is_waited_for_in_bounded_time(forwarder, autojump_clock):
     async with forwarder(shutdown=ShutdownLimits(drain_seconds=5)) as ends:
         await ends.client.send([asking(1)])
-        await heard(ends.server, 1)
+        await receive_many(ends.server, 1)
         ends.client.sink.close()
         begin = trio.current_time()
         assert await ends.server.receive() == []
@@ -584,7 +584,7 @@ async def test_the_end_of_the_server_ends_the_client_connection(
 ):
     async with forwarder() as ends:
         await ends.client.send([asking(1)])
-        await heard(ends.server, 1)
+        await receive_many(ends.server, 1)
         ends.server.sink.close()
         with trio.fail_after(1):
             assert await ends.client.receive() == []
@@ -608,12 +608,12 @@ async def test_the_reason_of_a_lost_connection_is_logged_once(
 async def test_an_oversized_message_fails_its_request(forwarder, path, recorded, autojump_clock):
     async with forwarder(messages=MessageLimits(bytes_max=200)) as ends:
         await ends.client.send([asking(1, text="x" * 500), asking(2)])
-        assert await heard(ends.server, 1) == [asking(2)]
-        (rejected,) = map(json.loads, await heard(ends.client, 1))
+        assert await receive_many(ends.server, 1) == [asking(2)]
+        (rejected,) = map(json.loads, await receive_many(ends.client, 1))
         assert rejected["id"] == 1
         assert "limits.messages.bytes_max (200)" in rejected["error"]["message"]
         await ends.server.send([answer(2, text="x" * 500), answer(9, text="x" * 500)])
-        (failed,) = map(json.loads, await heard(ends.client, 1))
+        (failed,) = map(json.loads, await receive_many(ends.client, 1))
         assert failed["id"] == 2
         assert "limits.messages.bytes_max (200)" in failed["error"]["message"]
     session = recorded(path)
@@ -626,11 +626,11 @@ async def test_an_oversized_response_fails_no_other_request(forwarder, autojump_
     upstream = json.dumps({"result": {"text": "x" * 500}, "jsonrpc": "2.0", "id": 2}).encode()
     async with forwarder(messages=MessageLimits(bytes_max=200)) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
-        await heard(ends.server, 3)
+        await receive_many(ends.server, 3)
         await ends.server.send([asking(1, "roots/list", text="x" * 500), upstream, answer(1)])
-        assert await heard(ends.client, 1) == [answer(1)]
+        assert await receive_many(ends.client, 1) == [answer(1)]
         await ends.server.send([upstream])
-        (failed,) = map(json.loads, await heard(ends.client, 1))
+        (failed,) = map(json.loads, await receive_many(ends.client, 1))
         assert failed["id"] == 2
         assert "limits.messages.bytes_max (200)" in failed["error"]["message"]
 
@@ -709,7 +709,7 @@ async def test_a_client_that_disconnects_during_a_request_ends_only_its_connecti
 ):
     limits = Limits()
     start = partial(start_message_journal, tmp_path, transport="http", name="x", limits=limits)
-    told, urls = trio.open_memory_channel(1)
+    send_url, urls = trio.open_memory_channel(1)
     with trio.fail_after(SECONDS):
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -718,7 +718,9 @@ async def test_a_client_that_disconnects_during_a_request_ends_only_its_connecti
             application = bridge_application(
                 Downstream(kind="http"), Upstream(target=target), start=start, limits=limits
             )
-            nursery.start_soon(serve_bridge, Downstream(kind="http"), application, told.send_nowait)
+            nursery.start_soon(
+                serve_bridge, Downstream(kind="http"), application, send_url.send_nowait
+            )
             async with Client(
                 await urls.receive(), protocol_versions=[STATELESS], cache=False
             ) as client:
@@ -777,7 +779,7 @@ class Scene:
     clients: object
     server: object
     negotiated_version: NegotiatedVersion
-    heard: list = attrs.field(factory=list)
+    received: list = attrs.field(factory=list)
 
     def ask(self, message):
         """Post a message of a client; returns the stream of its answer."""
@@ -799,10 +801,10 @@ class Scene:
         await self.server.send([json.dumps(each).encode() for each in messages])
 
     async def hear(self):
-        while not self.heard:
+        while not self.received:
             with trio.fail_after(100):
-                self.heard += await self.server.receive()
-        return self.heard.pop(0)
+                self.received += await self.server.receive()
+        return self.received.pop(0)
 
 
 @pytest.fixture
@@ -987,8 +989,8 @@ async def test_notifications_of_a_subscription_are_sent_to_its_subscriber(scene_
         log = notification_message("notifications/message", data="x")
         await scene.say(log, notification_message("notifications/tools/list_changed", _meta=meta))
         assert await scene.said_to(calling) == [log]
-        (told,) = await scene.said_to(listening)
-        assert told["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "l"}
+        (notification,) = await scene.said_to(listening)
+        assert notification["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "l"}
 
 
 async def test_a_server_that_reads_nothing_is_lost(scene_of, path, recorded, autojump_clock):

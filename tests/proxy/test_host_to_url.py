@@ -49,16 +49,16 @@ class Host:
     channel: object
     server: Script
     status: int | None = None
-    heard: list = attrs.field(factory=list)
+    received: list = attrs.field(factory=list)
 
     async def say(self, *frames):
         await self.channel.send(frames)
 
     async def hear(self):
-        while not self.heard:
+        while not self.received:
             with trio.fail_after(100):
-                self.heard += await self.channel.receive()
-        return json.loads(self.heard.pop(0))
+                self.received += await self.channel.receive()
+        return json.loads(self.received.pop(0))
 
 
 @pytest.fixture

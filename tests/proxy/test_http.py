@@ -556,8 +556,10 @@ async def test_a_file_takes_all_sessions_on_channels_of_their_own(between, tmp_p
         await proxy.ask(asking(1, "echo"), Mcp_Session_Id="s-2")
         await proxy.ask(asking(1, "tools/list", STATELESS))
     records = [*read_recording(open_recording(file))]
-    told = [conversation(records, channel=channel) for channel in (1, 2, 3)]
-    assert [[said.method for said in each.of("client", "request")] for each in told] == [
+    conversations = [conversation(records, channel=channel) for channel in (1, 2, 3)]
+    assert [
+        [message.method for message in each.of("client", "request")] for each in conversations
+    ] == [
         ["initialize"],
         ["initialize", "echo"],
         ["tools/list"],
@@ -738,8 +740,8 @@ async def test_resent_events_are_recorded_once(between, tmp_path, files):
         session = {"Mcp_Session_Id": "s-1"}
         await proxy.ask(method="GET", **session)
         resumed = await proxy.ask(method="GET", Last_Event_ID="0", **session)
-        said = [json.loads(each.data)["params"]["data"] for each in resumed._events]
-        assert said == [1, 2, 3]
+        values = [json.loads(each.data)["params"]["data"] for each in resumed._events]
+        assert values == [1, 2, 3]
     (recording,) = files()
     logs = [body["params"]["data"] for body in recording.bodies("out") if "params" in body]
     assert logs == [0, 1, 2, 3]
@@ -778,8 +780,8 @@ async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_pa
     for endpoint in endpoints:
         async with between(old_server(endpoint), tmp_path) as proxy:
             stream = proxy.begin(method="GET", target="/sse")
-            told = (await stream.event()).data.decode()
-            assert told in {"messages?session_id=1", "/messages?session_id=1"}
+            data = (await stream.event()).data.decode()
+            assert data in {"messages?session_id=1", "/messages?session_id=1"}
             posted = await proxy.ask(INITIALIZE, target="/messages?session_id=1")
             assert (posted.status, posted.answer_body) == (202, b"Accepted")
             assert (await stream.message())["id"] == 0
@@ -893,8 +895,8 @@ async def converse(url, protocol_versions):
 async def test_a_recording_can_be_mocked_and_driven(tmp_path, recorded, kind):
     async with serving(harbour()) as url:
         async with proxy_to(url, tmp_path) as proxied:
-            said = await converse(proxied, VERSIONS_BY_KIND[kind])
-        assert said == ["3 m at Oslo", "3 m at Rome"]
+            answers = await converse(proxied, VERSIONS_BY_KIND[kind])
+        assert answers == ["3 m at Oslo", "3 m at Rome"]
         (file,) = tmp_path.iterdir()
         session = recorded(file)
         assert session.counts["malformed"] == 0
@@ -902,7 +904,7 @@ async def test_a_recording_can_be_mocked_and_driven(tmp_path, recorded, kind):
         report = await replay_live_async(file, harbour())
         assert report.is_same, report.differences
     mock = mock_server(file)
-    assert await converse(mock, VERSIONS_BY_KIND[kind]) == said
+    assert await converse(mock, VERSIONS_BY_KIND[kind]) == answers
     assert mock.unrecorded == ()
 
 

@@ -399,18 +399,18 @@ async def test_without_a_signal_the_status_is_the_proxys():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_closes_and_then_cancels_the_proxy(number):
-    said = []
+    events = []
 
     async def serve():
         os.kill(os.getpid(), number)
         try:
             await trio.sleep_forever()
         finally:
-            said.append("cancelled")
+            events.append("cancelled")
 
     with trio.fail_after(5):
-        assert await until_signal(serve, shut=partial(said.append, "shut")) == 128 + number
-    assert said == ["shut", "cancelled"]
+        assert await until_signal(serve, shut=partial(events.append, "shut")) == 128 + number
+    assert events == ["shut", "cancelled"]
 
 
 async def test_a_second_signal_ends_the_process_at_once(monkeypatch):

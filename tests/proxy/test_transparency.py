@@ -76,11 +76,11 @@ class Seen:
 def talk(tmp_path, python):
     """Be the host of a server, directly or through the proxy."""
 
-    def talk(code, said, *, through=()):
+    def talk(code, data, *, through=()):
         kept = tmp_path / f"kept {bool(through)}"
         done = subprocess.run(
             [*through, *python(KEEPS_STDIN + code, kept)],
-            input=said,
+            input=data,
             capture_output=True,
             check=False,
             timeout=SECONDS_MAX,
@@ -100,9 +100,9 @@ def through(path):
 def check(talk, through, recorded, path):
     """Neither side sees a difference, and the recording has all messages."""
 
-    def check(code, said):
-        direct = talk(code, said)
-        assert talk(code, said, through=through) == direct
+    def check(code, data):
+        direct = talk(code, data)
+        assert talk(code, data, through=through) == direct
         session = recorded(path)
         assert session.stream("out") == direct.stdout
         assert session.stream("in").startswith(direct.kept)
@@ -123,9 +123,9 @@ def test_the_server_sees_the_same_host_with_and_without_the_proxy(check, server)
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("said", HEAVY_HOSTS)
-def test_large_and_empty_input_is_the_same_with_and_without_the_proxy(check, said):
-    check(SERVERS["answers what it read wholly"], HEAVY_HOSTS[said])
+@pytest.mark.parametrize("host", HEAVY_HOSTS)
+def test_large_and_empty_input_is_the_same_with_and_without_the_proxy(check, host):
+    check(SERVERS["answers what it read wholly"], HEAVY_HOSTS[host])
 
 
 SHOWS_ITS_WORLD = """
@@ -164,11 +164,11 @@ def test_the_environment_of_a_server_is_the_same(through, python, tmp_path, loca
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("said", ["a file", "nothing"])
-def test_a_file_may_be_either_end(through, tmp_path, said):
+@pytest.mark.parametrize("content", ["a file", "nothing"])
+def test_a_file_may_be_either_end(through, tmp_path, content):
     source, target = tmp_path / "in", tmp_path / "out"
-    source.write_bytes(b"{}\nhalf" if said == "a file" else b"")
-    name = source if said == "a file" else Path(os.devnull)
+    source.write_bytes(b"{}\nhalf" if content == "a file" else b"")
+    name = source if content == "a file" else Path(os.devnull)
     with name.open("rb") as stdin, target.open("wb") as stdout:
         subprocess.run(
             [*through, "cat"], stdin=stdin, stdout=stdout, check=True, timeout=SECONDS_MAX
@@ -191,12 +191,12 @@ def test_flags_of_what_the_host_shares_are_left_alone(through):
 
 COUNTS_SIGNALS = """
 import os, signal, time
-heard = []
-signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+received = []
+signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
 os.write(1, b'ready')
-while not heard: time.sleep(0.01)
+while not received: time.sleep(0.01)
 time.sleep(0.1)
-os._exit(len(heard) if os.getpgrp() == os.getpid() else 9)
+os._exit(len(received) if os.getpgrp() == os.getpid() else 9)
 """
 
 

@@ -418,7 +418,7 @@ def test_the_records_are_the_same_however_they_are_cut_into_files(
     tmp_path_factory, bytes_max, batches
 ):
     folder = tmp_path_factory.mktemp("segments")
-    told = []
+    contents = []
     for name, options in (("one", {}), ("many", {"bytes_max": bytes_max})):
         recorder = start(folder / name, **options)
         for batch in batches:
@@ -427,8 +427,8 @@ def test_the_records_are_the_same_however_they_are_cut_into_files(
             recorder.flush()
         recorder.close({})
         assert check(open_recording(folder / name)).damage == []
-        told.append([(each.number, each.kind, each.body) for each in records(folder / name)])
-    assert told[0] == told[1]
+        contents.append([(each.number, each.kind, each.body) for each in records(folder / name)])
+    assert contents[0] == contents[1]
     shutil.rmtree(folder)
 
 

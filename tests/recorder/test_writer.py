@@ -114,16 +114,16 @@ def lines_of(sink):
 
 def story(sink):
     """What the file says, in short: kinds and numbers, and gaps with what they say."""
-    told = []
+    entries = []
     for item in read_recording(lines_of(sink)):
         if isinstance(item, Damage):
-            told.append(item)
+            entries.append(item)
         elif item.kind == "gap":
             body = decode_body(item, GapBody)
-            told.append(body.reason if body.count is None else body.count)
+            entries.append(body.reason if body.count is None else body.count)
         else:
-            told.append(f"{item.kind}{item.number}")
-    return told
+            entries.append(f"{item.kind}{item.number}")
+    return entries
 
 
 def record_frames(recorder, count, size=2):
@@ -409,12 +409,12 @@ def test_records_that_do_not_fit_are_dropped_and_counted():
     recorder.flush()
     record_frames(recorder, 70)
     recorder.close({})
-    told = story(sink)
-    (closing,) = (at for at, word in enumerate(told) if isinstance(word, int))
-    assert told[:4] == ["open0", "in1", "slow disk", "in3"]
+    entries = story(sink)
+    (closing,) = (at for at, word in enumerate(entries) if isinstance(word, int))
+    assert entries[:4] == ["open0", "in1", "slow disk", "in3"]
     assert 4 <= closing - 3 <= 12
-    assert told[closing] == 25 - (closing - 3)
-    assert told[-1] == "end99"
+    assert entries[closing] == 25 - (closing - 3)
+    assert entries[-1] == "end99"
     assert check(lines_of(sink)).damage == []
 
 
@@ -497,9 +497,9 @@ def test_any_number_of_records_is_read_without_damage(count):
 @pytest.fixture
 def syncs(monkeypatch):
     """Each sync, as the name of its thread; `syncs.error` makes them fail."""
-    told = Syncs()
-    monkeypatch.setattr(syncing.os, "fdatasync", told.sync)
-    return told
+    syncs = Syncs()
+    monkeypatch.setattr(syncing.os, "fdatasync", syncs.sync)
+    return syncs
 
 
 class Syncs:

@@ -314,11 +314,11 @@ async def test_a_pause_that_is_shorter_than_a_lease_loses_nothing(redis, join):
 
 
 async def test_changes_arrive_when_redis_is_back(redis, stores_of):
-    heard = []
+    received = []
     async with (
         stores_of().opened(Limits()) as here,
         stores_of().opened(Limits()) as there,
-        here.changes.joined(heard.append),
+        here.changes.joined(received.append),
         there.changes.joined([].append) as send,
     ):
         redis.kill()
@@ -326,10 +326,10 @@ async def test_changes_arrive_when_redis_is_back(redis, stores_of):
         await redis.start()
 
         async def has_heard():
-            return heard
+            return received
 
         await until(has_heard)
-    assert heard == [TOOLS]
+    assert received == [TOOLS]
 
 
 async def test_states_are_rejected_while_redis_is_away(redis, stores_of, monkeypatch):

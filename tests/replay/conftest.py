@@ -97,9 +97,9 @@ def assert_same_whatever_the_schedule(make_server, client, *, number):
             logger.removeFilter(given_up)
         assume(not given_up.is_so)
         for other in (number + 100, number + 200, number + 300):
-            heard = replayed(path, make_server(), number=other)
-            assert heard.sent_messages == sent_frames(path)
-            assert heard.ordered == played(path)
+            result = replayed(path, make_server(), number=other)
+            assert result.sent_messages == sent_frames(path)
+            assert result.ordered == played(path)
 
 
 # The desk: a server, and a session with all kinds of records.
@@ -277,11 +277,11 @@ def spoken(tmp_path):
     A third item is how many seconds after the one before.
     """
 
-    def write(*said, **opened):
+    def write(*messages, **opened):
         encoder = RecordEncoder()
         records = [encoder.record("open", encode_body(OPENED | opened), 0)]
         time_ns = 0
-        for who, message, *seconds in said:
+        for who, message, *seconds in messages:
             time_ns += int(1e9 * sum(seconds))
             is_json = isinstance(message, dict)
             body = encode_body({"jsonrpc": "2.0", **message}) if is_json else message

@@ -29,14 +29,14 @@ def result(id_, **members):
     return {"id": id_, "result": members}
 
 
-def heard(messages):
+def without_jsonrpc(messages):
     return [{name: value for name, value in each.items() if name != "jsonrpc"} for each in messages]
 
 
 async def say(peer, *messages):
     """Send messages; return the messages that come back until all tasks wait."""
     await peer.send(*messages)
-    return heard(await peer.receive_available())
+    return without_jsonrpc(await peer.receive_available())
 
 
 async def answer(peer, **members):
@@ -46,6 +46,6 @@ async def answer(peer, **members):
     return asked
 
 
-def told(report):
+def differences_of(report):
     """Return kind, subject and path of each difference."""
     return [(each.kind, each.subject, each.path) for each in report.differences]

@@ -192,17 +192,17 @@ def test_a_timeout_that_is_now_shorter_than_an_effect_is_a_divergence(record):
 
 
 def make_notified():
-    server, told = Server("notified"), trio.Event()
+    server, notified = Server("notified"), trio.Event()
 
     @server.method("notifications/acme/tick")
     async def tick() -> None:
         await trio.sleep(0.001)
-        told.set()
+        notified.set()
 
     @server.tool
     async def run() -> str:
         with trio.move_on_after(0.01) as scope:
-            await told.wait()
+            await notified.wait()
         return "too late" if scope.cancelled_caught else "told"
 
     return server

@@ -23,7 +23,7 @@ from mcp_trio.examples import weather
 from mcp_trio.limits import DEFAULT_LIMITS, MessageLimits, RequestLimits, ShutdownLimits
 from mcp_trio.recording import replay, replay_live_async
 from mcp_trio.transports import memory_pair
-from tests.replay.conversations import answer, call, result, told
+from tests.replay.conversations import answer, call, differences_of, result
 
 # Changed handlers.
 
@@ -123,9 +123,9 @@ def test_a_child_task_that_does_more_is_named(desk, world, tmp_path):
     recorded = desk.make_server(heartbeat=beat_once_more)
     path = world.record(recorded, tmp_path / "a.mcprec.jsonl", ask)
     divergence = desk.assert_diverges(path, desk.make_server(heartbeat=beat_twice))
-    told = world.place_of(path, lambda r: r["k"] == "out" and r.get("l") in {"r5.0", "r6.0"})
-    assert divergence.record == told + 1
-    assert f"by lane {world.records(path)[told]['l']}, operation 2" in str(divergence)
+    place = world.place_of(path, lambda r: r["k"] == "out" and r.get("l") in {"r5.0", "r6.0"})
+    assert divergence.record == place + 1
+    assert f"by lane {world.records(path)[place]['l']}, operation 2" in str(divergence)
     assert "the code did not do this send here when recorded" in str(divergence)
 
 
@@ -561,8 +561,8 @@ async def weighing(ctx):
 
 def test_an_error_of_a_reading_is_raised_again(world, tmp_path):
     path = world.record(make_server(weighing), tmp_path / "a.mcprec.jsonl", call_divergence_kinds)
-    heard = world.replayed(path, make_server(weighing))
-    assert heard.sent_messages == world.sent_frames(path)
+    replayed = world.replayed(path, make_server(weighing))
+    assert replayed.sent_messages == world.sent_frames(path)
 
 
 def test_a_record_that_is_no_outcome_diverges(world, tmp_path):
@@ -798,13 +798,13 @@ def announced(world, path):
 @pytest.mark.parametrize("number", range(6))
 def test_announcements_are_replayed_byte_for_byte(world, recorded, number):
     path = recorded(number)
-    told = announced(world, path)
-    assert {method.split("/")[1] for method in told} == {"tools", "prompts", "resources"}
-    assert len(told) < 20  # 16 changes of tools, 4 of prompts, 5 updates
+    methods = announced(world, path)
+    assert {method.split("/")[1] for method in methods} == {"tools", "prompts", "resources"}
+    assert len(methods) < 20  # 16 changes of tools, 4 of prompts, 5 updates
     for other in range(3):
-        heard = world.replayed(path, make_server_announced_changes(), number=other)
-        assert heard.sent_messages == world.sent_frames(path)
-        assert heard.ordered == world.played(path)
+        replayed = world.replayed(path, make_server_announced_changes(), number=other)
+        assert replayed.sent_messages == world.sent_frames(path)
+        assert replayed.ordered == world.played(path)
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -887,7 +887,7 @@ async def test_an_invalid_answer_is_reported_at_once(spoken, scripted, autojump_
     path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert "the response is not " in str(report)
-    assert "late" not in {kind for kind, *_ in told(report)}
+    assert "late" not in {kind for kind, *_ in differences_of(report)}
     assert trio.current_time() < 1
 
 

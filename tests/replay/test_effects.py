@@ -52,23 +52,23 @@ def shout(word: str) -> str:
 
 
 async def everything(ctx):
-    said = [await fetch("a"), look("b"), str(ctx.now()), ctx.monotonic(), ctx.random.random()]
-    said += [str(ctx.uuid4()), await ctx.effect(shout, "c"), await ctx.to_thread(shout, "d")]
+    values = [await fetch("a"), look("b"), str(ctx.now()), ctx.monotonic(), ctx.random.random()]
+    values += [str(ctx.uuid4()), await ctx.effect(shout, "c"), await ctx.to_thread(shout, "d")]
     try:
         await fetch("bad")
     except ValueError as error:
-        said.append(str(error))
+        values.append(str(error))
     await ctx.sleep(0.5)
     try:
         with ctx.timeout(0.25):
             await ctx.effect(waste, 10)
     except trio.TooSlowError:
-        said.append("too slow")
+        values.append("too slow")
     async with ctx.lock("door"):
         await ctx.info("inside")
-    said.append(ctx.patched("new"))
+    values.append(ctx.patched("new"))
     await store("k", "v")
-    return said
+    return values
 
 
 def make_server(handler, **options):
@@ -116,8 +116,8 @@ def test_every_effect_comes_from_the_recording(world, recorded):
     assert {"cmd", "res", "err", "cxl", "val", "mark"} <= kinds
     RUNS.clear()
     for number in range(3):
-        heard = world.replayed(path, make_server(everything), number=number)
-        assert heard.sent_messages == world.sent_frames(path)
+        replayed = world.replayed(path, make_server(everything), number=number)
+        assert replayed.sent_messages == world.sent_frames(path)
     assert RUNS == []
 
 
@@ -163,8 +163,8 @@ def test_exits_and_interrupts_of_effects_are_replayed_with_causes_notes_and_byte
     path = recorded(catching)
     RUNS.clear()
     for number in range(3):
-        heard = world.replayed(path, make_server(catching), number=number)
-        assert heard.sent_messages == world.sent_frames(path)
+        replayed = world.replayed(path, make_server(catching), number=number)
+        assert replayed.sent_messages == world.sent_frames(path)
     assert RUNS == []
     assert b"SystemExit(3)" in path.read_bytes()
     assert b"SystemExit('in a thread')" in path.read_bytes()
@@ -198,8 +198,8 @@ def test_the_module_of_an_exception_is_imported_outside_of_the_handler(
     monkeypatch.syspath_prepend(tmp_path)
     path = recorded(using_a_driver)
     del sys.modules["lazy_driver"]
-    heard = world.replayed(path, make_server(using_a_driver))
-    assert heard.sent_messages == world.sent_frames(path)
+    replayed = world.replayed(path, make_server(using_a_driver))
+    assert replayed.sent_messages == world.sent_frames(path)
     assert b"lazy_driver 36" in path.read_bytes()
     del sys.modules["lazy_driver"]
 
@@ -354,8 +354,8 @@ def test_a_cancelled_effect_is_cancelled_at_the_same_record(world, recorded):
     path = recorded(slow, call_and_cancel)
     kinds = [r["k"] for r in world.records(path) if r.get("l") == "r5"]
     assert kinds == ["cmd", "cxl", "cmd", "res", "cxl"]
-    heard = world.replayed(path, make_server(slow))
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server(slow))
+    assert replayed.ordered == world.played(path)
 
 
 async def waiting_without_timeout(ctx):
@@ -685,8 +685,8 @@ def test_a_cancelled_lane_may_have_an_effect_that_is_not_recorded(world, tmp_pat
         make_server_outbound(steps_outbound), tmp_path / "a.mcprec.jsonl", cancelling
     )
     assert world.records(path)[world.place_of(path, lambda r: r["k"] == "cxl")]["l"] == "r19"
-    heard = world.replayed(path, make_server_outbound(handler), number=number, mode="outbound")
-    assert heard.sent_messages == world.sent_frames(path)
+    replayed = world.replayed(path, make_server_outbound(handler), number=number, mode="outbound")
+    assert replayed.sent_messages == world.sent_frames(path)
 
 
 @pytest.mark.parametrize(
@@ -695,8 +695,8 @@ def test_a_cancelled_lane_may_have_an_effect_that_is_not_recorded(world, tmp_pat
 )
 @pytest.mark.parametrize("number", range(3))
 def test_effects_in_another_order_replay_if_the_messages_are_the_same(world, path, handler, number):
-    heard = world.replayed(path, make_server_outbound(handler), number=number, mode="outbound")
-    assert heard.sent_messages == world.sent_frames(path)
+    replayed = world.replayed(path, make_server_outbound(handler), number=number, mode="outbound")
+    assert replayed.sent_messages == world.sent_frames(path)
 
 
 @pytest.mark.parametrize(

@@ -553,8 +553,8 @@ def test_a_lifespan_that_opens_a_file_is_replaced(world, record, tmp_path, caplo
     make_server = partial(serving, opening_a_file(target), passing_on)
     with caplog.at_level(logging.INFO, "mcp_trio"):
         path = record(make_server(), strict=strict)
-    told = f"open({str(target)!r}) at test_lifespans.py"
-    assert told in caplog.text
+    call = f"open({str(target)!r}) at test_lifespans.py"
+    assert call in caplog.text
     assert "a replay uses a stand-in for its value" in caplog.text
     opened = marks(world, path)["lifespan opened"]
     assert (opened["call"], opened["target"]) == ("open", str(target))
@@ -567,7 +567,7 @@ def test_a_lifespan_that_opens_a_file_is_replaced(world, record, tmp_path, caplo
     report = replay(path, make_server())
     assert report.is_complete
     assert report.lifespan.startswith(
-        f"the lifespan was replaced by a stand-in: it opened something by itself, {told}:"
+        f"the lifespan was replaced by a stand-in: it opened something by itself, {call}:"
     )
     assert not target.exists()
 

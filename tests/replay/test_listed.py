@@ -225,6 +225,6 @@ def test_decisions_of_concurrent_handlers_replay_byte_for_byte(world, tmp_path, 
     for part in "unknown tool: drain", "timed out", "0.002 s", "list_changed":
         assert part in text
     for other in (number + 100, number + 200):
-        heard = world.replayed(path, make_hiding_server(), number=other)
-        assert heard.sent_messages == world.sent_frames(path)
-        assert heard.ordered == world.played(path)
+        replayed = world.replayed(path, make_hiding_server(), number=other)
+        assert replayed.sent_messages == world.sent_frames(path)
+        assert replayed.ordered == world.played(path)

@@ -34,11 +34,11 @@ from tests.replay.conversations import (
     VERSION,
     answer,
     call,
+    differences_of,
     note,
     result,
     stateless_call,
     stateless_request,
-    told,
 )
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -186,7 +186,7 @@ async def test_an_unrecorded_server_request_is_rejected_and_extra(spoken, script
 
     path = spoken(("C", call(1)), ("S", result(1)))
     report = await replay_live_async(path, scripted(script))
-    assert told(report) == [("extra", "server request roots/list", "")]
+    assert differences_of(report) == [("extra", "server request roots/list", "")]
 
 
 async def test_an_absent_server_request_is_missing_and_its_answer_unsent(
@@ -194,7 +194,7 @@ async def test_an_absent_server_request_is_missing_and_its_answer_unsent(
 ):
     path = spoken(("C", call(1)), ("S", ROOTS), ("C", result(7)), ("S", result(1)))
     report = await replay_live_async(path, scripted(answer))
-    assert told(report) == [("missing", "server request roots/list", "")]
+    assert differences_of(report) == [("missing", "server request roots/list", "")]
     assert report.unsent == 1
     assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
@@ -273,7 +273,9 @@ async def test_a_cancellation_names_the_live_request(spoken, scripted, autojump_
     assert (await replay_live_async(path, scripted(script))).is_same
     is_late = True
     report = await replay_live_async(path, scripted(script))
-    assert told(report) == [("extra", "answer to tools/call slow, which was cancelled", "")]
+    assert differences_of(report) == [
+        ("extra", "answer to tools/call slow, which was cancelled", "")
+    ]
 
 
 async def test_an_answer_to_a_cancelled_request_is_awaited_briefly(
@@ -284,7 +286,7 @@ async def test_an_answer_to_a_cancelled_request_is_awaited_briefly(
 
     path = spoken(("C", call(6)), ("C", note("cancelled", requestId=6)), ("S", result(6)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS)
-    assert told(report) == [("missing", "answer to tools/call x", "")]
+    assert differences_of(report) == [("missing", "answer to tools/call x", "")]
     assert trio.current_time() == pytest.approx(LIMITS.replay.unrequested_seconds)
 
 
@@ -324,9 +326,9 @@ async def test_a_silent_server_is_lost_after_some_requests(spoken, scripted, aut
     async def script(peer):
         await trio.sleep_forever()
 
-    said = [each for n in range(9) for each in (("C", call(n)), ("S", result(n)))]
-    report = await replay_live_async(spoken(*said), scripted(script), limits=LIMITS)
-    assert told(report) == [("lost", "the server", "")]
+    messages = [each for n in range(9) for each in (("C", call(n)), ("S", result(n)))]
+    report = await replay_live_async(spoken(*messages), scripted(script), limits=LIMITS)
+    assert differences_of(report) == [("lost", "the server", "")]
     assert report.differences[0].live == "it left 2 requests unanswered and sent nothing"
     assert trio.current_time() == pytest.approx(2 * LIMITS.requests.idle_seconds)
 
@@ -338,7 +340,7 @@ async def test_an_answer_that_is_late_is_one_difference(spoken, scripted, autoju
 
     path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS)
-    assert told(report) == [("late", "answer to tools/call x", "")]
+    assert differences_of(report) == [("late", "answer to tools/call x", "")]
 
 
 async def test_a_recorded_answer_to_no_request_is_not_awaited(spoken, scripted):
@@ -377,12 +379,12 @@ async def test_a_kind_of_notification_that_stopped_delays_once(spoken, scripted,
         for _ in range(5):
             await answer(peer)
 
-    said = [
+    messages = [
         each
         for n in range(5)
         for each in (("C", call(n)), ("S", note("message", data=n)), ("S", result(n)))
     ]
-    report = await replay_live_async(spoken(*said), scripted(script))
+    report = await replay_live_async(spoken(*messages), scripted(script))
     assert len(report.differences) == 5
     assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
@@ -456,7 +458,9 @@ async def test_a_live_server_without_a_state_gets_none(spoken, scripted):
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
     report = await replay_live_async(spoken(*ROUNDS), scripted(script))
-    assert told(report) == [("changed", "answer to tools/call x", "$.result.requestState")]
+    assert differences_of(report) == [
+        ("changed", "answer to tools/call x", "$.result.requestState")
+    ]
 
 
 async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scripted):
@@ -468,7 +472,7 @@ async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scri
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
     report = await replay_live_async(spoken(*ROUNDS), scripted(script))
-    assert [path for _, _, path in told(report)] == [
+    assert [path for _, _, path in differences_of(report)] == [
         f"$.result.inputRequests.{key}" for key in ("q1", "q3", "more")
     ]
 
@@ -488,7 +492,7 @@ async def test_a_server_without_input_requests_gets_no_retry(
     report = await replay_live_async(spoken(*ROUNDS), scripted(script))
     assert trio.current_time() - began < 1
     assert (report.unsent, report.answered) == (1, 1)
-    assert told(report)[-1] == ("missing", "answer to tools/call x", "")
+    assert differences_of(report)[-1] == ("missing", "answer to tools/call x", "")
 
 
 async def test_a_result_in_place_of_a_recorded_error_is_a_difference(spoken, scripted):
@@ -499,7 +503,7 @@ async def test_a_result_in_place_of_a_recorded_error_is_a_difference(spoken, scr
         ("C", stateless_call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}})
     )
     report = await replay_live_async(path, scripted(script))
-    assert [path for _, _, path in told(report)] == ["$.error", "$.result"]
+    assert [path for _, _, path in differences_of(report)] == ["$.error", "$.result"]
 
 
 async def test_a_request_state_without_a_recorded_origin_is_sent_unchanged(spoken, scripted):
@@ -574,7 +578,7 @@ async def test_another_version_of_the_server_is_one_difference(spoken, scripted)
         ("C", stateless_call(2)),
         ("S", result(2, **info("1"))),
     )
-    assert told(await replay_live_async(path, scripted(script))) == [
+    assert differences_of(await replay_live_async(path, scripted(script))) == [
         (
             "changed",
             "answer to server/discover",
@@ -660,7 +664,7 @@ async def test_a_missing_subscription_notification_is_not_awaited_long(
     began = trio.current_time()
     report = await replay_live_async(path, scripted(script))
     assert trio.current_time() - began <= DEFAULT_LIMITS.replay.unrequested_seconds
-    assert told(report) == [
+    assert differences_of(report) == [
         ("missing", "notifications/tools/list_changed for subscriptions/listen", "")
     ]
 
@@ -691,7 +695,7 @@ async def test_a_notification_for_no_subscription_is_extra(spoken, scripted):
     report = await replay_live_async(
         spoken(("C", stateless_call(1)), ("S", result(1))), scripted(script)
     )
-    assert told(report) == [("extra", "notifications/tools/list_changed", "")]
+    assert differences_of(report) == [("extra", "notifications/tools/list_changed", "")]
 
 
 # Legacy servers that ask.
@@ -796,7 +800,7 @@ async def test_another_protocol_version_replaces_the_recorded_one(
 
 
 @pytest.mark.parametrize(
-    ("said", "protocol_version", "known"),
+    ("messages", "protocol_version", "known"),
     [
         (BOTH_ERAS[:2], STATELESS, "2025-11-25, 2025-06-18, 2025-03-26, 2024-11-05"),
         (BOTH_ERAS[3:4], "2025-11-25", STATELESS),
@@ -805,13 +809,15 @@ async def test_another_protocol_version_replaces_the_recorded_one(
     ],
 )
 async def test_a_protocol_version_of_another_kind_is_rejected(
-    spoken, scripted, said, protocol_version, known
+    spoken, scripted, messages, protocol_version, known
 ):
     with pytest.raises(
         ValueError,
         match=f"cannot be sent under {protocol_version}; possible protocol versions: {known}",
     ):
-        await replay_live_async(spoken(*said), scripted(None), protocol_version=protocol_version)
+        await replay_live_async(
+            spoken(*messages), scripted(None), protocol_version=protocol_version
+        )
 
 
 # Property: a generated conversation has no differences between its mocked client and server.
@@ -821,7 +827,7 @@ class _Talk:
     """Draw random messages of a client and a server."""
 
     def __init__(self, seed):
-        self.said = []
+        self.messages = []
         self._random = random.Random(seed)
         self._count = 0
         self._requests = []
@@ -837,7 +843,7 @@ class _Talk:
         return self._count
 
     def _say(self, who, **message):
-        self.said.append((who, message))
+        self.messages.append((who, message))
 
     def _ask(self):
         number = self._number()
@@ -889,7 +895,7 @@ def test_a_recorded_client_and_its_mock_exchange_all_messages(spoken, seed, leng
     talk = _Talk(seed)
     for _ in range(length):
         talk.go_on()
-    path = spoken(*talk.said)
+    path = spoken(*talk.messages)
     mock = mock_server(path)
     clock = trio.testing.MockClock(autojump_threshold=0)
     with seeded_schedule(schedule):
@@ -897,7 +903,7 @@ def test_a_recorded_client_and_its_mock_exchange_all_messages(spoken, seed, leng
             report = trio.run(replay_live_async, path, mock, clock=clock)
         except NothingCompared:
             reject()
-    assert report.is_same, f"{report}\n{talk.said}"
+    assert report.is_same, f"{report}\n{talk.messages}"
     assert (mock.unrecorded, mock.unused, report.unsent) == ((), (), 0)
 
 
@@ -963,17 +969,17 @@ async def test_differences_of_a_server_at_a_url_are_reported():
 
 
 async def test_headers_are_sent_with_each_request(spoken, monkeypatch):
-    heard = []
+    headers = []
 
     async def verify(head):
-        heard.append(head.header("x-key"))
+        headers.append(head.header("x-key"))
         return "somebody"
 
     path = spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1)))
     monkeypatch.setattr(weather, "auth", verify)
     async with served(weather) as url:
         await mock_client(path, url, headers={"X-Key": "k"})
-    assert set(heard) == {"k"}
+    assert set(headers) == {"k"}
 
 
 # Connections that are lost, or never opened.
@@ -1120,7 +1126,7 @@ async def test_a_server_request_with_other_params_is_a_change(spoken, scripted):
     question = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
     path = spoken(("C", call(1)), ("S", question), ("C", result(8)), ("S", result(1)))
     report = await replay_live_async(path, scripted(script))
-    assert told(report) == [
+    assert differences_of(report) == [
         ("changed", "server request sampling/createMessage", "$.params.maxTokens")
     ]
 
@@ -1169,8 +1175,8 @@ async def test_notifications_are_compared_whatever_their_order(spoken, scripted,
         await peer.send(*(note("message", data=data) for data in ("b", "a", "D", "e", "f")))
         await peer.send_result(asked, {})
 
-    said = [("S", note("message", data=data)) for data in "abcd"]
-    path = spoken(("C", call(1)), *said, ("S", note("gone")), ("S", result(1)))
+    notifications = [("S", note("message", data=data)) for data in "abcd"]
+    path = spoken(("C", call(1)), *notifications, ("S", note("gone")), ("S", result(1)))
     report = await replay_live_async(path, scripted(script))
     assert [str(each) for each in report.differences] == [
         'changed notifications/message (record 4): $.params.data: "c" -> "D"',
@@ -1198,7 +1204,7 @@ async def test_progress_is_compared_for_each_request(spoken, scripted):
         ("S", result(2)),
     )
     report = await replay_live_async(path, scripted(script))
-    assert told(report) == [
+    assert differences_of(report) == [
         ("changed", "notifications/progress for tools/call b", "$.params.progress"),
         ("extra", "notifications/progress", ""),
     ]

@@ -26,12 +26,12 @@ from tests.replay.conversations import (
     STATELESS,
     TAG,
     call,
-    heard,
     note,
     result,
     say,
     stateless_call,
     stateless_request,
+    without_jsonrpc,
 )
 from tests.two_users import TOKENS, TOURS, record_two_users, tour
 from tests.ways import WAYS, opened, sent_away, served
@@ -220,7 +220,7 @@ async def test_an_unrelated_notification_comes_after_the_message_before_it(spoke
             )
         )
     )
-    assert heard(await peer.receive_available()) == [note("hello")]
+    assert without_jsonrpc(await peer.receive_available()) == [note("hello")]
     (asked,) = await say(peer, note("initialized"))
     assert await say(peer, result(asked["id"])) == [note("thanks")]
     assert await say(peer, note("initialized")) == []
@@ -465,14 +465,14 @@ def accepted(**content):
 
 def in_rounds(*answers):
     """A recording of one call, and of a retry for each of the answers."""
-    said = [("C", stateless_call("1"))]
+    messages = [("C", stateless_call("1"))]
     for number, answer in enumerate(answers, 1):
         retry = stateless_call(f"{number + 1}", requestState=f"s{number}", inputResponses=answer)
-        said += [
+        messages += [
             ("S", result(f"{number}", **ASKS, requestState=f"s{number}")),
             ("C", retry),
         ]
-    return [*said, ("S", result(f"{len(answers) + 1}", n=len(answers)))]
+    return [*messages, ("S", result(f"{len(answers) + 1}", n=len(answers)))]
 
 
 @pytest.mark.parametrize(
@@ -528,8 +528,8 @@ async def test_an_equal_retry_matches_before_one_of_the_same_kind(spoken, connec
     def retry(id_, city):
         return stateless_call(id_, requestState="s", inputResponses={"q": accepted(city=city)})
 
-    said = [("C", retry(1, "Oslo")), ("S", result(1, n=1)), ("C", retry(2, "Rome"))]
-    peer = connect(mock_server(spoken(*said, ("S", result(2, n=2)))))
+    messages = [("C", retry(1, "Oslo")), ("S", result(1, n=1)), ("C", retry(2, "Rome"))]
+    peer = connect(mock_server(spoken(*messages, ("S", result(2, n=2)))))
     assert await say(peer, retry(8, "Rome")) == [result(8, n=2)]
     assert await say(peer, retry(9, "Rome")) == [result(9, n=1)]
 
@@ -667,7 +667,7 @@ LIMITS = msgspec.structs.replace(DEFAULT_LIMITS, requests=RequestLimits(idle_sec
 STATELESS_MOCK_OVER_CONNECTIONS = "2026-07-28"
 
 
-def said(answer):
+def text_of(answer):
     return answer.content[0].text
 
 
@@ -679,7 +679,7 @@ async def test_each_client_gets_the_legacy_session_from_its_beginning(tmp_path, 
             async with Client(url, roots=["file:///tmp"]) as client:
                 assert client.server_info.name == "mcp-servers/everything"
                 answer = await client.call_tool("get-sum", {"a": 2, "b": 40})
-                assert said(answer) == "The sum of 2 and 40 is 42."
+                assert text_of(answer) == "The sum of 2 and 40 is 42."
                 with pytest.raises(
                     RequestError, match="closest recorded requests: record 19, which differs at"
                 ):
@@ -709,7 +709,7 @@ async def test_a_recording_over_the_transport_replays_mocks_and_drives(
         served(weather, way, tmp_path, record=folder) as (url, _scope),
         Client(url, protocol_versions=[protocol_version]) as client,
     ):
-        answer = said(await client.call_tool("forecast", {"city": "Oslo"}))
+        answer = text_of(await client.call_tool("forecast", {"city": "Oslo"}))
     path = next(each for each in folder.iterdir() if "tools/call" in each.read_text())
     assert (await replay_async(path, weather)).is_complete
     async with served(weather, way, tmp_path) as (url, _scope):
@@ -718,7 +718,7 @@ async def test_a_recording_over_the_transport_replays_mocks_and_drives(
         served(mock_server(path), way, tmp_path) as (url, _scope),
         Client(url, protocol_versions=[protocol_version]) as client,
     ):
-        assert said(await client.call_tool("forecast", {"city": "Oslo"})) == answer
+        assert text_of(await client.call_tool("forecast", {"city": "Oslo"})) == answer
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -870,13 +870,15 @@ async def test_server_requests_and_notifications_come_with_their_request(spoken)
         ("S", note("message", level="info", data="after")),
         ("S", result(1, **TEXT)),
     )
-    heard = []
+    logged = []
     async with (
         served_mock_over_http(mock_server(path)) as url,
-        Client(url, roots=["file:///here"], log=lambda message: heard.append(message.data)) as live,
+        Client(
+            url, roots=["file:///here"], log=lambda message: logged.append(message.data)
+        ) as live,
     ):
-        assert said(await live.call_tool("x", {})) == "one"
-    assert heard == ["before", "after"]
+        assert text_of(await live.call_tool("x", {})) == "one"
+    assert logged == ["before", "after"]
 
 
 async def test_progress_comes_with_the_token_of_the_live_client(spoken):
@@ -886,10 +888,10 @@ async def test_progress_comes_with_the_token_of_the_live_client(spoken):
         ("S", note("progress", progressToken="t", progress=1)),
         ("S", result(1, **TEXT)),
     )
-    heard = []
+    reports = []
     async with served_mock_over_http(mock_server(path)) as url, Client(url) as live:
-        await live.call_tool("x", {}, progress=lambda progress: heard.append(progress.progress))
-    assert heard == [1]
+        await live.call_tool("x", {}, progress=lambda progress: reports.append(progress.progress))
+    assert reports == [1]
 
 
 async def test_unrelated_notifications_take_the_standalone_stream(spoken):
@@ -909,7 +911,7 @@ async def test_stateless_clients_can_repeat_requests(spoken):
     async with served_mock_over_http(mock) as url:
         for _ in range(4):
             async with Client(url, protocol_versions=(STATELESS,)) as client:
-                answers.append(said(await client.call_tool("x", {})))
+                answers.append(text_of(await client.call_tool("x", {})))
         async with Client(url, protocol_versions=(STATELESS,)) as client:
             with pytest.raises(RequestError, match="closest recorded requests: record 1"):
                 await client.call_tool("x", {"other": 1})
@@ -988,7 +990,7 @@ async def test_a_session_that_fails_ends_no_other_mock_over_http(spoken, monkeyp
                 await client.call_tool("x", {})
             monkeypatch.undo()
         async with Client(url) as client:
-            assert said(await client.call_tool("x", {})) == "one"
+            assert text_of(await client.call_tool("x", {})) == "one"
     assert "a session failed" in caplog.text
 
 
@@ -999,7 +1001,7 @@ PROBED = (
 
 
 @pytest.mark.parametrize(
-    ("heard", "newest", "oldest"),
+    ("messages", "newest", "oldest"),
     [
         (SHAKEN, LEGACY, "2024-11-05"),
         ((*PROBED, *SHAKEN), LEGACY, "2024-11-05"),
@@ -1010,8 +1012,10 @@ PROBED = (
     ],
     ids=["handshake", "probed", "stateless", "unanswered", "no handshake", "nothing"],
 )
-def test_a_mock_serves_the_versions_for_which_results_were_recorded(spoken, heard, newest, oldest):
-    lines = spoken(*heard).read_bytes().splitlines(keepends=True)
+def test_a_mock_serves_the_versions_for_which_results_were_recorded(
+    spoken, messages, newest, oldest
+):
+    lines = spoken(*messages).read_bytes().splitlines(keepends=True)
     names = mocked_protocol_versions(conversation(read_recording(lines)))
     assert (names[0], names[-1]) == (newest, oldest)
 

@@ -397,8 +397,8 @@ def test_a_race_that_the_journal_cannot_know_is_replayed_or_reported_but_never_s
         world.record(server_of(scripts), path, client, number=number)
         for other in (number + 100, number + 200):
             with suppress(ReplayDivergence):
-                heard = world.replayed(path, server_of(scripts), number=other)
-                assert heard.sent_messages == world.sent_frames(path)
+                replayed = world.replayed(path, server_of(scripts), number=other)
+                assert replayed.sent_messages == world.sent_frames(path)
 
 
 # The control: without the sequencer, the scheduler decides the order.

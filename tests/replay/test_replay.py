@@ -37,9 +37,9 @@ def test_the_report_counts_records_and_requests(desk, path, world):
 
 @pytest.mark.parametrize("number", range(5))
 def test_a_replay_sends_the_recorded_bytes_in_the_recorded_order(desk, world, path, number):
-    heard = world.replayed(path, desk.make_server(), number=number)
-    assert heard.ordered == world.played(path)
-    assert heard.sent_messages == world.sent_frames(path)
+    replayed = world.replayed(path, desk.make_server(), number=number)
+    assert replayed.ordered == world.played(path)
+    assert replayed.sent_messages == world.sent_frames(path)
 
 
 async def test_a_replay_runs_inside_a_trio_program(desk, world, tmp_path):
@@ -341,7 +341,7 @@ async def moor_and_count(peer, session):
         await trio.sleep(0.001)
 
 
-def told(world, path):
+def notification_records(world, path):
     """Return the members of the records of notifications, without the message."""
     return [(r["k"], r["o"]) for r in world.records(path) if r.get("l", "").startswith("n")]
 
@@ -349,10 +349,10 @@ def told(world, path):
 @pytest.mark.parametrize("number", range(8))
 def test_requests_see_the_state_that_a_notification_handler_left(world, tmp_path, number):
     path = world.record(make_counter(), tmp_path / "x.mcprec.jsonl", moor_and_count, number=number)
-    assert told(world, path) == [("mark", 1)] * 6
-    heard = world.replayed(path, make_counter(), number=number + 1)
-    assert heard.sent_messages == world.sent_frames(path)
-    assert heard.ordered == world.played(path)
+    assert notification_records(world, path) == [("mark", 1)] * 6
+    replayed = world.replayed(path, make_counter(), number=number + 1)
+    assert replayed.sent_messages == world.sent_frames(path)
+    assert replayed.ordered == world.played(path)
 
 
 def test_a_session_that_ends_before_all_notifications_are_handled_replays(world, tmp_path):
@@ -365,7 +365,7 @@ def test_a_session_that_ends_before_all_notifications_are_handled_replays(world,
 
     path = tmp_path / "x.mcprec.jsonl"
     world.record(make_counter(seconds=1.5), path, flood_and_close)
-    assert told(world, path) == [("mark", 1)] * 2 + [("cxl", 1)] * 3
+    assert notification_records(world, path) == [("mark", 1)] * 2 + [("cxl", 1)] * 3
     assert replay(path, make_counter(seconds=1.5)).is_complete
 
 
@@ -424,9 +424,9 @@ def test_a_recording_replays_in_segments_and_compressed(world, tmp_path, name, s
     options = RecordOptions(path, segment_bytes_max=segment_bytes_max)
     world.record(make_server_recording_files(), options, call)
     assert len(list(tmp_path.iterdir())) > 1 or segment_bytes_max is None
-    heard = world.replayed(path, make_server_recording_files())
-    assert heard.sent_messages == world.sent_frames(path)
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server_recording_files())
+    assert replayed.sent_messages == world.sent_frames(path)
+    assert replayed.ordered == world.played(path)
 
 
 def test_unknown_keys_are_ignored(world, tmp_path):
@@ -726,16 +726,16 @@ def filled_in(params):
 
 async def talk_every_protocol_version(client):
     """Run the client, and return the values that it received."""
-    told = [len(await client.list_tools()), await text_of(client, "echo", text="a")]
+    answers = [len(await client.list_tools()), await text_of(client, "echo", text="a")]
     if client.protocol_version in WITH_FORMS:
-        told += [await text_of(client, "plan", name="Ann"), await text_of(client, "both")]
+        answers += [await text_of(client, "plan", name="Ann"), await text_of(client, "both")]
     if client.protocol_version in WITH_FORMS[1:]:
-        told.append(await text_of(client, "visit"))
+        answers.append(await text_of(client, "visit"))
     if client.protocol_version == STATELESS:
         async with client.listen(tools=True) as subscription:
-            told.append(await text_of(client, "grow"))
-            told.append(await anext(aiter(subscription)))
-    return told
+            answers.append(await text_of(client, "grow"))
+            answers.append(await anext(aiter(subscription)))
+    return answers
 
 
 async def text_of(client, tool, **arguments):
@@ -770,28 +770,28 @@ async def recorded_every_protocol_version(request, protocol_version, tmp_path):
     async with trio.open_nursery() as serving:
         serving.start_soon(lambda: serve(theirs, **by_server))
         async with connected(ours, (protocol_version,), **by_client) as client:
-            told = await talk_every_protocol_version(client)
-    return path, told
+            answers = await talk_every_protocol_version(client)
+    return path, answers
 
 
 async def test_a_client_gets_the_recorded_answers_from_a_mock(
     recorded_every_protocol_version, protocol_version
 ):
-    path, told = recorded_every_protocol_version
+    path, answers = recorded_every_protocol_version
     with mock_server(path, strict=True) as mock:
         async with connected(mock, (protocol_version,)) as client:
             assert client.protocol_version == protocol_version
-            assert await talk_every_protocol_version(client) == told
+            assert await talk_every_protocol_version(client) == answers
 
 
 async def test_a_client_of_all_versions_negotiates_the_recorded_one(
     recorded_every_protocol_version, protocol_version
 ):
-    path, told = recorded_every_protocol_version
+    path, answers = recorded_every_protocol_version
     with mock_server(path, strict=True) as mock:
         async with connected(mock, PROTOCOL_VERSIONS) as client:
             assert client.protocol_version == protocol_version
-            assert await talk_every_protocol_version(client) == told
+            assert await talk_every_protocol_version(client) == answers
 
 
 async def test_a_recorded_client_at_a_live_server_finds_no_difference(
@@ -828,9 +828,9 @@ async def answers_at(path, answer, protocol_version):
 async def test_another_content_of_a_form_matches_the_recorded_one(
     recorded_every_protocol_version, protocol_version
 ):
-    path, told = recorded_every_protocol_version
+    path, answers = recorded_every_protocol_version
     other = lambda params: {"city": "Rome"} if filled_in(params) is not True else True  # noqa: E731
-    assert await answers_at(path, other, protocol_version) == told[2]
+    assert await answers_at(path, other, protocol_version) == answers[2]
 
 
 @pytest.mark.parametrize("recorded_every_protocol_version", ["client"], indirect=True)

@@ -187,8 +187,8 @@ async def waiting_in_another_way(ctx, number):
 
 def test_of_many_waiting_lanes_five_are_shown_and_counted(divergence):
     error = divergence(waiting, waiting_in_another_way, 12)
-    (told,) = rows(error, "waiting")
-    shown, _, count = told.rpartition(" and ")
+    (row,) = rows(error, "waiting")
+    shown, _, count = row.rpartition(" and ")
     assert len(shown.split(", ")) == 5
     assert count == f"{len(error.suspended) - 5} more lanes"
     assert len(error.suspended) > 6
@@ -356,9 +356,9 @@ def test_the_calls_of_the_request_come_first_and_many_are_counted(record):
     divergence = msgspec.structs.replace(
         divergence_at(record(passing), "cmd"), untracked_calls=calls
     )
-    told = rows(divergence_error(divergence), "untracked")
-    assert "desk.py:77" in told[0]
-    assert told[5:] == ["and 5 more calls"]
+    shown = rows(divergence_error(divergence), "untracked")
+    assert "desk.py:77" in shown[0]
+    assert shown[5:] == ["and 5 more calls"]
 
 
 def test_a_changed_tool_is_named(record):

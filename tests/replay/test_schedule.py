@@ -53,9 +53,9 @@ def make_server():
 
     @server.tool
     async def ask(*, ctx: Context) -> list[str]:
-        roots, said = await ctx.ask_all(*QUESTIONS)
+        roots, sampled = await ctx.ask_all(*QUESTIONS)
         await ctx.info("answered")
-        return [said.model, *(root.uri for root in roots)]
+        return [sampled.model, *(root.uri for root in roots)]
 
     @server.tool
     async def ask_in_time(milliseconds: float, *, ctx: Context) -> bool:
@@ -112,7 +112,7 @@ def calling(tool, *, rejected="", cancels_after=None, **arguments):
     return client
 
 
-def told(world, path):
+def effect_records(world, path):
     """The effects of the recording, and how they ended, by the lane."""
     kinds = {"cmd", "res", "err", "cxl"}
     return [(it["k"], it["l"].count(".")) for it in world.records(path) if it["k"] in kinds]
@@ -144,13 +144,13 @@ def test_requests_made_together_replay(world, tmp_path, tool, options):
 
 def test_the_wait_for_all_answers_has_an_end_of_its_own(world, tmp_path):
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", calling("ask"))
-    assert told(world, path) == [("cmd", 0), ("res", 1), ("res", 1), ("res", 0)]
+    assert effect_records(world, path) == [("cmd", 0), ("res", 1), ("res", 1), ("res", 0)]
     path = world.record(
         make_server(),
         tmp_path / "b.mcprec.jsonl",
         calling("ask_in_vain", rejected="sampling/createMessage"),
     )
-    assert told(world, path)[-1] == ("err", 0)
+    assert effect_records(world, path)[-1] == ("err", 0)
 
 
 def test_an_error_before_a_cancellation_is_raised_again(world, tmp_path):
@@ -164,10 +164,10 @@ def test_an_error_before_a_cancellation_is_raised_again(world, tmp_path):
         await peer.receive()
 
     path = world.record(make_server(), tmp_path / "a.mcprec.jsonl", client)
-    assert told(world, path)[-2:] == [("err", 0), ("cxl", 0)]
+    assert effect_records(world, path)[-2:] == [("err", 0), ("cxl", 0)]
     for number in range(5):
-        heard = world.replayed(path, make_server(), number=number)
-        assert heard.ordered == world.played(path)
+        replayed = world.replayed(path, make_server(), number=number)
+        assert replayed.ordered == world.played(path)
 
 
 def test_the_first_of_two_rejections_is_raised(world, tmp_path):
@@ -198,7 +198,7 @@ def test_the_first_of_two_rejections_is_raised(world, tmp_path):
 
     for turn in range(5):
         path = world.record(make(), tmp_path / f"{turn}.mcprec.jsonl", client)
-        assert told(world, path) == [("cmd", 0), ("err", 1), ("err", 1), ("err", 0)]
+        assert effect_records(world, path) == [("cmd", 0), ("err", 1), ("err", 1), ("err", 0)]
         assert world.replayed(path, make()).sent_messages == world.sent_frames(path)
     assert {error.message for error in caught} == {"roots/list"}
 
@@ -263,8 +263,8 @@ async def talk(peer, _session):
             {"jsonrpc": "2.0", "id": 4, "method": "ping"},
         )
     )
-    heard = await peer.receive_many(4)
-    asked = [each["id"] for each in heard if each.get("method") == "roots/list"]
+    messages = await peer.receive_many(4)
+    asked = [each["id"] for each in messages if each.get("method") == "roots/list"]
     assert len(asked) == 2
     await peer.send(batch(call(5, "greet", name="Eve")))
     asked.append((await peer.receive())["id"])
@@ -349,8 +349,8 @@ def test_a_timeline_tells_the_batch_and_each_of_its_messages(path_batched_sessio
     counts = Counts()
     rows = list(timeline(read_recording(open_recording(path_batched_sessions)), counts))
     head = next(row for row in rows if row.what == "a batch of 7 messages")
-    told = [row for row in rows if row.record == head.record]
-    assert [row.what for row in told[1:]] == [
+    batch_rows = [row for row in rows if row.record == head.record]
+    assert [row.what for row in batch_rows[1:]] == [
         "notifications/letter",
         "tools/call greet",
         "malformed message",
@@ -359,7 +359,7 @@ def test_a_timeline_tells_the_batch_and_each_of_its_messages(path_batched_sessio
         "notifications/letter",
         "ping",
     ]
-    assert [row.size_bytes is None for row in told] == [False, *[True] * 7]
+    assert [row.size_bytes is None for row in batch_rows] == [False, *[True] * 7]
     answers = [row.what for row in rows if row.kind == "out" and row.id in {1, 3}]
     assert (
         answers == ["roots/list", "roots/list", *["answer tools/call greet"] * 2][-len(answers) :]
@@ -443,9 +443,9 @@ def recorded(world, tmp_path, handler_early_wakeups):
 
 
 def test_a_call_cancelled_just_before_it_is_no_divergence(world, recorded, handler_early_wakeups):
-    heard = world.replayed(recorded, make_run_server(handler_early_wakeups))
-    assert heard.sent_messages == world.sent_frames(recorded)
-    assert heard.ordered == world.played(recorded)
+    replayed = world.replayed(recorded, make_run_server(handler_early_wakeups))
+    assert replayed.sent_messages == world.sent_frames(recorded)
+    assert replayed.ordered == world.played(recorded)
 
 
 def test_each_removed_cxl_diverges(desk, world, recorded, handler_early_wakeups):
@@ -507,8 +507,8 @@ def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
 
     path = world.record(make_run_server(in_a_nursery), tmp_path / "a.mcprec.jsonl", once)
     late = world.rewrite(path, tmp_path / "late.jsonl", pause)
-    heard = world.replayed(late, make_run_server(in_a_nursery), number=number)
-    assert heard.ordered == world.played(late)
+    replayed = world.replayed(late, make_run_server(in_a_nursery), number=number)
+    assert replayed.ordered == world.played(late)
 
 
 # A call that is not recorded is accepted only if its lane came to it a little too early.
@@ -703,9 +703,9 @@ def assert_replays(world, tmp_path, client, seconds, then):
     path = world.record(
         make_server_simultaneous_deadlines(seconds, then), tmp_path / "a.mcprec.jsonl", client
     )
-    heard = world.replayed(path, make_server_simultaneous_deadlines(seconds, then))
-    assert heard.sent_messages == world.sent_frames(path)
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server_simultaneous_deadlines(seconds, then))
+    assert replayed.sent_messages == world.sent_frames(path)
+    assert replayed.ordered == world.played(path)
     return [record["k"] for record in world.records(path) if record.get("l", "").startswith("r")]
 
 
@@ -772,9 +772,9 @@ def test_a_deadline_at_the_time_of_the_session_end_expires_again(world, tmp_path
     assert len(races) > 1
     for path in races.values():
         for number in range(8):
-            heard = world.replayed(path, make_racer(), number=number)
-            assert heard.sent_messages == world.sent_frames(path)
-            assert heard.ordered == world.played(path)
+            replayed = world.replayed(path, make_racer(), number=number)
+            assert replayed.sent_messages == world.sent_frames(path)
+            assert replayed.ordered == world.played(path)
 
 
 # Replay of several sessions in one recording.
@@ -880,7 +880,7 @@ async def talk_apart(server, paths):
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "text"),
     [
         (0, ""),
         (
@@ -893,12 +893,12 @@ async def talk_apart(server, paths):
         ),
     ],
 )
-def test_a_divergence_counts_the_concurrent_sessions_of_other_files(tmp_path, others, told):
+def test_a_divergence_counts_the_concurrent_sessions_of_other_files(tmp_path, others, text):
     path = tmp_path / "apart.mcprec.jsonl"
     trio.run(talk_apart, make_server_shared_recordings(), [path, *[None] * others])
     with pytest.raises(ReplayDivergence) as caught:
         replay(path, make_server_shared_recordings(louder))
-    assert told in caught.value.hint
+    assert text in caught.value.hint
     assert ("SharedRecording" in caught.value.hint) == bool(others)
 
 

@@ -84,16 +84,16 @@ def path_multi_round_trip_requests(world, tmp_path):
 def test_multi_round_trip_requests_replay_with_their_recorded_states(
     world, path_multi_round_trip_requests, number
 ):
-    heard = world.replayed(path_multi_round_trip_requests, make_server(), number=number)
-    assert heard.sent_messages == world.sent_frames(path_multi_round_trip_requests)
-    assert heard.ordered == world.played(path_multi_round_trip_requests)
+    replayed = world.replayed(path_multi_round_trip_requests, make_server(), number=number)
+    assert replayed.sent_messages == world.sent_frames(path_multi_round_trip_requests)
+    assert replayed.ordered == world.played(path_multi_round_trip_requests)
     report = replay(path_multi_round_trip_requests, make_server())
     assert (report.requests, report.untracked_calls) == (3, ())
 
 
 def test_multi_round_trip_requests_replay_in_outbound_mode(world, path_multi_round_trip_requests):
-    heard = world.replayed(path_multi_round_trip_requests, make_server(), mode="outbound")
-    assert heard.sent_messages == world.sent_frames(path_multi_round_trip_requests)
+    replayed = world.replayed(path_multi_round_trip_requests, make_server(), mode="outbound")
+    assert replayed.sent_messages == world.sent_frames(path_multi_round_trip_requests)
 
 
 @pytest.mark.parametrize("lines", range(5, 38, 3))
@@ -277,7 +277,7 @@ def recorded(world, tmp_path):
     return make
 
 
-def told(world, path):
+def subscription_notifications(world, path):
     """Return the notifications of subscriptions, each with its lane."""
     return [
         (record["l"], record["f"]["method"])
@@ -292,13 +292,15 @@ def told(world, path):
 def test_notifications_of_subscriptions_replay_byte_for_byte(world, recorded, client, number):
     path = recorded(client, number)
     for other in range(3):
-        heard = world.replayed(path, make_server_subscribed_sessions(), number=other)
-        assert heard.sent_messages == world.sent_frames(path)
-        assert heard.ordered == world.played(path)
+        replayed = world.replayed(path, make_server_subscribed_sessions(), number=other)
+        assert replayed.sent_messages == world.sent_frames(path)
+        assert replayed.ordered == world.played(path)
 
 
 def test_each_subscription_notifies_in_the_lane_of_its_request(world, recorded):
-    lanes = {lane for lane, _ in told(world, recorded(talk_subscribed_sessions))}
+    lanes = {
+        lane for lane, _ in subscription_notifications(world, recorded(talk_subscribed_sessions))
+    }
     asked = [
         f"r{record['n']}"
         for record in world.records(recorded(talk_subscribed_sessions, 1))
@@ -362,7 +364,7 @@ def test_a_subscription_that_ends_without_a_wait_replays_one_that_had_waited(wor
         kinds = " ".join(record["k"] for record in world.records(path))
         # The last change, the wait, and the end of the subscription.
         have_waited += kinds.endswith("mark out step mark out out mark end")
-        heard = world.replayed(path, make_bakery())
-        assert heard.sent_messages == world.sent_frames(path)
-        assert heard.ordered == world.played(path)
+        replayed = world.replayed(path, make_bakery())
+        assert replayed.sent_messages == world.sent_frames(path)
+        assert replayed.ordered == world.played(path)
     assert have_waited

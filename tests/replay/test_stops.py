@@ -88,17 +88,17 @@ def number(world, path):
 
 def stopped_at(path, number, *, server=None, ends=True, seed=0, **options):
     """Replay to a stop; return its reports, and the report of the replay."""
-    told = []
+    stops = []
 
     def on_stop(stopped):
         lane = LANE.get()
-        told.append((str(stopped), stopped, None if lane is None else lane.name))
+        stops.append((str(stopped), stopped, None if lane is None else lane.name))
         if ends:
             stopped.end()
 
     with seeded_schedule(seed):
         report = run_replay(path, server or make_server(), stop=Stop(number, on_stop, **options))
-    (one,) = told
+    (one,) = stops
     return *one, report
 
 
@@ -207,12 +207,12 @@ def test_a_debugger_also_stops_where_no_task_makes_the_record(world, tmp_path):
     path = world.record(make_server(), tmp_path / "b.mcprec.jsonl", client)
 
     place = world.place_of(path, lambda record: record["k"] == "out" and "inside" in str(record))
-    told = []
-    stop = Stop(place, told.append, needs_task=True)
+    stops = []
+    stop = Stop(place, stops.append, needs_task=True)
     with pytest.raises(ReplayDivergence) as caught:
         run_replay(path, make_server(is_changed=True), stop=stop)
     assert caught.value.record == place
-    (stopped,) = told
+    (stopped,) = stops
     frame, _ = stopped.frames[-1]
     assert frame.f_code.co_name == "enter"
 

@@ -27,12 +27,12 @@ def fetch(key: str) -> str:
 
 def talking(ctx, number):
     ctx.info(["first", number])
-    said = [fetch("a"), str(ctx.now()), str(ctx.uuid4()), ctx.monotonic()]
+    values = [fetch("a"), str(ctx.now()), str(ctx.uuid4()), ctx.monotonic()]
     ctx.sleep(0.01 * number)
     with ctx.lock("door"):
         ctx.info(["second", number])
-    said.append(len(ctx.list_roots()))
-    return said
+    values.append(len(ctx.list_roots()))
+    return values
 
 
 def make_server(handler, *, limits=LIMITS):
@@ -92,9 +92,9 @@ def recorded(world, tmp_path):
 def test_handlers_in_threads_send_the_same_bytes_in_the_same_order(world, recorded, number):
     path = recorded(talking, calling(6))
     assert sum(r["k"] == "mark" and r["f"]["name"] == "thread" for r in world.records(path)) == 7
-    heard = world.replayed(path, make_server(talking), number=number)
-    assert heard.sent_messages == world.sent_frames(path)
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server(talking), number=number)
+    assert replayed.sent_messages == world.sent_frames(path)
+    assert replayed.ordered == world.played(path)
 
 
 def test_one_thread_runs_at_a_time(recorded):
@@ -120,8 +120,8 @@ def test_a_read_within_a_thread_takes_another_one(world, recorded):
         return [content.text for content in ctx.read_resource(f"thread://{number}")]
 
     path = recorded(reading, calling(3))
-    heard = world.replayed(path, make_server(reading))
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server(reading))
+    assert replayed.ordered == world.played(path)
 
 
 # Cancellation.
@@ -158,8 +158,8 @@ def test_an_abandoned_thread_is_rejected_and_ends(world, recorded):
     while len(SEEN) < 6:  # the threads of the recorded session end after it
         time.sleep(0.001)
     SEEN.clear()
-    heard = world.replayed(path, make_server(asking))
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server(asking))
+    assert replayed.ordered == world.played(path)
     assert Counter(SEEN) == {True: 3, "left": 3}
 
 
@@ -180,8 +180,8 @@ def test_nothing_of_a_request_is_recorded_after_its_end(world, recorded):
     path = recorded(asking_roots, client)
     kinds = [(r["k"], r["o"]) for r in world.records(path) if r.get("l", "").startswith("r")]
     assert kinds == [("mark", 1), ("out", 1), ("cxl", 2), ("cxl", 2), ("out", 3), ("cxl", 3)]
-    heard = world.replayed(path, make_server(asking_roots))
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server(asking_roots))
+    assert replayed.ordered == world.played(path)
 
 
 def use_clock(ctx):
@@ -251,8 +251,8 @@ def test_a_thread_makes_no_call_after_the_end_of_its_request(world, recorded, us
     path = recorded(working, client)
     recorded_steps = list(went_on)
     went_on.clear()
-    heard = world.replayed(path, make_server(working))
-    assert heard.ordered == world.played(path)
+    replayed = world.replayed(path, make_server(working))
+    assert replayed.ordered == world.played(path)
     assert went_on == recorded_steps
 
 
@@ -286,18 +286,18 @@ def take_patch_again(ctx):
     "call", [ask_nobody, ask_nothing, read_nothing, take_it_again, take_patch_again]
 )
 def test_a_thread_continues_after_a_call_without_a_record(world, recorded, call):
-    came, may_go_on, said = threading.Event(), threading.Event(), []
+    came, may_go_on, numbers = threading.Event(), threading.Event(), []
 
     def passing(ctx, number):
         ctx.patched("new")
         with ctx.lock("door"):
             call(ctx)
-            said.append(number)
+            numbers.append(number)
         if number == 1:
             came.set()
             may_go_on.wait(5)
             call(ctx)
-            said.append("never")
+            numbers.append("never")
 
     async def client(peer, _session):
         await peer.handshake()
@@ -312,19 +312,19 @@ def test_a_thread_continues_after_a_call_without_a_record(world, recorded, call)
         await real_seconds(0.02)
 
     path = recorded(passing, client)
-    heard = world.replayed(path, make_server(passing))
-    assert heard.ordered == world.played(path)
-    assert said == [1, 2] * 2
+    replayed = world.replayed(path, make_server(passing))
+    assert replayed.ordered == world.played(path)
+    assert numbers == [1, 2] * 2
 
 
 def test_a_call_that_converts_its_cancellation_has_returned(world, tmp_path):
-    said, entered, left = [], threading.Event(), threading.Event()
+    errors, entered, left = [], threading.Event(), threading.Event()
 
     def reading(ctx, number):
         try:
             ctx.read_resource("stubborn://")
         except Exception as error:
-            said.append(type(error))
+            errors.append(type(error))
             left.set()
             raise
 
@@ -351,7 +351,7 @@ def test_a_call_that_converts_its_cancellation_has_returned(world, tmp_path):
 
     path = world.record(make_stubborn_server(), tmp_path / "a.mcprec.jsonl", client)
     world.replayed(path, make_stubborn_server())
-    assert said == [ValueError] * 2
+    assert errors == [ValueError] * 2
 
 
 # Divergences.

@@ -89,11 +89,14 @@ def failure_text(result):
 
 @attrs.define(eq=False)
 class Asker:
-    """A client that sends one request after the other; `told` has the notifications."""
+    """A client that sends one request after the other.
+
+    `received` has the messages that came before the responses.
+    """
 
     wire: WirePeer
     hello: dict = attrs.field(factory=dict)
-    told: list = attrs.field(factory=list)
+    received: list = attrs.field(factory=list)
     metadata: dict = attrs.field(factory=dict, kw_only=True)
     _ids: itertools.count = attrs.field(factory=functools.partial(itertools.count, 1))
 
@@ -112,7 +115,7 @@ class Asker:
             message = await self.wire.receive()
             if message.get("id") == request_id and "method" not in message:
                 return message
-            self.told.append(message)
+            self.received.append(message)
 
     async def ask(self, method, params=None):
         """The answer to a new request."""
@@ -137,9 +140,9 @@ class Asker:
         params = {"name": name, "arguments": arguments or {}, **members}
         return failure_text(await self.result("tools/call", params))
 
-    async def next_told(self):
+    async def next_message(self):
         """The next message of the server's own."""
-        return self.told.pop(0) if self.told else await self.wire.receive()
+        return self.received.pop(0) if self.received else await self.wire.receive()
 
 
 @pytest.fixture
@@ -160,8 +163,8 @@ def serve(nursery):
         await nursery.start(functools.partial(server.serve, theirs, record=record))
         wire = WirePeer(ours)
         if not PROTOCOL_VERSIONS[protocol_version].has_handshake:
-            said = {PROTOCOL_VERSION: protocol_version, CLIENT_CAPABILITIES: capabilities or {}}
-            asker = Asker(wire, metadata=said)
+            metadata = {PROTOCOL_VERSION: protocol_version, CLIENT_CAPABILITIES: capabilities or {}}
+            asker = Asker(wire, metadata=metadata)
             asker.hello = await asker.result("server/discover")
             return asker
         hello = await wire.handshake(protocol_version=protocol_version, capabilities=capabilities)
@@ -172,31 +175,32 @@ def serve(nursery):
 
 @pytest.fixture
 def record(serve, tmp_path):
-    """Serve and record a server; gives the asker, and what tells the kinds and bodies of effects.
+    """Serve and record a server; gives the asker and a function.
 
-    The path of the recording is `path` of the latter.
+    The function returns the kinds and bodies of the recorded effects; its `path` is that of the
+    recording.
     """
 
     async def start(server, **options):
         path = tmp_path / "it.mcprec.jsonl"
         asker = await serve(server, record=path, **options)
 
-        def told():
+        def recorded():
             records = map(json.loads, path.read_bytes().splitlines())
             kinds = {"cmd", "res", "err", "cxl", "val"}
             return [(it["k"], it.get("f")) for it in records if it["k"] in kinds]
 
-        told.path = path
-        return asker, told
+        recorded.path = path
+        return asker, recorded
 
     return start
 
 
-async def played_again(asker, told, server):
+async def played_again(asker, recorded, server):
     """End a session that `record` has begun, and replay it; raises where it differs."""
     await asker.wire.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    return await trio.to_thread.run_sync(replay, told.path, server)
+    return await trio.to_thread.run_sync(replay, recorded.path, server)
 
 
 EVERYTHING = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -211,14 +215,14 @@ class Chain:
     params: dict
     method: str = "tools/call"
     options: dict = attrs.field(factory=dict)
-    told: list = attrs.field(factory=list)
+    received: list = attrs.field(factory=list)
 
     async def send(self, **members):
         """The whole answer of a fresh instance."""
         options = {"protocol_version": "2026-07-28", "capabilities": EVERYTHING, **self.options}
         asker = await self.serve(self.make(), **options)
         answer = await asker.ask(self.method, self.params | members)
-        self.told += asker.told
+        self.received += asker.received
         await asker.wire.aclose()
         return answer
 

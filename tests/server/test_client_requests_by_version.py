@@ -46,7 +46,7 @@ class Conversation:
     async def question(self):
         """The method and the params of the only question that there is now."""
         if not self.is_stateless:
-            self.last = await self.asker.next_told()
+            self.last = await self.asker.next_message()
             return self.last["method"], self.last.get("params", {})
         result = (await self.asker.end(self.call))["result"]
         assert result["resultType"] == "input_required"
@@ -65,7 +65,7 @@ class Conversation:
     async def end(self):
         """The whole answer to the call."""
         reply = await self.asker.end(self.call)
-        assert self.asker.told == []
+        assert self.asker.received == []
         return reply
 
 
@@ -223,9 +223,9 @@ def use(use_id):
 async def test_each_use_of_a_tool_is_answered_in_the_next_message(talk, protocol_version):
     async def ask(ctx):
         answer = await ctx.sample("Why?", tools=[TIDE])
-        said = ["Why?", answer, "because"]
+        messages = ["Why?", answer, "because"]
         with pytest.raises(LocalProtocolError, match="tool"):
-            await ctx.sample(said, tools=[TIDE])
+            await ctx.sample(messages, tools=[TIDE])
         words = [types.TextContent(text="High.")]
         results = [
             types.ToolResultContent(tool_use_id=block.id, content=words, meta=block.meta)
@@ -458,11 +458,11 @@ async def test_a_mode_that_was_not_announced_is_not_used(
             await call.answer({"action": "decline"})
             assert text_of(await call.end()) == "decline"
             continue
-        said, mode = await call.end(), {"form": "form", "visit": "url"}[name]
+        answer, mode = await call.end(), {"form": "form", "visit": "url"}[name]
         if protocol_version == E:
-            assert said["error"]["code"] == -32021
+            assert answer["error"]["code"] == -32021
         else:
-            assert text_of(said) == f"the client did not announce elicitation.{mode}"
+            assert text_of(answer) == f"the client did not announce elicitation.{mode}"
 
 
 # Rejections.
@@ -481,6 +481,6 @@ async def test_a_rejected_question_raises_in_the_handler(server, serve, protocol
 
     asker = await serve(server, protocol_version=protocol_version, capabilities=ALL)
     call = await asker.begin("tools/call", {"name": "ask"})
-    asked = await asker.next_told()
+    asked = await asker.next_message()
     await asker.wire.send({"id": asked["id"], "error": {"code": code, "message": "no"}})
     assert text_of(await asker.end(call)) == str(code)

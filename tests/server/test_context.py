@@ -16,7 +16,7 @@ E = "2026-07-28"
 def log_messages(asker):
     return [
         (message["params"]["level"], message["params"]["data"])
-        for message in asker.told
+        for message in asker.received
         if message["method"] == "notifications/message"
     ]
 
@@ -107,15 +107,15 @@ async def test_the_context_has_the_metadata_of_a_stateless_request(server, serve
 
     asker = await serve(server, protocol_version=E, capabilities={"roots": {}})
     assert await asker.call("here") == f'["{E}",null,true,null]'
-    said = {
+    metadata = {
         "io.modelcontextprotocol/clientInfo": {"name": "skiff", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
         "io.modelcontextprotocol/logLevel": "error",
         "baggage": "a=b",
     }
-    result = await asker.result("tools/call", {"name": "here", "_meta": said})
-    told = json.loads(result["content"][0]["text"])
-    assert told == [E, {"name": "skiff", "version": "1"}, False, "error", "baggage"]
+    result = await asker.result("tools/call", {"name": "here", "_meta": metadata})
+    values = json.loads(result["content"][0]["text"])
+    assert values == [E, {"name": "skiff", "version": "1"}, False, "error", "baggage"]
 
 
 @pytest.mark.requirement("LOG-08", "LOG-09", "LOG-10", "TRAP-63")
@@ -128,20 +128,20 @@ async def test_a_stateless_request_gets_log_messages_of_the_level_it_names(serve
 
     asker = await serve(server, protocol_version=E)
 
-    async def heard(**said):
+    async def levels_logged(**metadata):
         params = {
             "name": "here",
-            "_meta": {f"io.modelcontextprotocol/{key}": it for key, it in said.items()},
+            "_meta": {f"io.modelcontextprotocol/{key}": it for key, it in metadata.items()},
         }
         await asker.result("tools/call", params)
-        told = [message["params"]["level"] for message in asker.told]
-        asker.told.clear()
-        return told
+        levels = [message["params"]["level"] for message in asker.received]
+        asker.received.clear()
+        return levels
 
-    assert await heard() == []
-    assert await heard(logLevel="warning") == ["warning", "critical"]
-    assert await heard(logLevel="debug") == ["debug", "warning", "critical"]
-    assert await heard() == []
+    assert await levels_logged() == []
+    assert await levels_logged(logLevel="warning") == ["warning", "critical"]
+    assert await levels_logged(logLevel="debug") == ["debug", "warning", "critical"]
+    assert await levels_logged() == []
 
 
 # Progress.
@@ -167,11 +167,11 @@ async def test_progress_is_sent_only_if_requested_and_increasing(server, serve):
 
     asker = await serve(server)
     assert await asker.call("load") == "loaded"
-    assert asker.told == []
+    assert asker.received == []
     for name in ("load", "load_in_thread"):
         await asker.result("tools/call", {"name": name, "_meta": {"progressToken": name}})
     await left[1].report_progress(4)
-    assert [message["params"] for message in asker.told] == [
+    assert [message["params"] for message in asker.received] == [
         {"progressToken": "load", "progress": 0, "total": 2},
         {"progressToken": "load", "progress": 0.5, "total": 2},
         {"progressToken": "load", "progress": 2, "total": 2},
@@ -206,9 +206,9 @@ async def test_log_messages_of_all_levels_are_sent_until_the_client_sets_a_level
 
     asker = await serve(server)
     for name in ("talk", "talk_in_thread"):
-        asker.told.clear()
+        asker.received.clear()
         await asker.result("tools/call", {"name": name})
-        assert [message["params"] for message in asker.told] == [
+        assert [message["params"] for message in asker.received] == [
             {"level": "debug", "data": "d"},
             {"level": "info", "data": {"n": [1]}},
             {"level": "warning", "data": None},
@@ -229,7 +229,7 @@ async def test_only_log_messages_of_the_set_level_or_above_are_sent(server, serv
 
     asker = await serve(server)
     for number, level in enumerate(levels):
-        asker.told.clear()
+        asker.received.clear()
         assert await asker.result("logging/setLevel", {"level": level}) == {}
         await asker.result("tools/call", {"name": "talk"})
         assert log_messages(asker) == [(louder, louder) for louder in levels[number:]]
@@ -293,7 +293,7 @@ async def test_logging_is_a_cancellation_point_even_if_nothing_is_sent(server, s
     await asker.wire.cancel(call)
     await ended.wait()
     assert await asker.result("ping") == {}
-    assert asker.told == []
+    assert asker.received == []
 
 
 @pytest.mark.requirement("LOG-13")
@@ -303,14 +303,14 @@ async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(
     from mcp_trio.testing import WirePeer
     from mcp_trio.transports import memory_pair
 
-    told = []
+    sent = []
     server = Server("harbour", limits=Limits(messages=MessageLimits(send_queue_bytes_max=2000)))
 
     @server.tool
     async def talk(ctx: Context) -> None:
         for number in range(1000):
             await ctx.info({"step": number}, logger="harbour.talk")
-            told.append(number)
+            sent.append(number)
 
     ours, theirs = memory_pair(buffer_bytes_max=1000)
     session = await nursery.start(server.serve, theirs)
@@ -318,7 +318,7 @@ async def test_a_flood_of_log_messages_waits_for_a_client_that_does_not_read(
     await peer.handshake()
     await peer.send_request("tools/call", {"name": "talk"}, id=1)
     await trio.testing.wait_all_tasks_blocked()
-    assert 0 < len(told) < 50
+    assert 0 < len(sent) < 50
     assert session.send_queue.queued_bytes < 4000
     params = (await peer.receive())["params"]
     assert params == {"level": "info", "data": {"step": 0}, "logger": "harbour.talk"}
@@ -333,7 +333,7 @@ async def test_the_text_of_an_unexpected_error_is_logged_and_not_sent(server, se
 
     asker = await serve(server)
     assert await asker.failure("crash") == "internal error in crash"
-    assert asker.told == []
+    assert asker.received == []
     assert "hunter2" in caplog.text
     assert all(b"hunter2" not in message for message in asker.wire.received)
 
@@ -392,9 +392,9 @@ def ask_once(server, serve):
         call = await asker.begin("tools/call", {"name": "tool"})
         if error is not None:
             assert (await asker.end(call))["result"]["content"][0]["text"] == "rejected"
-            assert asker.told == []
+            assert asker.received == []
             return None
-        asked = await asker.next_told()
+        asked = await asker.next_message()
         await asker.wire.send_result(asked, reply(text_content("So.")))
         assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
         return asked["params"]
@@ -409,43 +409,43 @@ async def test_a_model_uses_tools_and_continues_with_their_results(server, serve
 
         @server.tool
         def ask(ctx: ThreadContext) -> str:
-            said = ["When is high water?"]
+            messages = ["When is high water?"]
             for _ in range(3):
-                answer = ctx.sample(said, tools=[TIDE])
+                answer = ctx.sample(messages, tools=[TIDE])
                 results = results_of(answer)
                 if not results:
                     return answer.content.text
-                said += [answer, results]
+                messages += [answer, results]
             return "never"
     else:
 
         @server.tool
         async def ask(ctx: Context) -> str:
-            said = ["When is high water?"]
+            messages = ["When is high water?"]
             for _ in range(3):
-                answer = await ctx.sample(said, tools=[TIDE])
+                answer = await ctx.sample(messages, tools=[TIDE])
                 results = results_of(answer)
                 if not results:
                     return answer.content.text
-                said += [answer, results]
+                messages += [answer, results]
             return "never"
 
     asker = await serve(server, protocol_version=D, capabilities=TOOLS)
     call = await asker.begin("tools/call", {"name": "ask"})
-    first = await asker.next_told()
+    first = await asker.next_message()
     assert first["params"]["tools"] == [{"name": "tide", "inputSchema": {"type": "object"}}]
     uses = [use("a", _meta={"k": 1}), use("b")]
     await asker.wire.send_result(first, reply(text_content("Let me see."), *uses))
-    second = await asker.next_told()
+    second = await asker.next_message()
     question, answer, results = second["params"]["messages"]
     assert question == {"role": "user", "content": text_content("When is high water?")}
     assert answer == {"role": "assistant", "content": [text_content("Let me see."), *uses]}
-    told = {"type": "tool_result", "content": [text_content("High.")]}
+    tool_result = {"type": "tool_result", "content": [text_content("High.")]}
     assert results == {
         "role": "user",
         "content": [
-            {**told, "toolUseId": "a", "_meta": {"k": 1}},
-            {**told, "toolUseId": "b"},
+            {**tool_result, "toolUseId": "a", "_meta": {"k": 1}},
+            {**tool_result, "toolUseId": "b"},
         ],
     }
     await asker.wire.send_result(second, reply(text_content("At noon.")))
@@ -552,22 +552,22 @@ async def test_a_handler_that_never_stops_asking_is_stopped(serve):
 
     @server.tool
     async def ask(ctx: Context) -> str:
-        said = ["When is high water?"]
+        messages = ["When is high water?"]
         try:
             while True:
-                answer = await ctx.sample(said, tools=[TIDE])
-                said += [answer, results_of(answer)]
+                answer = await ctx.sample(messages, tools=[TIDE])
+                messages += [answer, results_of(answer)]
         except LocalProtocolError as error:
             return str(error)
 
     asker = await serve(server, protocol_version=D, capabilities=TOOLS)
     call = await asker.begin("tools/call", {"name": "ask"})
     for _ in range(3):
-        await asker.wire.send_result(await asker.next_told(), reply(use("a")))
+        await asker.wire.send_result(await asker.next_message(), reply(use("a")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == (
         "a handler cannot send more requests than limits.requests.sent_per_handler_max=3"
     )
-    assert asker.told == []
+    assert asker.received == []
 
 
 @pytest.mark.requirement("SAMP-24")
@@ -583,7 +583,7 @@ async def test_an_earlier_conversation_is_sent_only_if_the_handler_passes_it(
     asker = await serve(server, protocol_version=protocol_version, capabilities=PLAIN)
     call = await asker.begin("tools/call", {"name": "ask"})
     for question in ("Ebb?", "Flow?"):
-        asked = await asker.next_told()
+        asked = await asker.next_message()
         assert asked["params"]["messages"] == [{"role": "user", "content": text_content(question)}]
         await asker.wire.send_result(asked, reply(text_content("So.")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
@@ -599,7 +599,7 @@ async def test_an_answer_that_is_a_list_of_one_block_is_that_block(server, serve
     asker = await serve(server, protocol_version=protocol_version, capabilities=PLAIN)
     call = await asker.begin("tools/call", {"name": "ask"})
     answer = {**reply(text_content("")), "content": [text_content("So.")]}
-    await asker.wire.send_result(await asker.next_told(), answer)
+    await asker.wire.send_result(await asker.next_message(), answer)
     assert (await asker.end(call))["result"]["content"][0]["text"] == "So."
 
 
@@ -614,5 +614,5 @@ async def test_a_use_of_unknown_tools_is_an_error_of_the_client(server, serve, o
 
     asker = await serve(server, protocol_version=D, capabilities=TOOLS)
     call = await asker.begin("tools/call", {"name": "ask"})
-    await asker.wire.send_result(await asker.next_told(), reply(use("a")))
+    await asker.wire.send_result(await asker.next_message(), reply(use("a")))
     assert (await asker.end(call))["result"]["content"][0]["text"] == "caught"

@@ -105,9 +105,9 @@ async def test_a_function_is_an_effect(server, record):
     async def boat(ctx: Context) -> str:
         return repr(await ctx.effect(find, "Ada"))
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("boat") == "Boat(name='Ada', metres=3.0)"
-    assert told() == [command("find", name="Ada"), ("res", {"name": "Ada", "metres": 3})]
+    assert recorded() == [command("find", name="Ada"), ("res", {"name": "Ada", "metres": 3})]
 
 
 async def test_an_effect_returns_the_same_without_a_recording(server, serve):
@@ -133,9 +133,9 @@ async def test_a_function_that_blocks_runs_in_a_thread(server, record):
     async def where(ctx: Context) -> bool:
         return await ctx.to_thread(threading.get_ident) == threading.get_ident()
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("where") == "false"
-    assert told()[0] == command("get_ident")
+    assert recorded()[0] == command("get_ident")
 
 
 async def test_a_cancelled_thread_is_waited_for_and_its_result_counts(server, record):
@@ -158,9 +158,9 @@ async def test_a_cancelled_thread_is_waited_for_and_its_result_counts(server, re
             nursery.start_soon(cancel)
             return await ctx.to_thread(slow)
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("patient") == "done"
-    assert told()[-1] == ("res", "done")
+    assert recorded()[-1] == ("res", "done")
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ async def test_an_effect_has_the_functions_name_and_its_arguments_by_theirs(
     async def run(ctx: Context) -> int:
         return await ctx.effect(function)
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "3"
-    assert told() == [expected, ("res", 3)]
+    assert recorded() == [expected, ("res", 3)]
 
 
 async def test_the_object_of_a_method_is_left_out(server, record):
@@ -202,9 +202,9 @@ async def test_the_object_of_a_method_is_left_out(server, record):
     async def run(ctx: Context) -> list[int]:
         return [await ctx.effect(registry.ask, "a", "b", by="c"), registry.ask_too("d")]
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "[3,5]"
-    assert told() == [
+    assert recorded() == [
         command("ask", names=["a", "b"], options={"by": "c"}),
         ("res", 3),
         ("val", {"name": "ask_too", "arguments": {"name": "d"}, "value": 5}),
@@ -224,12 +224,12 @@ async def test_arguments_without_a_json_form_are_recorded_as_opaque(server, reco
         await ctx.effect(count, {1, 2}, object())
         await ctx.effect(take, "a", "\ud800", None)
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     await asker.result("tools/call", {"name": "run"})
     opaque = "<opaque>"
-    assert told()[0] == command("take", one=opaque, other=opaque, ctx=opaque)
-    assert told()[2] == command("count", things=[[1, 2], opaque])
-    assert told()[4] == command("take", one="a", other=opaque, ctx=None)
+    assert recorded()[0] == command("take", one=opaque, other=opaque, ctx=opaque)
+    assert recorded()[2] == command("count", things=[[1, 2], opaque])
+    assert recorded()[4] == command("take", one="a", other=opaque, ctx=None)
 
 
 async def test_a_large_argument_is_opaque(record):
@@ -244,9 +244,9 @@ async def test_a_large_argument_is_opaque(record):
     async def run(ctx: Context) -> int:
         return await ctx.effect(measure, "Ada and Grace")
 
-    asker, told = await record(small)
+    asker, recorded = await record(small)
     assert await asker.call("run") == "13"
-    assert told()[0] == command("measure", name="<opaque>")
+    assert recorded()[0] == command("measure", name="<opaque>")
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -271,9 +271,9 @@ async def test_a_decorated_function_is_an_effect_of_the_running_handler(server, 
     async def boat() -> str:
         return f"{await look_up('Ada')} {weigh('Ada')}"
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("boat") == "Boat(name='Ada', metres=3.0) 6"
-    assert told() == [
+    assert recorded() == [
         command("look_up", name="Ada"),
         ("res", {"name": "Ada", "metres": 3}),
         ("val", {"name": "weigh", "arguments": {"name": "Ada"}, "value": 6}),
@@ -301,9 +301,9 @@ async def test_an_effect_inside_an_effect_calls_the_function(server, serve, reco
     if not is_recorded:
         assert await (await serve(server)).call("run") == "[6.0,3.0]"
         return
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "[6.0,3.0]"
-    assert told() == [command("outer"), ("res", [6, 3])]
+    assert recorded() == [command("outer"), ("res", [6, 3])]
 
 
 async def test_a_def_handlers_effects_run_in_its_thread(server, record):
@@ -312,9 +312,9 @@ async def test_a_def_handlers_effects_run_in_its_thread(server, record):
         here = threading.get_ident()
         return {thread_of_mine(), ctx.effect(threading.get_ident)} == {here}
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "true"
-    assert [kind for kind, _ in told()] == ["cmd", "res"] * 2
+    assert [kind for kind, _ in recorded()] == ["cmd", "res"] * 2
 
 
 async def test_an_async_function_of_a_def_handler_runs_in_the_loop(server, record):
@@ -322,9 +322,9 @@ async def test_an_async_function_of_a_def_handler_runs_in_the_loop(server, recor
     def run(ctx: ThreadContext) -> str:
         return ctx.effect(find, "Ada").name
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "Ada"
-    assert told()[0] == command("find", name="Ada")
+    assert recorded()[0] == command("find", name="Ada")
 
 
 async def test_an_effect_in_a_thread_is_cancelled_with_its_request(server, record):
@@ -344,15 +344,15 @@ async def test_an_effect_in_a_thread_is_cancelled_with_its_request(server, recor
             ended.put("over")
             raise
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     request_id = await asker.begin("tools/call", {"name": "run"})
     await has_begun.wait()
     await asker.wire.cancel(request_id)
     await trio.testing.wait_all_tasks_blocked()
     may_end.set()
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
     # The call of the thread, the wait for the thread, and the request.
-    assert told() == [command("slow"), ("cxl", None), ("cxl", None), ("cxl", None)]
+    assert recorded() == [command("slow"), ("cxl", None), ("cxl", None), ("cxl", None)]
     # Neither session waits for its abandoned thread, so the test does.
     for _ in range(2):
         assert await trio.to_thread.run_sync(functools.partial(ended.get, timeout=10)) == "over"
@@ -363,9 +363,9 @@ async def test_a_def_handler_that_may_not_block_reads_in_passing(server, record)
     def run() -> int:
         return weigh("Ada")
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "6"
-    assert [kind for kind, _ in told()] == ["val"]
+    assert [kind for kind, _ in recorded()] == ["val"]
 
 
 async def test_after_a_resource_that_a_thread_has_read_the_handler_is_itself_again(server, record):
@@ -378,9 +378,9 @@ async def test_after_a_resource_that_a_thread_has_read_the_handler_is_itself_aga
         (contents,) = await ctx.read_resource("boat://ada")
         return contents.text + str(weigh("Ada"))
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "True6"
-    assert [kind for kind, _ in told()] == ["cmd", "res", "val"]
+    assert [kind for kind, _ in recorded()] == ["cmd", "res", "val"]
 
 
 async def test_a_session_inside_of_an_effect_has_handlers_of_its_own(server, record):
@@ -400,9 +400,9 @@ async def test_a_session_inside_of_an_effect_has_handlers_of_its_own(server, rec
     async def run() -> str:
         return await ask()
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("run") == "6"
-    assert told() == [command("ask"), ("res", "6")]
+    assert recorded() == [command("ask"), ("res", "6")]
 
 
 async def test_a_recorded_session_inside_of_an_effect_has_effects_of_its_own(
@@ -478,10 +478,10 @@ async def test_everything_replays(server, record):
     def run_too(ctx: ThreadContext) -> list[float]:
         return [ctx.effect(time.perf_counter), ctx.effect(find, "Ada").metres]
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     await asker.call("run")
     await asker.call("run_too")
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
     assert ran == ["roll"]
 
 
@@ -547,9 +547,9 @@ async def test_random_numbers_differ_between_requests(server, either, both):
 async def test_recorded_random_numbers_follow_from_seed_and_lane(server, record, both):
     """A handler in a thread has the lane of its thread."""
     both(lambda ctx: ctx.random.random())
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     number = float(await asker.call("tool"))
-    records = [json.loads(line) for line in told.path.read_bytes().splitlines()]
+    records = [json.loads(line) for line in recorded.path.read_bytes().splitlines()]
     seed = records[0]["f"]["seed"]
     lane = "r5.0" if any(each["f"].get("name") == "thread" for each in records[1:]) else "r5"
     assert random.Random(f"{seed}:{lane}").random() == number
@@ -570,9 +570,9 @@ async def test_clocks_random_numbers_and_patches_replay(server, record, both):
             ctx.patched("a"),
         ]
     )
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     await asker.call("tool")
-    report = await played_again(asker, told, server)
+    report = await played_again(asker, recorded, server)
     assert report.requests == 1
 
 
@@ -587,10 +587,10 @@ async def test_patched_is_false_in_replays_of_older_recordings(server, record):
         await ctx.info("one")
         return "old"
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     await asker.call("tool")
     is_new = True
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
 
 
 async def test_sleep_is_an_effect(server, record, autojump_clock):
@@ -600,9 +600,9 @@ async def test_sleep_is_an_effect(server, record, autojump_clock):
         await ctx.sleep(5)
         return ctx.monotonic() - start
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("tool") == "5.0"
-    assert told()[1:3] == [
+    assert recorded()[1:3] == [
         ("cmd", {"name": "ctx.sleep", "arguments": {"seconds": 5}}),
         ("res", None),
     ]
@@ -663,9 +663,9 @@ async def test_a_timeout_replays(server, record):
             return "late"
         return "in time"
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("tool") == "late"
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
 
 
 @pytest.mark.parametrize(

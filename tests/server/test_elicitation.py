@@ -65,7 +65,7 @@ def asked(server, serve):
     async def ask(name, answer, *, protocol_version=D, capabilities=BOTH):
         asker = await serve(server, protocol_version=protocol_version, capabilities=capabilities)
         call = await asker.begin("tools/call", {"name": name})
-        question = await asker.next_told()
+        question = await asker.next_message()
         await asker.wire.send_result(question, answer)
         return question, await asker.end(call)
 
@@ -202,7 +202,7 @@ async def test_a_single_value_a_schema_and_a_confirmation_are_forms(server, serv
     call = await asker.begin("tools/call", {"name": "ask"})
     shown = []
     for content in ({"value": 3}, {"depth": 2.5}, {}):
-        question = await asker.next_told()
+        question = await asker.next_message()
         shown.append(question["params"]["requestedSchema"])
         await asker.wire.send_result(question, {"action": "accept", "content": content})
     assert shown[0]["properties"] == {"value": {"type": "integer"}}
@@ -221,7 +221,7 @@ FORM, VISIT = {"elicitation": {"form": {}}}, {"elicitation": {"url": {}}}
 def modes(server):
     """Tools that tell what a client would have had to announce."""
 
-    async def told(answer):
+    async def outcome_of(answer):
         try:
             await answer
         except CapabilityMissing as error:
@@ -230,11 +230,11 @@ def modes(server):
 
     @server.tool
     async def form(ctx: Context) -> list:
-        return await told(ctx.elicit("Moor?"))
+        return await outcome_of(ctx.elicit("Moor?"))
 
     @server.tool
     async def visit(ctx: Context) -> list:
-        return await told(ctx.elicit_url("Pay", URL))
+        return await outcome_of(ctx.elicit_url("Pay", URL))
 
     return server
 
@@ -261,12 +261,12 @@ async def test_a_client_receives_only_the_elicitation_modes_that_it_announced(
     for name, missing in (("form", FORM), ("visit", VISIT)):
         call = await asker.begin("tools/call", {"name": name})
         if name in can:
-            await asker.wire.send_result(await asker.next_told(), {"action": "decline"})
-        told = json.loads(text_of(await asker.end(call)))
+            await asker.wire.send_result(await asker.next_message(), {"action": "decline"})
+        outcome = json.loads(text_of(await asker.end(call)))
         (mode,) = missing["elicitation"]
         rejection = [f"the client did not announce elicitation.{mode}", missing]
-        assert told == (["asked", None] if name in can else rejection)
-    assert asker.told == []
+        assert outcome == (["asked", None] if name in can else rejection)
+    assert asker.received == []
 
 
 async def test_all_missing_capabilities_are_reported_at_once(server, serve):
@@ -305,7 +305,7 @@ async def test_an_invalid_form_is_never_sent(server, serve, message, kind, error
 
     asker = await serve(server, protocol_version=D, capabilities=BOTH)
     assert await asker.call("ask") == "rejected"
-    assert asker.told == []
+    assert asker.received == []
 
 
 @pytest.mark.requirement("ELIC-27", "ELIC-42", "ELIC-44")
@@ -336,7 +336,7 @@ async def test_invalid_unsafe_and_credential_urls_are_rejected(server, serve, ur
 
     asker = await serve(server, protocol_version=D, capabilities=BOTH)
     assert await asker.call("ask") == "rejected"
-    assert asker.told == []
+    assert asker.received == []
 
 
 @pytest.mark.requirement("ELIC-27", "ELIC-44")
@@ -368,7 +368,7 @@ async def test_several_questions_are_asked_at_once_and_answered_in_their_order(
         Roots(),
     )
 
-    def said(answers):
+    def text_of_answers(answers):
         nights, visit, sample, roots = answers
         return f"{nights.data} {visit.action} {sample.model} {roots[0].uri}"
 
@@ -376,16 +376,16 @@ async def test_several_questions_are_asked_at_once_and_answered_in_their_order(
 
         @server.tool
         def ask(ctx: ThreadContext) -> str:
-            return said(ctx.ask_all(*questions))
+            return text_of_answers(ctx.ask_all(*questions))
     else:
 
         @server.tool
         async def ask(ctx: Context) -> str:
-            return said(await ctx.ask_all(*questions))
+            return text_of_answers(await ctx.ask_all(*questions))
 
     asker = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "ask"})
-    told = [await asker.next_told() for _ in questions]
+    requests = [await asker.next_message() for _ in questions]
     results = {
         "form": {"action": "accept", "content": {"value": 3}},
         "url": {"action": "decline"},
@@ -396,7 +396,7 @@ async def test_several_questions_are_asked_at_once_and_answered_in_their_order(
         },
         "roots/list": {"roots": [{"uri": "file:///pier"}]},
     }
-    for question in reversed(told):
+    for question in reversed(requests):
         kind = question.get("params", {}).get("mode", question["method"])
         await asker.wire.send_result(question, results.pop(kind))
     assert text_of(await asker.end(call)) == "3 decline m file:///pier"
@@ -411,12 +411,12 @@ async def test_a_failed_request_withdraws_the_others(server, serve):
 
     asker = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "ask"})
-    told = {question["method"]: question for question in await asker.wire.receive_many(2)}
-    await asker.wire.send_result(told["elicitation/create"], {"action": "accept"})
+    requests = {question["method"]: question for question in await asker.wire.receive_many(2)}
+    await asker.wire.send_result(requests["elicitation/create"], {"action": "accept"})
     assert text_of(await asker.end(call)) == "caught"
-    (cancelled,) = asker.told
+    (cancelled,) = asker.received
     assert cancelled["method"] == "notifications/cancelled"
-    assert cancelled["params"]["requestId"] == told["roots/list"]["id"]
+    assert cancelled["params"]["requestId"] == requests["roots/list"]["id"]
 
 
 # Recordings.
@@ -435,7 +435,7 @@ async def test_a_replayed_session_sends_the_same_requests_with_the_same_ids(serv
     def toll() -> str:
         raise UrlElicitationRequired([UrlElicitation("Pay", URL)])
 
-    asker, told = await record(server, protocol_version=D, capabilities=BOTH)
+    asker, recorded = await record(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "ask"})
     for question in await asker.wire.receive_many(2):
         is_form = question["params"]["mode"] == "form"
@@ -443,7 +443,7 @@ async def test_a_replayed_session_sends_the_same_requests_with_the_same_ids(serv
         await asker.wire.send_result(question, result)
     assert text_of(await asker.end(call)) == "3"
     assert (await asker.error("tools/call", {"name": "toll"}))["code"] == -32042
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
 
 
 # Forms: from a type to a form, and from its content to a value of the type.
@@ -480,7 +480,7 @@ def rejected(hint, content):
 
 @pytest.mark.requirement("ELIC-09", "ELIC-10", "ELIC-12", "TRAP-91")
 @pytest.mark.parametrize(
-    ("hint", "said"),
+    ("hint", "expected"),
     [
         (str, {"type": "string"}),
         (int, {"type": "integer"}),
@@ -515,8 +515,8 @@ def rejected(hint, content):
         ),
     ],
 )
-def test_a_single_value_is_a_field_with_all_supported_keywords(hint, said):
-    assert member(hint) == said
+def test_a_single_value_is_a_field_with_all_supported_keywords(hint, expected):
+    assert member(hint) == expected
     check_form(form_of(hint).schema)
 
 
@@ -816,11 +816,11 @@ def test_a_form_has_no_hidden_text():
 @pytest.mark.requirement("ELIC-43")
 @pytest.mark.parametrize("word", ["title", "description"])
 def test_the_texts_of_a_form_must_not_contain_links(word):
-    said = {word: "See HTTPS://example.org"}
+    keywords = {word: "See HTTPS://example.org"}
     with pytest.raises(LocalProtocolError, match="must not contain links"):
-        form_of(Annotated[str, msgspec.Meta(**said)])
+        form_of(Annotated[str, msgspec.Meta(**keywords)])
     with pytest.raises(LocalProtocolError, match="must not contain links"):
-        form_of({"type": "object", "properties": {"it": {"type": "string", **said}}})
+        form_of({"type": "object", "properties": {"it": {"type": "string", **keywords}}})
 
 
 # Schemas as they are.
@@ -959,17 +959,17 @@ async def test_a_handler_asks_its_client(server, serve):
     asker = await serve(server, capabilities=CLIENT_CAN)
     for name in ("ask", "ask_in_thread"):
         call = await asker.begin("tools/call", {"name": name})
-        asked = await asker.next_told()
+        asked = await asker.next_message()
         assert asked["method"] == "roots/list"
         await asker.wire.send_result(asked, {"roots": [{"uri": "file:///pier"}]})
-        asked = await asker.next_told()
+        asked = await asker.next_message()
         assert asked["method"] == "sampling/createMessage"
         assert asked["params"] == {
             "messages": [{"role": "user", "content": {"type": "text", "text": "Why?"}}],
             "maxTokens": 9,
         }
-        said = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "So."}}
-        await asker.wire.send_result(asked, said)
+        sampled = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "So."}}
+        await asker.wire.send_result(asked, sampled)
         result = (await asker.end(call))["result"]
         assert result["content"][0]["text"] == "file:///pier So."
 
@@ -1000,7 +1000,7 @@ async def test_a_client_without_the_capability_is_not_asked(server, serve):
     for name in ("ask", "ask_in_thread"):
         await asker.result("tools/call", {"name": name})
     assert ["roots" in text for text in caught] == [True, False, True]
-    assert asker.told == []
+    assert asker.received == []
 
 
 async def test_a_handler_pings_its_client(server, serve):
@@ -1017,7 +1017,7 @@ async def test_a_handler_pings_its_client(server, serve):
     asker = await serve(server)
     for name in ("ping", "ping_from_thread"):
         call = await asker.begin("tools/call", {"name": name})
-        asked = await asker.next_told()
+        asked = await asker.next_message()
         assert asked["method"] == "ping"
         await asker.wire.send_result(asked, {})
         assert (await asker.end(call))["result"]["content"][0]["text"] == "alive"
@@ -1078,7 +1078,7 @@ async def test_sampling_accepts_texts_contents_messages_and_results(
 
     asker = await serve(server, capabilities=CLIENT_CAN)
     call = await asker.begin("tools/call", {"name": "ask"})
-    asked = await asker.next_told()
+    asked = await asker.next_message()
     assert asked["params"] == {
         "messages": messages,
         "maxTokens": 7,
@@ -1108,7 +1108,7 @@ async def test_a_sampling_request_has_a_default_for_max_tokens(server, serve, th
 
     asker = await serve(server, capabilities=CLIENT_CAN)
     call = await asker.begin("tools/call", {"name": "ask"})
-    asked = await asker.next_told()
+    asked = await asker.next_message()
     assert asked["params"]["maxTokens"] == 1024
     assert asked["params"]["systemPrompt"] == "Be brief."
     await asker.wire.send_result(asked, {**text_message("So.", "assistant"), "model": "m"})
@@ -1134,7 +1134,7 @@ async def test_an_invalid_sampling_request_is_never_sent(
 
     asker = await serve(server, capabilities=CLIENT_CAN)
     assert await asker.call("ask") == "rejected"
-    assert asker.told == []
+    assert asker.received == []
 
 
 async def test_a_sampling_request_can_report_progress(server, serve):
@@ -1150,7 +1150,7 @@ async def test_a_sampling_request_can_report_progress(server, serve):
 
     asker = await serve(server, capabilities=CLIENT_CAN)
     call = await asker.begin("tools/call", {"name": "ask"})
-    asked = await asker.next_told()
+    asked = await asker.next_message()
     token = asked["params"]["_meta"]["progressToken"]
     for progress in (1, 2):
         await asker.wire.send_notification(
@@ -1159,7 +1159,7 @@ async def test_a_sampling_request_can_report_progress(server, serve):
     await asker.wire.send_result(asked, {**text_message("So.", "assistant"), "model": "m"})
     assert (await asker.end(call))["result"]["content"][0]["text"] == "m"
     assert seen == [1, 2]
-    assert [message["params"]["data"] for message in asker.told] == [1, 2]
+    assert [message["params"]["data"] for message in asker.received] == [1, 2]
 
 
 @pytest.mark.requirement("SAMP-28", "SAMP-10")
@@ -1173,7 +1173,7 @@ async def test_an_invalid_sampling_result_is_an_error_of_the_client(server, serv
     asker = await serve(server, capabilities=CLIENT_CAN)
     for answer in ({}, text_message("So."), {**text_message("So.", "captain"), "model": "m"}):
         call = await asker.begin("tools/call", {"name": "ask"})
-        await asker.wire.send_result(await asker.next_told(), answer)
+        await asker.wire.send_result(await asker.next_message(), answer)
         assert (await asker.end(call))["result"]["content"][0]["text"] == "caught"
 
 
@@ -1282,15 +1282,15 @@ async def test_a_user_accepts_a_url_and_the_client_is_notified_of_the_completion
     seen = set()
     for _ in range(2):
         call = await asker.begin("tools/call", {"name": "pay"})
-        question = await asker.next_told()
+        question = await asker.next_message()
         elicitation_id = question["params"].pop("elicitationId")
         assert question["params"] == {"mode": "url", "message": "Pay", "url": URL}
         await asker.wire.send_result(question, {"action": "accept"})
         assert text_of(await asker.end(call)) == elicitation_id
-        (told,) = asker.told
-        asker.told.clear()
-        assert told["method"] == "notifications/elicitation/complete"
-        assert told["params"] == {"elicitationId": elicitation_id}
+        (notification,) = asker.received
+        asker.received.clear()
+        assert notification["method"] == "notifications/elicitation/complete"
+        assert notification["params"] == {"elicitationId": elicitation_id}
         seen.add(uuid.UUID(elicitation_id))
     assert len(seen) == 2
 
@@ -1313,7 +1313,7 @@ async def test_only_the_asked_client_is_notified_of_the_completion_and_once(serv
     first = await serve(server, protocol_version=D, capabilities=BOTH)
     second = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await first.begin("tools/call", {"name": "pay"})
-    question = await first.next_told()
+    question = await first.next_message()
     assert question["params"]["elicitationId"] == "payment-7"
     await first.wire.send_result(question, {"action": "accept"})
     assert text_of(await first.end(call)) == "payment-7"
@@ -1321,8 +1321,8 @@ async def test_only_the_asked_client_is_notified_of_the_completion_and_once(serv
     assert await second.call("paid") == rejection
     assert await first.call("paid") == "told"
     assert await first.call("paid") == rejection
-    assert [told["params"] for told in first.told] == [{"elicitationId": "payment-7"}]
-    assert second.told == []
+    assert [message["params"] for message in first.received] == [{"elicitationId": "payment-7"}]
+    assert second.received == []
 
 
 async def test_url_elicitations_that_are_never_completed_are_dropped(serve):
@@ -1341,9 +1341,9 @@ async def test_url_elicitations_that_are_never_completed_are_dropped(serve):
     asker = await serve(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "pay"})
     for _ in range(2):
-        await asker.wire.send_result(await asker.next_told(), {"action": "accept"})
+        await asker.wire.send_result(await asker.next_message(), {"action": "accept"})
     assert text_of(await asker.end(call)) == "done"
-    assert [told["params"] for told in asker.told] == [{"elicitationId": "two"}]
+    assert [message["params"] for message in asker.received] == [{"elicitationId": "two"}]
 
 
 # Handlers that need a visited URL before they continue.
@@ -1410,8 +1410,8 @@ async def test_a_client_without_url_elicitation_receives_no_url(
 ):
     asker = await serve(toll, protocol_version=protocol_version, capabilities=capabilities)
     error = await asker.error("prompts/get", {"name": "ask"})
-    said = "the client did not announce elicitation.url"
-    assert (error["code"], error["message"]) == (-32603, said)
+    text = "the client did not announce elicitation.url"
+    assert (error["code"], error["message"]) == (-32603, text)
 
 
 async def test_a_handler_gets_an_instance_of_its_pydantic_model_and_replays(server, record):
@@ -1421,11 +1421,11 @@ async def test_a_handler_gets_an_instance_of_its_pydantic_model_and_replays(serv
         assert type(answer.data) is Visit
         return f"{answer.data.first:%d.%m.%Y} {answer.data.sizes}"
 
-    asker, told = await record(server, protocol_version=D, capabilities=BOTH)
+    asker, recorded = await record(server, protocol_version=D, capabilities=BOTH)
     call = await asker.begin("tools/call", {"name": "moor", "arguments": {}})
-    question = await asker.next_told()
+    question = await asker.next_message()
     await asker.wire.send_result(question, {"action": "accept", "content": {"from": "2024-02-29"}})
     answer = await asker.end(call)
     text = "29.02.2024 [<Size.SMALL: 's'>]"
     assert answer["result"]["content"] == [{"type": "text", "text": text}]
-    assert (await played_again(asker, told, server)).requests == 1
+    assert (await played_again(asker, recorded, server)).requests == 1

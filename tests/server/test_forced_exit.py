@@ -280,7 +280,7 @@ def held(server, serve, noted):
             waiting.start()
             await asker.begin("tools/call", {"name": tool, "arguments": arguments})
             if tool == "in_thread":
-                await asker.next_told()  # it waits for the list of roots
+                await asker.next_message()  # it waits for the list of roots
             elif not arguments:
                 await calling.wait()
             if ended is not None:

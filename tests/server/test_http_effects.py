@@ -105,13 +105,13 @@ async def fetched(asker):
 
 async def test_a_request_is_an_effect(server, web, fetching, record):
     fetching("POST", json={"name": "Ada"}, headers={"Accept": "text/plain", "X-Trace": "1"})
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await fetched(asker) == (
         200,
         {"content-type": "text/plain", "content-length": "5"},
         b"ahoy!",
     )
-    assert told() == [
+    assert recorded() == [
         (
             "cmd",
             {
@@ -141,13 +141,13 @@ async def test_a_handler_sees_the_same_response_without_a_recording(
 
 async def test_a_replay_sends_nothing(server, web, fetching, record):
     fetching()
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     await fetched(asker)
     web.url = web.url.replace("/ships", "/boats")
     with pytest.raises(ReplayDivergence):
-        await played_again(asker, told, server)
+        await played_again(asker, recorded, server)
     web.url = web.url.replace("/boats", "/ships")
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
     assert len(web.requests) == 1
 
 
@@ -160,32 +160,32 @@ async def test_credentials_and_cookies_are_sent_but_not_recorded(server, web, re
         return found[0].text
 
     web.answer = response(b"ahoy!", "set-cookie: a=secret-4", "www-authenticate: secret-5")
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("fetch") == "ahoy!"
     sent = b"".join(web.requests)
     assert b"secret-2" in sent
     assert b"secret-3" in sent
     assert base64.b64encode(b"ada:secret-1") in sent
-    assert b"secret-" not in told.path.read_bytes()
+    assert b"secret-" not in recorded.path.read_bytes()
 
 
 async def test_bodies_that_are_not_utf_8_are_recorded_in_base64(server, web, fetching, record):
     web.answer = response(b"\xff\xfe")
     fetching("PUT", content=b"\x80")
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert (await fetched(asker))[2] == b"\xff\xfe"
-    (_, command), (_, result) = told()
+    (_, command), (_, result) = recorded()
     assert command["arguments"]["body"] == {"base64": "gA=="}
     assert result["body"] == {"base64": "//4="}
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
 
 
 async def test_a_compressed_body_is_recorded_decoded(server, web, fetching, record):
     web.answer = response(gzip.compress(b"ahoy!"), "content-encoding: gzip")
     fetching()
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await fetched(asker) == (200, {"content-length": "5"}, b"ahoy!")
-    assert told()[1][1]["body"] == "ahoy!"
+    assert recorded()[1][1]["body"] == "ahoy!"
 
 
 async def test_a_handler_asks_for_gzip_only_and_for_nothing_if_its_client_does_not(
@@ -224,11 +224,11 @@ async def test_a_body_with_another_encoding_is_an_error_that_names_it(
 async def test_a_body_that_is_no_gzip_is_an_error(server, web, fetching, record):
     web.answer = response(b"ahoy!", "content-encoding: gzip")
     fetching()
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     name, text = json.loads(await asker.call("fetch"))
     assert name == "DecodingError"
     assert text.startswith("the response cannot be decoded: ")
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
 
 
 async def test_a_compressed_body_is_decoded_only_up_to_the_limit(
@@ -334,9 +334,9 @@ async def test_each_redirect_is_an_effect_of_its_own(server, web, record):
         return (await ctx.http.send(found.next_request)).text
 
     web.answer = response(b"", "location: /boats", status="302 Found")
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("fetch") == "ahoy!"
-    assert [body["arguments"]["url"][-6:] for kind, body in told() if kind == "cmd"] == [
+    assert [body["arguments"]["url"][-6:] for kind, body in recorded() if kind == "cmd"] == [
         "/ships",
         "/boats",
     ]
@@ -398,9 +398,9 @@ async def test_a_response_with_its_content_is_limited_like_a_stream(
 
 async def test_a_request_body_over_the_limit_is_sent_but_not_recorded(server, fetching, record):
     fetching("POST", content=b"a" * 101)
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert (await fetched(asker))[2] == b"ahoy!"
-    assert told()[0][1]["arguments"]["body"] == "<opaque>"
+    assert recorded()[0][1]["arguments"]["body"] == "<opaque>"
 
 
 async def test_a_truncated_body_is_a_protocol_error(server, web, fetching, serve):
@@ -415,10 +415,10 @@ async def test_a_truncated_body_is_a_protocol_error(server, web, fetching, serve
 async def test_an_error_is_the_same_in_a_replay(server, web, fetching, record):
     web.url = "http://127.0.0.1:1/"
     fetching()
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert json.loads(await asker.call("fetch"))[0] == "ConnectError"
-    assert told()[1][0] == "err"
-    await played_again(asker, told, server)
+    assert recorded()[1][0] == "err"
+    await played_again(asker, recorded, server)
 
 
 async def test_streams_are_recorded_completely(server, web, record):
@@ -428,9 +428,9 @@ async def test_streams_are_recorded_completely(server, web, record):
             return [line async for line in found.aiter_lines()]
 
     web.answer = response(b"one\ntwo")
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("fetch") == '["one","two"]'
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
 
 
 async def test_a_cancelled_request_is_a_cancelled_effect(server, nursery, record):
@@ -450,13 +450,13 @@ async def test_a_cancelled_request_is_a_cancelled_effect(server, nursery, record
     async def fetch(ctx: Context) -> None:
         await ctx.http.get(f"http://127.0.0.1:{port}/")
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     call = await asker.begin("tools/call", {"name": "fetch"})
     await accepted.wait()
     await asker.wire.cancel(call)
     await trio.testing.wait_all_tasks_blocked()
     assert await asker.result("ping") == {}  # and so all is written
-    assert [kind for kind, _ in told()] == ["cmd", "cxl", "cxl"]
+    assert [kind for kind, _ in recorded()] == ["cmd", "cxl", "cxl"]
 
 
 # The client.
@@ -535,9 +535,9 @@ async def test_requests_of_a_user_s_client_are_effects_of_the_handler(server, we
     async def fetch() -> str:
         return (await own.get(web.url)).text
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("fetch") == "ahoy!"
-    assert [kind for kind, _ in told()] == ["cmd", "res"]
+    assert [kind for kind, _ in recorded()] == ["cmd", "res"]
 
 
 async def test_a_user_s_client_is_a_plain_client_outside_of_handlers(web, own):
@@ -556,9 +556,9 @@ async def test_a_user_s_client_is_a_plain_client_inside_an_effect(server, web, r
         return await ctx.effect(ask)
 
     web.answer = response(b"", "x-own: 2")
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("fetch") == "2"
-    assert told()[0] == ("cmd", {"name": "ask", "arguments": {}})
+    assert recorded()[0] == ("cmd", {"name": "ask", "arguments": {}})
 
 
 async def test_the_inner_transport_is_closed_with_the_client(library, inner_library):
@@ -652,14 +652,14 @@ async def test_a_recording_of_one_library_replays_with_a_client_of_the_other(
                 texts.append(str(error))
             return texts
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     texts = json.loads(await asker.call("fetch"))
     assert texts[0] == "ahoy!"
-    assert [body["type"] for kind, body in told() if kind == "err"] == [
+    assert [body["type"] for kind, body in recorded() if kind == "err"] == [
         f"{inner_library.__name__}.ConnectError"
     ]
     using[0] = library
-    await played_again(asker, told, server)
+    await played_again(asker, recorded, server)
 
 
 def authorizing(library):
@@ -696,9 +696,9 @@ async def test_a_request_accepts_an_auth_of_either_library(server, web, record, 
         async with HandlerHttpClient(close_seconds=5) as http:
             assert await fetched_with(http.client) == (401, "token")
     else:
-        asker, told = await record(server)
+        asker, recorded = await record(server)
         assert json.loads(await asker.call("fetch")) == [401, "token"]
-        await played_again(asker, told, server)
+        await played_again(asker, recorded, server)
     tokens = [
         data.lower().partition(b"authorization: ")[2].split(b"\r\n")[0] for data in web.requests
     ]

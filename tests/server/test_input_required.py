@@ -62,7 +62,7 @@ def rounds(server, serve):
         for each in (*answers, None):
             reply = await asker.ask(method, {**params, **rest})
             if each is None:
-                assert asker.told == []
+                assert asker.received == []
                 return asked, reply
             result = reply["result"]
             assert result["resultType"] == "input_required"
@@ -318,8 +318,8 @@ def asks(state=None, **requests):
 
 async def count_up(*, ctx: Context) -> types.InputRequiredResult | str:
     """Asks twice, and counts in a state of its own."""
-    said = [answer.content["value"] for answer in ctx.input_responses.values()]
-    state = (ctx.request_state or "") + json.dumps(said)
+    values = [answer.content["value"] for answer in ctx.input_responses.values()]
+    state = (ctx.request_state or "") + json.dumps(values)
     return state if "true" in state else asks(state, mine=SURE)
 
 
@@ -514,7 +514,9 @@ async def test_a_legacy_url_elicitation_has_an_id_and_a_completion_notification(
 
     elicitation_id = question["params"]["elicitationId"]
     assert elicitation_id == (own_id or str(uuid.UUID(elicitation_id)))
-    assert [told["params"]["elicitationId"] for told in asker.told] == ([own_id] if own_id else [])
+    assert [message["params"]["elicitationId"] for message in asker.received] == (
+        [own_id] if own_id else []
+    )
     assert result["content"][0]["text"] == "accept"
 
 
@@ -663,7 +665,7 @@ def server_rounds():
 @pytest.mark.requirement("MRTR-01", "MRTR-02", "BASE-22", "STDIO-11")
 @pytest.mark.parametrize("method", list(PARAMS))
 async def test_three_methods_have_rounds_that_replay(server_rounds, record, method):
-    asker, told = await record(
+    asker, recorded = await record(
         server_rounds, protocol_version=STATELESS, capabilities={"elicitation": {}}
     )
     params = PARAMS[method]
@@ -674,8 +676,8 @@ async def test_three_methods_have_rounds_that_replay(server_rounds, record, meth
     last = await asker.result(method, {**params, **state})
     assert last["resultType"] == "complete"
     assert "reed" in str(last)
-    assert asker.told == []
-    assert (await played_again(asker, told, server_rounds)).is_complete
+    assert asker.received == []
+    assert (await played_again(asker, recorded, server_rounds)).is_complete
 
 
 @pytest.mark.requirement("MRTR-07", "TRAP-101")
@@ -696,7 +698,7 @@ async def test_a_question_needs_a_capability_declared_in_the_same_request(server
 async def test_a_stateless_client_is_not_pinged(server_rounds, serve):
     asker = await serve(server_rounds, protocol_version=STATELESS)
     assert await asker.failure("greet") == "internal error in greet"
-    assert asker.told == []
+    assert asker.received == []
 
 
 # Rounds in recordings, each a file of its own: they replay without a key.
@@ -711,17 +713,17 @@ async def test_each_round_is_replayed_without_the_key(resumable, tmp_path, redac
         return f"paid by {password}"
 
     async def ask(password: str, *, ctx: Context) -> str:
-        total, said = await ctx.effect(charge, password), []
+        total, answers = await ctx.effect(charge, password), []
 
         async def one(name: str) -> None:
-            said.append((await ctx.elicit(f"{name} {password}?", bool)).data)
+            answers.append((await ctx.elicit(f"{name} {password}?", bool)).data)
             await ctx.effect(done.append, name)
 
         async with trio.open_nursery() as nursery:
             for name in "ab":
                 nursery.start_soon(one, name)
         last = await ctx.elicit(f"pay with {password}?", bool)
-        return f"{total} {said} {last.data} {ctx.random.random()} {ctx.now()}"
+        return f"{total} {answers} {last.data} {ctx.random.random()} {ctx.now()}"
 
     it, paths = resumable(ask, password=secret, options={"states": MemoryStore()}), []
 
@@ -782,11 +784,11 @@ async def test_clean_up_in_each_round_is_replayed(resumable, replayed):
     done = []
 
     async def ask(*, ctx: Context) -> str:
-        said = []
+        answers = []
 
         async def one(name: str) -> None:
             try:
-                said.append((await ctx.elicit(name, bool)).data)
+                answers.append((await ctx.elicit(name, bool)).data)
             finally:
                 with trio.CancelScope(shield=True):
                     await ctx.info(f"{name} {ctx.now()}")
@@ -795,7 +797,7 @@ async def test_clean_up_in_each_round_is_replayed(resumable, replayed):
         async with trio.open_nursery() as nursery:
             for name in "ab":
                 nursery.start_soon(one, name)
-        return f"{said} {ctx.random.random()}"
+        return f"{answers} {ctx.random.random()}"
 
     it = resumable(ask)
     it.params["_meta"] = {"io.modelcontextprotocol/logLevel": "info"}
@@ -806,7 +808,7 @@ async def test_clean_up_in_each_round_is_replayed(resumable, replayed):
     await replayed(ask, ask)
 
     assert sorted(done) == ["a", "a", "b", "b"]
-    assert len(it.told) == 4
+    assert len(it.received) == 4
 
 
 async def test_a_round_of_a_changed_handler_is_replayed(resumable, replayed):

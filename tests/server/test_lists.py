@@ -476,8 +476,8 @@ async def test_clients_are_notified_of_a_changed_list(
     offer_lists_at_every_version(server_lists_at_every_version, "a")
     asker = await serve(server_lists_at_every_version, protocol_version=protocol_version)
     add(server_lists_at_every_version)
-    (told,) = await asker.wire.receive_available()
-    assert told == {"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"}
+    (notification,) = await asker.wire.receive_available()
+    assert notification == {"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"}
 
 
 @pytest.mark.requirement("RES-11", "RES-12", "RES-10")
@@ -489,9 +489,9 @@ async def test_a_subscribed_client_is_notified_until_it_unsubscribes(
     asker = await serve(server_lists_at_every_version, protocol_version=protocol_version)
     assert await asker.result("resources/subscribe", {"uri": "x:a"}) == {}
     server_lists_at_every_version.resource_updated("x:a")
-    (told,) = await asker.wire.receive_available()
-    assert told["method"] == "notifications/resources/updated"
-    assert told["params"] == {"uri": "x:a"}
+    (notification,) = await asker.wire.receive_available()
+    assert notification["method"] == "notifications/resources/updated"
+    assert notification["params"] == {"uri": "x:a"}
     assert await asker.result("resources/unsubscribe", {"uri": "x:a"}) == {}
     server_lists_at_every_version.resource_updated("x:a")
     assert await asker.wire.receive_available() == []
@@ -534,8 +534,8 @@ async def test_list_entries_have_the_members_of_the_protocol_version(
 ):
     asker = await serve(server_lists_and_results_by_version, protocol_version=protocol_version)
     (row,) = (await asker.result(method))[LISTS[method]]
-    said = {key: row[key] for key in SHOWN_SENT if key in row}
-    assert said == {key: SHOWN_SENT[key] for key in MEMBERS[protocol_version]}
+    members = {key: row[key] for key in SHOWN_SENT if key in row}
+    assert members == {key: SHOWN_SENT[key] for key in MEMBERS[protocol_version]}
 
 
 @pytest.mark.requirement("TOOL-07")
@@ -815,7 +815,7 @@ async def test_audio_and_links_are_replaced_where_the_protocol_version_lacks_the
         return ["text", Audio(b"RIFF....WAVE"), link]
 
     @server.prompt
-    async def said():
+    async def audio_prompt():
         return [Audio(b"fLaC"), link]
 
     for protocol_version, kinds in {
@@ -827,7 +827,7 @@ async def test_audio_and_links_are_replaced_where_the_protocol_version_lacks_the
         asker = await serve(server, protocol_version=protocol_version)
         content = (await asker.result("tools/call", {"name": "it"}))["content"]
         assert [block["type"] for block in content] == kinds
-        messages = (await asker.result("prompts/get", {"name": "said"}))["messages"]
+        messages = (await asker.result("prompts/get", {"name": "audio_prompt"}))["messages"]
         assert [message["content"]["type"] for message in messages] == kinds[1:]
     assert content[1] == {"type": "audio", "mimeType": "audio/wav", "data": "UklGRi4uLi5XQVZF"}
     assert content[2] == {"type": "resource_link", "uri": "x:1", "name": "one"}
@@ -1052,9 +1052,9 @@ async def test_a_handler_registers_and_removes_through_its_context(
     asker = await serve(server_change_notifications)
     for name in ("open_berth", "close_berth"):
         await asker.call(name)
-        told = [*asker.told, *await asker.wire.receive_available()]
-        assert methods_of(told) == [CHANGED.format("tools")]
-        asker.told.clear()
+        messages = [*asker.received, *await asker.wire.receive_available()]
+        assert methods_of(messages) == [CHANGED.format("tools")]
+        asker.received.clear()
 
 
 async def test_any_thread_may_register_and_remove(server_change_notifications, serve):
@@ -1068,7 +1068,7 @@ async def test_any_thread_may_register_and_remove(server_change_notifications, s
 
 
 def test_sessions_of_two_trio_runs_are_notified_of_each_others_changes(server_change_notifications):
-    ready, told = threading.Barrier(2), []
+    ready, methods = threading.Barrier(2), []
 
     async def main():
         ours, theirs = memory_pair()
@@ -1080,7 +1080,7 @@ def test_sessions_of_two_trio_runs_are_notified_of_each_others_changes(server_ch
             await trio.to_thread.run_sync(ready.wait)
             with contextlib.suppress(ValueError):
                 server_change_notifications.tool(nothing)
-            told.append((await peer.receive())["method"])
+            methods.append((await peer.receive())["method"])
             await trio.to_thread.run_sync(ready.wait)
             nursery.cancel_scope.cancel()
 
@@ -1089,7 +1089,7 @@ def test_sessions_of_two_trio_runs_are_notified_of_each_others_changes(server_ch
         thread.start()
     for thread in threads:
         thread.join()
-    assert told == [CHANGED.format("tools")] * 2
+    assert methods == [CHANGED.format("tools")] * 2
 
 
 async def test_a_change_after_a_trio_run_has_ended_does_no_harm(server_change_notifications):
@@ -1125,7 +1125,7 @@ async def test_a_session_that_has_ended_is_forgotten(server_change_notifications
 
 
 async def test_a_client_receives_changes_by_its_callbacks(server_change_notifications):
-    heard = []
+    received = []
 
     @server_change_notifications.tool
     async def surge(ctx: Context) -> None:
@@ -1134,13 +1134,13 @@ async def test_a_client_receives_changes_by_its_callbacks(server_change_notifica
 
     async with Client(
         server_change_notifications,
-        list_changed=heard.append,
-        resource_updated=lambda params: heard.append(params.uri),
+        list_changed=received.append,
+        resource_updated=lambda params: received.append(params.uri),
     ) as client:
         await client.subscribe("harbour://tide")
         await client.call_tool("surge")
         await trio.testing.wait_all_tasks_blocked()
-    assert heard == ["tools", "harbour://tide"]
+    assert received == ["tools", "harbour://tide"]
 
 
 # Subscriptions.
@@ -1202,8 +1202,8 @@ async def test_updates_from_threads_reach_only_subscribers(server_change_notific
             server_change_notifications.resource_updated(uri)
 
     await trio.to_thread.run_sync(update)
-    (told,) = await asker.wire.receive_available()
-    assert told["params"] == {"uri": "harbour://tide"}
+    (notification,) = await asker.wire.receive_available()
+    assert notification["params"] == {"uri": "harbour://tide"}
 
 
 async def test_an_update_unsubscribed_while_pending_is_not_sent(server_change_notifications, serve):
@@ -1231,11 +1231,11 @@ async def test_a_slow_client_delays_no_other_and_its_pending_changes_are_bounded
         await peer.receive()
         peers.append((peer, session))
     (stalled, session), (fast, _) = peers
-    heard = 0
+    count = 0
     for number in range(300):
         server.tool(name=f"n{number}")(nothing)
         server.resource_updated("x:1")
-        heard += len(await fast.receive_available())
-    assert heard == 600
+        count += len(await fast.receive_available())
+    assert count == 600
     assert session.send_queue.queued_bytes < 2000
     assert len(await stalled.receive_available()) < 30

@@ -62,9 +62,12 @@ async def test_sessions_share_locks(counted, server, locks):
 
 
 async def test_acquiring_a_lock_is_an_effect(counted, record, server):
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     await asker.call("count")
-    assert told() == [("cmd", {"name": "ctx.lock", "arguments": {"name": "state"}}), ("res", None)]
+    assert recorded() == [
+        ("cmd", {"name": "ctx.lock", "arguments": {"name": "state"}}),
+        ("res", None),
+    ]
 
 
 async def test_a_task_cancelled_while_waiting_does_not_hold_the_lock(
@@ -72,7 +75,7 @@ async def test_a_task_cancelled_while_waiting_does_not_hold_the_lock(
 ):
     go = trio.Event()
     counted["waits"] = go.wait
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     first = await asker.begin("tools/call", {"name": "count"})
     await trio.testing.wait_all_tasks_blocked()
     second = await asker.begin("tools/call", {"name": "count"})
@@ -81,7 +84,7 @@ async def test_a_task_cancelled_while_waiting_does_not_hold_the_lock(
     await trio.testing.wait_all_tasks_blocked()
     go.set()
     assert "result" in await asker.end(first)
-    assert [kind for kind, _ in told()] == ["cmd", "res", "cmd", "cxl", "cxl"]
+    assert [kind for kind, _ in recorded()] == ["cmd", "res", "cmd", "cxl", "cxl"]
     assert locks() == 0
 
 

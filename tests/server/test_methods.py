@@ -40,7 +40,7 @@ async def test_a_new_method_is_handled_with_typed_params_and_a_context(server, s
     params = {"text": "x", "limit": 2, "_meta": {"progressToken": "t"}}
     found = await asker.result("acme/search", params)
     assert found == {"names": ["x", "x"], "where": "pier"}
-    assert [message["params"]["progressToken"] for message in asker.told] == ["t"]
+    assert [message["params"]["progressToken"] for message in asker.received] == ["t"]
     assert await asker.result("acme/count", {"a": 1}) == {
         "count": 1,
         "method": "acme/count",
@@ -59,7 +59,7 @@ async def test_progress_works_with_params_of_any_type(server, serve):
     asker = await serve(server)
     params = {"text": "x", "_meta": {"progressToken": 7}}
     assert await asker.result("acme/bare", params) == {}
-    assert asker.told[0]["params"] == {"progressToken": 7, "progress": 1}
+    assert asker.received[0]["params"] == {"progressToken": 7, "progress": 1}
     params["_meta"]["progressToken"] = 1.5
     assert (await asker.error("acme/bare", params))["code"] == -32602
 
@@ -173,19 +173,19 @@ async def test_a_server_without_decorators_serves(serve):
 
 
 async def test_notifications_are_handled_in_order(server, serve):
-    heard = []
+    received = []
 
     @server.method("notifications/acme/moored")
     async def moored(params: Search) -> None:
-        heard.append(params.text)
+        received.append(params.text)
 
     @server.method("notifications/roots/list_changed", thread=False)
     def roots_changed() -> None:
-        heard.append("roots")
+        received.append("roots")
 
     @server.method("notifications/acme/slow")
     def slow(params: dict) -> None:
-        heard.append(params)
+        received.append(params)
 
     asker = await serve(server, capabilities={"roots": {"listChanged": True}})
     await asker.wire.send_notification("notifications/acme/moored", {"text": "one"})
@@ -193,27 +193,27 @@ async def test_notifications_are_handled_in_order(server, serve):
     await asker.wire.send_notification("notifications/acme/slow", {"n": 3})
     await asker.wire.send_notification("notifications/roots/list_changed")
     await asker.wire.send_notification("notifications/acme/unknown")
-    while len(heard) < 3:
+    while len(received) < 3:
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert heard == ["one", {"n": 3}, "roots"]
+    assert received == ["one", {"n": 3}, "roots"]
     assert await asker.wire.receive_available() == []
 
 
 async def test_an_error_of_a_notifications_handler_is_logged_and_the_next_one_is_handled(
     server, serve, caplog
 ):
-    heard = []
+    received = []
 
     @server.method("notifications/acme/odd")
     async def odd(params: dict) -> None:
-        heard.append(params)
+        received.append(params)
         raise OSError("aground")
 
     asker = await serve(server)
     for number in range(2):
         await asker.wire.send_notification("notifications/acme/odd", {"n": number})
     await trio.testing.wait_all_tasks_blocked()
-    assert heard == [{"n": 0}, {"n": 1}]
+    assert received == [{"n": 0}, {"n": 1}]
     assert caplog.text.count("OSError: aground") == 1  # the second is counted, not written
 
 

@@ -656,18 +656,18 @@ async def test_a_recorded_session_replays_without_the_api(api, record, kind, lib
         clients.append(client)
         return Server.from_openapi(spec, client=client)
 
-    asker, told = await record(make(api.url))
+    asker, recorded = await record(make(api.url))
     api.answer = answer(b"done", "text/plain")
     assert await asker.call("x", a=1) == "done"
     api.answer = answer(b"fog", "text/plain", "503 Service Unavailable")
     assert "503" in await asker.failure("x", {"a": 2})
-    commands = [body for kind, body in told() if kind == "cmd"]
+    commands = [body for kind, body in recorded() if kind == "cmd"]
     assert [each["name"] for each in commands] == ["ctx.http", "ctx.http"]
     assert commands[0]["arguments"]["body"] == '{"a":1}'
     assert commands[0]["arguments"]["url"] == f"{api.url}/x"
-    assert b"YWRhOnNlY3JldA" not in told.path.read_bytes()
+    assert b"YWRhOnNlY3JldA" not in recorded.path.read_bytes()
     seen = len(api.requests)
-    report = await played_again(asker, told, make(api.url))
+    report = await played_again(asker, recorded, make(api.url))
     assert report.requests == 2
     assert len(api.requests) == seen == 2
     for client in clients:
@@ -678,11 +678,11 @@ async def test_a_multipart_request_replays(api, record):
     api.answer = answer(status="202 Accepted")
     async with httpx2.AsyncClient(base_url=api.url) as client:
         server = Server.from_openapi(PATH, client=client)
-        asker, told = await record(server)
+        asker, recorded = await record(server)
         params = {"name": "ships_papers", "arguments": {"name": "Ada", "kind": "map"}}
         result = await asker.result("tools/call", params)
         assert result["content"][0]["text"] == "HTTP 202 Accepted"
-        await played_again(asker, told, server)
+        await played_again(asker, recorded, server)
     assert len(api.requests) == 1
 
 

@@ -88,9 +88,9 @@ async def test_audio_is_base64_or_replaced_where_the_version_lacks_it(
     (tool,) = (await asker.result("tools/call", {"name": "horn"}))["content"]
     (message,) = (await asker.result("prompts/get", {"name": "horn"}))["messages"]
     for block in (tool, message["content"]):
-        said = block["resource"] if protocol_version_calls_at_every_version == A else block
+        audio = block["resource"] if protocol_version_calls_at_every_version == A else block
         member = "blob" if protocol_version_calls_at_every_version == A else "data"
-        assert (said["mimeType"], said[member]) == ("audio/flac", "ZkxhQw==")
+        assert (audio["mimeType"], audio[member]) == ("audio/flac", "ZkxhQw==")
 
 
 @pytest.mark.requirement("TOOL-29")
@@ -187,11 +187,11 @@ async def test_an_unknown_uri_reaches_no_handler_and_is_not_fetched(server, asks
 async def test_a_prompt_is_a_list_of_messages_with_role_and_content(server, asks):
     @server.prompt
     async def sail(days: int, port: str):
-        said = types.TextContent(text="Aye.")
+        content = types.TextContent(text="Aye.")
         return [
             f"{days} days to {port}",
             Image(PNG),
-            types.PromptMessage(role="assistant", content=said),
+            types.PromptMessage(role="assistant", content=content),
         ]
 
     asker = await asks()
@@ -386,9 +386,9 @@ async def received_log_params(asker, level, protocol_version):
     if protocol_version != E:
         assert await asker.result("logging/setLevel", {"level": level}) == {}
     await asker.result("tools/call", {"name": "talk", **meta})
-    told = [message["params"] for message in asker.told]
-    asker.told.clear()
-    return told
+    params = [message["params"] for message in asker.received]
+    asker.received.clear()
+    return params
 
 
 @pytest.mark.requirement("LOG-02", "LOG-03", "LOG-04", "LOG-06", "LOG-09")
@@ -397,8 +397,8 @@ async def test_a_client_receives_log_messages_of_its_level_and_above(
 ):
     asker = await asks()
     for number, level in enumerate(LEVELS):
-        told = await received_log_params(asker, level, protocol_version_calls_at_every_version)
-        assert told == [
+        params = await received_log_params(asker, level, protocol_version_calls_at_every_version)
+        assert params == [
             {"level": it, "data": {"level": it, "n": [None, 0]}, "logger": "harbour.talk"}
             for it in LEVELS[number:]
         ]
@@ -417,7 +417,7 @@ async def test_an_unknown_log_level_is_rejected(
     else:
         answer = await asker.error("logging/setLevel", {"level": level})
     assert answer["code"] == INVALID_PARAMS
-    assert asker.told == []
+    assert asker.received == []
 
 
 @pytest.mark.requirement("LOG-12")
@@ -435,7 +435,7 @@ async def test_the_log_level_of_a_session_ends_with_the_session(
 async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(
     serve, protocol_version_calls_at_every_version
 ):
-    told = []
+    sent = []
     server = Server(
         "harbour",
         limits=Limits(messages=MessageLimits(send_queue_bytes_max=2000, write_stall_seconds=1e6)),
@@ -445,14 +445,14 @@ async def test_a_flood_of_messages_waits_for_a_client_that_does_not_read(
     async def talk(ctx: Context) -> None:
         for number in range(100_000):
             await ctx.info({"step": number}, logger="harbour.talk")
-            told.append(number)
+            sent.append(number)
 
     asker = await serve(server, protocol_version=protocol_version_calls_at_every_version)
     params = {"name": "talk", "_meta": {STATELESS_LEVEL: "info"}}
     await asker.begin("tools/call", params)
     await trio.testing.wait_all_tasks_blocked()
-    assert 0 < len(told) < 50_000
-    assert (await asker.next_told())["params"]["data"] == {"step": 0}
+    assert 0 < len(sent) < 50_000
+    assert (await asker.next_message())["params"]["data"] == {"step": 0}
 
 
 @pytest.mark.requirement("LOG-15", "LOG-14")
@@ -468,7 +468,7 @@ async def test_messages_of_the_package_itself_go_to_python_logging_only(
         await asker.result("logging/setLevel", {"level": "debug"})
     text = await asker.failure("crash", _meta={STATELESS_LEVEL: "debug"})
     assert text == "internal error in crash"
-    assert asker.told == []
+    assert asker.received == []
     assert "the hull is open" in caplog.text
 
 
@@ -552,7 +552,7 @@ async def test_empty_and_zero_values_are_sent(server, serve):
     called = await asker.result("tools/call", {"name": "weigh", "_meta": {"progressToken": 0}})
     text = {"type": "text", "text": "", "annotations": {"audience": [], "priority": 0}}
     assert called == {"content": [text], "isError": False}
-    *logged, progress = (message["params"] for message in asker.told)
+    *logged, progress = (message["params"] for message in asker.received)
     assert logged == [
         {"level": "info", "data": data, "logger": ""} for data in (0, "", False, [], {})
     ]
@@ -669,7 +669,7 @@ async def test_an_elicitation_result_of_another_form_is_the_clients_error(server
 
     asker = await serve(server, capabilities={"sampling": {}})
     call = await asker.begin("tools/call", {"name": "ask"})
-    asked = await asker.next_told()
+    asked = await asker.next_message()
     await asker.wire.send_result(asked, {"role": "assistant", "model": "m", "content": content})
     assert (await asker.end(call))["result"]["content"][0]["text"] == "caught"
 
@@ -687,7 +687,7 @@ async def test_unknown_members_of_roots_are_ignored(server, serve):
     asker = await serve(server, capabilities={"roots": {"listChanged": True, "x": 1}, "tasks": {}})
     call = await asker.begin("tools/call", {"name": "ask", "task": {"ttl": 1}})
     root = {"uri": "file:///pier", "name": "pier", "_meta": {"icon": 1}, "size": 3}
-    await asker.wire.send_result(await asker.next_told(), {"roots": [root], "nextCursor": "n"})
+    await asker.wire.send_result(await asker.next_message(), {"roots": [root], "nextCursor": "n"})
     result = (await asker.end(call))["result"]
     assert result["content"][0]["text"] == '["file:///pier","pier"]'
 
@@ -702,8 +702,8 @@ async def test_unknown_members_of_an_answer_are_ignored(server, serve):
     asker = await serve(server, capabilities={"sampling": {"tools": {}}})
     call = await asker.begin("tools/call", {"name": "ask"})
     text = {"type": "text", "text": "So.", "_meta": {}, "annotations": None}
-    said = {"role": "assistant", "model": "m", "content": text, "stopReason": "tired", "cost": 1}
-    await asker.wire.send_result(await asker.next_told(), said)
+    sampled = {"role": "assistant", "model": "m", "content": text, "stopReason": "tired", "cost": 1}
+    await asker.wire.send_result(await asker.next_message(), sampled)
     result = (await asker.end(call))["result"]
     assert result["content"][0]["text"] == '["So.","tired","m"]'
 
@@ -816,9 +816,9 @@ async def test_a_stateless_client_sends_requests_and_receives_responses_and_noti
 @pytest.mark.parametrize("protocol_version", LEGACY)
 async def test_after_a_legacy_handshake_both_sides_send_requests(sail_and_record, protocol_version):
     ours, theirs, _ = await sail_and_record(protocol_version)
-    said = [message.get("method") for message in ours.messages if "method" in message]
-    assert said[:2] == ["initialize", "notifications/initialized"]
-    assert "tools/call" in said
+    methods = [message.get("method") for message in ours.messages if "method" in message]
+    assert methods[:2] == ["initialize", "notifications/initialized"]
+    assert "tools/call" in methods
     asked = [message["method"] for message in theirs.messages if kind(message) == "request"]
     assert sorted(asked) == ["roots/list", "sampling/createMessage"]
 
@@ -860,15 +860,15 @@ async def test_each_request_receives_only_its_own_increasing_progress(serve, pro
         call = {"name": "load", "_meta": {"progressToken": token}}
         await asker.result("tools/call", call)
         await left[-1].report_progress(3)
-        told = [message["params"] for message in asker.told]
-        asker.told.clear()
-        assert told == [
+        reports = [message["params"] for message in asker.received]
+        asker.received.clear()
+        assert reports == [
             {"progressToken": token, "progress": progress, "total": 2} for progress in (0.5, 2)
         ]
-        assert {type(each["progressToken"]) for each in told} == {type(token)}
+        assert {type(each["progressToken"]) for each in reports} == {type(token)}
     await asker.result("tools/call", {"name": "load"})
     assert await asker.wire.receive_available() == []
-    assert asker.told == []
+    assert asker.received == []
 
 
 @pytest.mark.requirement("BASE-01", "BASE-02", "BASE-03", "BASE-30", "BASE-31", "BASE-32")
@@ -888,10 +888,10 @@ async def test_the_codes_of_json_rpc_are_the_same_at_every_protocol_version(
 
     async def code(frame):
         await asker.wire.send(frame)
-        told = await asker.wire.receive()
-        assert told["id"] == "q"
-        assert "secret" not in json.dumps(told)
-        return told["error"]["code"]
+        message = await asker.wire.receive()
+        assert message["id"] == "q"
+        assert "secret" not in json.dumps(message)
+        return message["error"]["code"]
 
     asked = {"jsonrpc": "2.0", "id": "q", "method": "prompts/get", "params": {"name": "sail"}}
     asked["params"] |= meta
@@ -904,9 +904,9 @@ async def test_the_codes_of_json_rpc_are_the_same_at_every_protocol_version(
     )
     for bad in (None, True, 1.5, [1]):
         await asker.wire.send({**asked, "id": bad})
-        for told in await asker.wire.receive_available():
-            assert "id" not in told
-            assert told["error"]["code"] == -32600
+        for message in await asker.wire.receive_available():
+            assert "id" not in message
+            assert message["error"]["code"] == -32600
 
 
 # Cancellation.
@@ -947,7 +947,7 @@ async def test_a_cancelled_request_stops_and_sends_nothing_more(serve, protocol_
     assert await asker.wire.receive_available() == []
     await asker.wire.cancel(call)
     assert await asker.call("row") == "row"
-    assert asker.told == []
+    assert asker.received == []
 
 
 # State across requests.

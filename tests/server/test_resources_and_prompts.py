@@ -133,9 +133,11 @@ async def test_a_legacy_client_gets_the_handlers_error_for_a_missing_resource_un
 
 
 @pytest.mark.parametrize(
-    ("data", "told"), [(None, {"uri": "harbour://oslo/tide"}), ({"since": 1}, {"since": 1})]
+    ("data", "expected"), [(None, {"uri": "harbour://oslo/tide"}), ({"since": 1}, {"since": 1})]
 )
-async def test_resource_not_found_of_a_handler_is_sent_with_text_and_uri(server, serve, data, told):
+async def test_resource_not_found_of_a_handler_is_sent_with_text_and_uri(
+    server, serve, data, expected
+):
     @server.resource("harbour://{port}/tide")
     async def tide(port: str) -> str:
         raise RequestError(RESOURCE_NOT_FOUND, f"{port} has no tide", data)
@@ -144,12 +146,12 @@ async def test_resource_not_found_of_a_handler_is_sent_with_text_and_uri(server,
     async def look(ctx: Context) -> int:
         with pytest.raises(ResourceNotFound) as caught:
             await ctx.read_resource("harbour://oslo/tide")
-        assert caught.value.data == told
+        assert caught.value.data == expected
         return caught.value.code
 
     asker = await serve(server, protocol_version="2026-07-28")
     error = await asker.error("resources/read", {"uri": "harbour://oslo/tide"})
-    assert error == {"code": INVALID_PARAMS, "message": "oslo has no tide", "data": told}
+    assert error == {"code": INVALID_PARAMS, "message": "oslo has no tide", "data": expected}
     assert await asker.call("look") == str(RESOURCE_NOT_FOUND)
 
 

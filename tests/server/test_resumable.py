@@ -343,10 +343,10 @@ async def test_clocks_and_random_numbers_repeat_in_every_round(resumable):
     seen = []
 
     async def ask(*, ctx: Context) -> str:
-        said = [str(ctx.now()), ctx.monotonic(), ctx.random.random(), str(ctx.uuid4())]
-        seen.append(said)
+        values = [str(ctx.now()), ctx.monotonic(), ctx.random.random(), str(ctx.uuid4())]
+        seen.append(values)
         await ctx.elicit("sure?", bool)
-        return json.dumps([*said, ctx.random.random()])
+        return json.dumps([*values, ctx.random.random()])
 
     result, _ = await resumable(ask).finish(lambda _request: TRUE)
     other, _ = await resumable(ask).finish(lambda _request: TRUE)
@@ -364,23 +364,23 @@ async def test_each_task_has_its_own_operations_and_random_numbers(resumable):
         return name
 
     async def ask(*, ctx: Context) -> str:
-        said = {}
+        values = {}
 
         async def one(name):
             await ctx.effect(note, name)
             answer = await ctx.elicit(name, str)
-            said[name] = [answer.data, await ctx.effect(note, name * 2), ctx.random.random()]
+            values[name] = [answer.data, await ctx.effect(note, name * 2), ctx.random.random()]
 
         async with trio.open_nursery() as nursery:
             for name in "ab":
                 nursery.start_soon(one, name)
-        return json.dumps(said)
+        return json.dumps(values)
 
     result, _ = await resumable(ask).finish(lambda it: filled(it["params"]["message"].upper()))
-    said = json.loads(text_of(result))
+    values = json.loads(text_of(result))
 
-    assert (said["a"][:2], said["b"][:2]) == (["A", "aa"], ["B", "bb"])
-    assert said["a"][2] != said["b"][2]
+    assert (values["a"][:2], values["b"][:2]) == (["A", "aa"], ["B", "bb"])
+    assert values["a"][2] != values["b"][2]
     assert sorted(done) == ["a", "aa", "b", "bb"]
 
 
@@ -534,15 +534,15 @@ async def test_tasks_of_an_effect_are_none_of_the_handlers(resumable):
             nursery.start_soon(trio.lowlevel.checkpoint)
 
     async def ask(*, ctx: Context) -> str:
-        said = []
+        answers = []
 
         async def one():
-            said.append((await ctx.elicit("sure?", bool)).data)
+            answers.append((await ctx.elicit("sure?", bool)).data)
 
         await ctx.effect(busy)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one)
-        return str(said)
+        return str(answers)
 
     result, asked = await resumable(ask).finish(lambda _request: TRUE)
 
@@ -583,8 +583,10 @@ async def test_each_notification_of_all_rounds_is_sent_once(resumable):
     }
     await it.finish(lambda _request: TRUE)
 
-    said = [message["params"].get("data", message["params"].get("progress")) for message in it.told]
-    assert said == [1, "begun", 2, "agreed"]
+    values = [
+        message["params"].get("data", message["params"].get("progress")) for message in it.received
+    ]
+    assert values == [1, "begun", 2, "agreed"]
 
 
 async def test_a_handler_in_a_thread_is_resumed_as_well(resumable):
@@ -683,9 +685,9 @@ async def test_a_changed_handler_forgets_later_operations_and_asks_again(resumab
         async def ask(*, ctx: Context) -> str:
             await ctx.effect(step, "same")
             first = await ctx.elicit("first?", str)
-            said = await ctx.effect(step, name)
+            step_result = await ctx.effect(step, name)
             second = await ctx.elicit("second?", str)
-            return f"{first.data} {said} {second.data}"
+            return f"{first.data} {step_result} {second.data}"
 
         return resumable(ask)
 
@@ -716,13 +718,13 @@ async def test_an_answer_to_another_question_is_not_used(resumable):
 async def test_patched_keeps_its_result_of_the_first_round(resumable):
     def version(is_new):
         async def ask(*, ctx: Context) -> str:
-            said = []
+            branches = []
             for number in range(2):
                 is_patched = is_new and ctx.patched("polite")
                 assert not is_new or is_patched is ctx.patched("polite")
-                said.append(is_patched)
+                branches.append(is_patched)
                 await ctx.elicit(f"question {number}", bool)
-            return str(said)
+            return str(branches)
 
         return resumable(ask)
 

@@ -504,13 +504,13 @@ def retry(result, **answers):
 @pytest.mark.requirement("STATE-01")
 async def test_client_metadata_of_one_request_does_not_apply_to_another(stateless):
     asker = await stateless()
-    said = {CLIENT_INFO: CAPTAIN, CLIENT_CAPABILITIES: {"roots": {}}, LOG_LEVEL: "debug"}
-    first = (await tool(asker, "who", said))["result"]
-    assert [message["method"] for message in asker.told] == ["notifications/message"]
+    metadata = {CLIENT_INFO: CAPTAIN, CLIENT_CAPABILITIES: {"roots": {}}, LOG_LEVEL: "debug"}
+    first = (await tool(asker, "who", metadata))["result"]
+    assert [message["method"] for message in asker.received] == ["notifications/message"]
     second = (await tool(asker, "who"))["result"]
     assert first["structuredContent"] == {"name": "captain", "asks": True}
     assert second["structuredContent"] == {"name": None, "asks": False}
-    assert len(asker.told) == 1
+    assert len(asker.received) == 1
 
 
 @pytest.mark.requirement("STATE-02", "STATE-06")

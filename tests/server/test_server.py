@@ -483,10 +483,10 @@ def serving_lifespan_stand_in(handler, make=lambda: State(Database("file"))):
 
 async def played(record, handler, replayed=None, **options):
     """Record a session with a handler, and replay it, with another one if there is one."""
-    asker, told = await record(serving_lifespan_stand_in(handler, **options))
+    asker, recorded = await record(serving_lifespan_stand_in(handler, **options))
     text = await asker.call("tool")
-    await played_again(asker, told, serving_lifespan_stand_in(replayed or handler, **options))
-    return text, told()
+    await played_again(asker, recorded, serving_lifespan_stand_in(replayed or handler, **options))
+    return text, recorded()
 
 
 @pytest.mark.parametrize("make", [lambda: State(Database("file")), Loose], ids=["slots", "dict"])
@@ -499,10 +499,10 @@ async def test_the_lifespan_and_what_it_holds_are_opaque_to_effects(record, make
         state = ctx.lifespan
         return [await fetch(state.db, "one"), await several(state, state.settings, state.db)]
 
-    text, told = await played(record, tool, make=make)
+    text, effects = await played(record, tool, make=make)
     assert json.loads(text) == ["one 1", "three 2"]
     opaque = "<opaque>"
-    assert [body["arguments"] for kind, body in told if kind == "cmd"] == [
+    assert [body["arguments"] for kind, body in effects if kind == "cmd"] == [
         {"db": opaque, "sql": "one"},
         {"state": opaque, "settings": opaque, "db": opaque},
     ]
@@ -523,10 +523,10 @@ async def test_nested_values_and_texts_of_the_lifespan_replay_too(record):
         asked = await ask(state.url, state.db, state, seconds=state.seconds, path=path, beside=1)
         return [asked, ask_in_passing(path)]
 
-    text, told = await played(record, tool)
+    text, effects = await played(record, tool)
     assert json.loads(text) == ["file:db file 1.5", "file"]
     opaque = "<opaque>"
-    (command,) = [body["arguments"] for kind, body in told if kind == "cmd"]
+    (command,) = [body["arguments"] for kind, body in effects if kind == "cmd"]
     assert command == {
         "url": "file:db",
         "dbs": [opaque, opaque],
@@ -696,8 +696,8 @@ async def test_resources_come_with_subscriptions_and_changes_with_one_or_with_no
     assert answer.get("result") == ({} if subscribe else None)
     server.resource("harbour://wind")(tide)
     server.resource_updated(TIDE)
-    told = [message["method"] for message in await asker.wire.receive_available()]
-    assert told == [CHANGED] * bool(list_changed) + [UPDATED] * bool(subscribe)
+    methods = [message["method"] for message in await asker.wire.receive_available()]
+    assert methods == [CHANGED] * bool(list_changed) + [UPDATED] * bool(subscribe)
 
 
 @pytest.mark.requirement("TOOL-35", "PROM-11", "TOOL-01", "PROM-01")
@@ -726,7 +726,7 @@ async def test_a_server_that_does_not_declare_logging_cannot_log(serve):
 
     asker = await serve(server)
     assert await asker.call("talk") == "said nothing"
-    assert asker.told == []
+    assert asker.received == []
     assert (await asker.error("logging/setLevel", {"level": "info"}))["code"] == -32601
 
 
@@ -761,7 +761,7 @@ async def test_a_client_is_asked_only_for_declared_capabilities(serve, autojump_
 
     asker = await serve(server, capabilities=declared)
     assert await asker.call("ask") == "asked nothing"
-    assert asker.told == []
+    assert asker.received == []
 
 
 # Count the sessions of one server that are open at the same time.
@@ -1027,18 +1027,18 @@ async def test_a_second_client_on_one_connection_has_a_session_of_its_own(record
     async def tide() -> str:
         return "high"
 
-    asker, told = await record(server, protocol_version="2025-06-18")
+    asker, recorded = await record(server, protocol_version="2025-06-18")
     await asker.result("logging/setLevel", {"level": "error"})
     await asker.result("resources/subscribe", {"uri": "harbour://tide"})
     await asker.result("tools/call", {"name": "hail"})
-    assert asker.told == []
+    assert asker.received == []
 
     hello = await asker.wire.handshake(protocol_version="2025-11-25")
     assert hello["result"]["protocolVersion"] == "2025-11-25"
     server.resource_updated("harbour://tide")
     await asker.result("tools/call", {"name": "hail"})
-    assert [message["params"].get("data") for message in asker.told] == ["ahoy"]
-    report = await played_again(asker, told, server)
+    assert [message["params"].get("data") for message in asker.received] == ["ahoy"]
+    report = await played_again(asker, recorded, server)
     assert report.requests == 4
 
 
@@ -1134,7 +1134,7 @@ async def test_a_change_that_waited_for_room_is_sent_when_the_second_client_has_
     await asker.end(initialize)
     await asker.end(subscribe)
     await trio.testing.wait_all_tasks_blocked()
-    assert {message["method"] for message in asker.told} == {"notifications/message"}
+    assert {message["method"] for message in asker.received} == {"notifications/message"}
     await asker.wire.send_notification("notifications/initialized")
     assert (await asker.wire.receive())["method"] == "notifications/resources/updated"
 

@@ -377,7 +377,7 @@ async def test_a_server_dials_again_and_again_in_one_lifespan():
         dial = functools.partial(
             worker(seen).dial,
             f"tcp://127.0.0.1:{hub.port}",
-            state_changed=lambda *told: states.append(told),
+            state_changed=lambda *state: states.append(state),
         )
         nursery.start_soon(dial)
         for _ in range(3):
@@ -455,7 +455,7 @@ async def test_a_hub_that_rejects_the_handshake_is_not_dialled_again():
         for headers in (None, {"Origin": "https://evil.example"}):
             with pytest.raises(ConnectionLost, match=r"HTTP 40[13]"):
                 await worker().dial(
-                    url, headers=headers, state_changed=lambda *told: states.append(told)
+                    url, headers=headers, state_changed=lambda *state: states.append(state)
                 )
     assert [state for state, _why in states] == ["connecting", "closed"] * 2
     assert "HTTP 401" in states[1][1]

@@ -189,8 +189,8 @@ async def test_each_of_several_subscriptions_has_its_own_notifications(server, s
     second, _ = await listen(asker, **ALL_LISTS)
     server.tool(name="n")(nothing)
     server.prompt(name="n")(nothing)
-    heard = notifications_of(await asker.wire.receive_available())
-    assert sorted(heard) == sorted(
+    notifications = notifications_of(await asker.wire.receive_available())
+    assert sorted(notifications) == sorted(
         [
             (CHANGED.format("tools"), first, None),
             (CHANGED.format("tools"), second, None),
@@ -219,7 +219,7 @@ async def test_logs_and_progress_belong_to_their_request_and_to_no_subscription(
     await listen(asker, **ALL_LISTS)
     meta = {"progressToken": "t", "io.modelcontextprotocol/logLevel": "debug"}
     await asker.result("tools/call", {"name": "sail", "_meta": meta})
-    log, progress = asker.told
+    log, progress = asker.received
     assert (log["method"], progress["method"]) == (
         "notifications/message",
         "notifications/progress",
@@ -422,7 +422,7 @@ def text(result):
 
 @pytest.mark.parametrize("protocol_version", [LEGACY, STATELESS_HUB])
 async def test_a_hub_uses_the_servers_that_dial(protocol_version):
-    said = set()
+    results = set()
     with trio.fail_after(SECONDS):
         async with trio.open_nursery() as nursery, listen_websocket(token="sesame") as hub:
             assert hub.url.startswith("ws://127.0.0.1:")
@@ -435,9 +435,9 @@ async def test_a_hub_uses_the_servers_that_dial(protocol_version):
                     break
             for client in clients:
                 async with client:
-                    said.add(text(await client.call_tool("work")))
+                    results.add(text(await client.call_tool("work")))
             nursery.cancel_scope.cancel()
-    assert said == {"one has done it", "other has done it"}
+    assert results == {"one has done it", "other has done it"}
 
 
 async def test_a_server_comes_back_when_its_connection_was_cut():

@@ -99,7 +99,7 @@ async def test_a_cancelled_def_handler_is_abandoned_and_its_calls_are_rejected(
     await wait_thread(left)
     assert seen == [False, True]
     assert await asker.result("ping") == {}
-    assert asker.told == []
+    assert asker.received == []
 
 
 async def test_a_call_that_waits_in_the_loop_ends_with_its_request(server, serve):
@@ -113,10 +113,10 @@ async def test_a_call_that_waits_in_the_loop_ends_with_its_request(server, serve
 
     asker = await serve(server, capabilities={"roots": {}})
     call = await asker.begin("tools/call", {"name": "ask"})
-    asked = await asker.next_told()
+    asked = await asker.next_message()
     await asker.wire.cancel(call)
     await wait_thread(left)
-    cancelled = await asker.next_told()
+    cancelled = await asker.next_message()
     assert cancelled["method"] == "notifications/cancelled"
     assert cancelled["params"]["requestId"] == asked["id"]
 
@@ -164,7 +164,7 @@ async def test_calls_of_a_context_after_its_handler_ended_are_rejected(server, s
     asker = await serve(server)
     assert await asker.call("leak") == "left"
     assert await asker.call("use") == "rejected"
-    assert asker.told == []
+    assert asker.received == []
 
 
 @pytest.mark.parametrize("is_run_over", [False, True])
@@ -236,7 +236,7 @@ async def test_an_error_response_of_the_client_is_raised_in_the_thread(server, s
 
     asker = await serve(server, capabilities={"roots": {}})
     call = await asker.begin("tools/call", {"name": "ask"})
-    asked = await asker.next_told()
+    asked = await asker.next_message()
     await asker.wire.send({"id": asked["id"], "error": {"code": -32603, "message": "no"}})
     answer = await asker.end(call)
     assert answer["result"]["content"][0]["text"] == "RequestError"

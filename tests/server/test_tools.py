@@ -876,7 +876,7 @@ async def test_text_of_a_tool_cannot_forge_a_message(serve):
 
     asker = await serve(server)
     assert await asker.call("forge") == forged
-    assert asker.told == []
+    assert asker.received == []
     assert await asker.wire.receive_available() == []
 
 
@@ -1088,10 +1088,10 @@ async def test_a_time_limit_replays(server, record, autojump_clock):
         await ctx.sleep(seconds)
         return "in time"
 
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.failure("tool", {"seconds": 9.0}) == LATE
     assert await asker.call("tool", seconds=0.4) == "in time"
-    assert (await played_again(asker, told, server)).requests == 2
+    assert (await played_again(asker, recorded, server)).requests == 2
 
 
 async def jump_over_deadline(clock, seconds):

@@ -143,9 +143,9 @@ async def test_other_members_of_the_entry_can_be_changed(server, serve):
 async def test_a_change_of_a_tool_is_one_change_of_the_list(server, serve):
     asker = await serve(server)
     server.transform_tool("search", name="fish")
-    assert (await asker.next_told())["method"] == "notifications/tools/list_changed"
+    assert (await asker.next_message())["method"] == "notifications/tools/list_changed"
     await asker.result("ping")
-    assert asker.told == []
+    assert asker.received == []
 
 
 async def test_a_new_description_precedes_every_other(server, serve):
@@ -209,14 +209,14 @@ async def test_a_tool_of_each_kind_can_be_transformed_and_replays(record, handle
         return f"{found}!"
 
     server.transform_tool("search", name="fish", arguments=CHANGES, wrap=louder if wraps else None)
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     schema = (await listed(asker))["fish"]["inputSchema"]
     assert list(schema["properties"]) == ["query", "limit"]
     assert schema["required"] == ["query"]
     Draft202012Validator.check_schema(schema)
     assert await asker.call("fish", query="cod") == ("COD 3 t!" if wraps else "cod 3 t")
     assert await asker.call("fish", query="eel", limit=1) == ("EEL 1 t!" if wraps else "eel 1 t")
-    assert (await played_again(asker, told, server)).requests == 3
+    assert (await played_again(asker, recorded, server)).requests == 3
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -363,11 +363,11 @@ async def test_a_wrapper_uses_effects_which_a_replay_repeats(server, record):
         return f"{await call(arguments)} {price()}"
 
     server.transform_tool("search", wrap=wrap)
-    asker, told = await record(server)
+    asker, recorded = await record(server)
     assert await asker.call("search", q="cod") == "cod 10 kg 3"
     await asker.wire.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    assert (await trio.to_thread.run_sync(replay, told.path, server)).requests == 1
+    assert (await trio.to_thread.run_sync(replay, recorded.path, server)).requests == 1
     assert next(prices) == 4
 
 

@@ -103,10 +103,10 @@ REQUESTS = [
 ]
 
 
-async def told(asker):
+async def methods_received(asker):
     """The methods of the notifications so far."""
-    messages = [*asker.told, *await asker.wire.receive_available()]
-    asker.told.clear()
+    messages = [*asker.received, *await asker.wire.receive_available()]
+    asker.received.clear()
     return sorted(it["method"] for it in messages)
 
 
@@ -129,11 +129,11 @@ async def test_the_lists_of_all_clients_change_and_each_is_notified(server, serv
     one, other = await serve(server, protocol_version=D), await serve(server, protocol_version=D)
     assert await names(one) == await names(other) == PUBLIC
     server.enable(tags=ADMIN)
-    assert await told(one) == await told(other) == sorted(CHANGED.values())
+    assert await methods_received(one) == await methods_received(other) == sorted(CHANGED.values())
     assert await names(one) == await names(other) == ALL
     server.enable(tags=ADMIN)  # nothing changes
     server.disable("look")
-    assert await told(one) == [CHANGED["tools"]]
+    assert await methods_received(one) == [CHANGED["tools"]]
     assert await names(one) == ALL - {"look"}
 
 
@@ -191,27 +191,27 @@ async def test_a_handler_changes_what_its_own_client_sees(server, serve):
     server.disable(tags=ADMIN)
     one, other = await serve(server, protocol_version=D), await serve(server, protocol_version=D)
     await one.result("tools/call", {"name": "unlock"})
-    assert await told(one) == sorted(CHANGED.values())
+    assert await methods_received(one) == sorted(CHANGED.values())
     assert await names(one) == ALL
     assert await one.call("drain") == "drained"
-    assert await told(other) == []
+    assert await methods_received(other) == []
     assert await names(other) == PUBLIC
     assert await other.error("tools/call", {"name": "drain"})
 
     server.disable("drain")  # the session has decided otherwise
     assert await one.call("drain") == "drained"
     await one.result("tools/call", {"name": "lock"})
-    await told(one)
+    await methods_received(one)
     assert await names(one) == PUBLIC
     await one.result("tools/call", {"name": "lock"})
-    assert await told(one) == []
+    assert await methods_received(one) == []
 
 
 async def test_a_session_may_show_one_entry_by_its_name(server, serve):
     server.disable(tags=ADMIN)
     asker = await serve(server, protocol_version=D)
     await asker.result("tools/call", {"name": "unlock", "arguments": {"name": "drain"}})
-    assert await told(asker) == [CHANGED["tools"]]
+    assert await methods_received(asker) == [CHANGED["tools"]]
     assert await names(asker) == PUBLIC | {"drain"}
     failure = await asker.failure("unlock", {"name": "drian"})
     assert failure == "internal error in unlock"

@@ -49,7 +49,7 @@ class Tools:
     """An application of named functions; `tools/call` runs one, other requests run one by method."""
 
     tools: dict
-    heard: list = attrs.field(factory=list)
+    notifications: list = attrs.field(factory=list)
     beside: object = None
 
     async def handle(self, handling):
@@ -73,7 +73,7 @@ class Tools:
 
     async def notified(self, method, params):
         if method.name != INITIALIZED:
-            self.heard.append((method.name, params))
+            self.notifications.append((method.name, params))
         if method.name in self.tools:
             await self.tools[method.name](params)
 
@@ -304,13 +304,13 @@ def story(recording):
 
     def tell():
         recording.flush()
-        told = {}
+        records = {}
         for record in recording.records():
             is_deed = isinstance(record, Record) and record.lane and record.ordinal
             if is_deed and record.kind != "out":
-                assert record.ordinal == len(told.setdefault(record.lane, [])) + 1
-                told[record.lane].append((record.kind, body_bytes(record)))
-        return told
+                assert record.ordinal == len(records.setdefault(record.lane, [])) + 1
+                records[record.lane].append((record.kind, body_bytes(record)))
+        return records
 
     return tell
 

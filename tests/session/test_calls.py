@@ -93,9 +93,9 @@ async def test_leaving_a_scope_cancels_the_request_at_the_peer_exactly_once(dial
             nursery.start_soon(session.request, "tools/list")
             asked = await peer.receive()
             scope.cancel()
-    told = await peer.receive_available()
-    assert [message["method"] for message in told] == ["notifications/cancelled"]
-    assert told[0]["params"] == {"requestId": asked["id"], "reason": "cancelled by the caller"}
+    messages = await peer.receive_available()
+    assert [message["method"] for message in messages] == ["notifications/cancelled"]
+    assert messages[0]["params"] == {"requestId": asked["id"], "reason": "cancelled by the caller"}
 
 
 @pytest.mark.requirement("CANC-08", "CANC-09")
@@ -160,8 +160,8 @@ async def test_a_request_without_an_answer_times_out(autojump_clock, dial):
     assert trio.current_time() - began == 60
     assert caught.value.budget == "idle"
     assert "raise limits.requests.idle_seconds" in str(caught.value)
-    told = (await peer.receive_available())[-1]
-    assert told["params"]["reason"] == "timeout"
+    notification = (await peer.receive_available())[-1]
+    assert notification["params"]["reason"] == "timeout"
 
 
 async def test_the_error_names_a_timeout_of_the_caller(autojump_clock, dial):
@@ -232,11 +232,11 @@ async def test_progress_reaches_the_caller_in_its_own_task_in_order_and_before_t
     dial, nursery
 ):
     session, peer = await dial()
-    heard = []
+    received = []
 
     async def on_progress(params):
         await trio.lowlevel.checkpoint()
-        heard.append((params.progress, params.total, trio.lowlevel.current_task()))
+        received.append((params.progress, params.total, trio.lowlevel.current_task()))
 
     async def play():
         asked = await peer.receive()
@@ -257,7 +257,7 @@ async def test_progress_reaches_the_caller_in_its_own_task_in_order_and_before_t
     nursery.start_soon(play)
     await session.request("tools/list", on_progress=on_progress)
     here = trio.lowlevel.current_task()
-    assert heard == [(0.5, None, here), (1, None, here), (2, 3.5, here)]
+    assert received == [(0.5, None, here), (1, None, here), (2, 3.5, here)]
     await trio.testing.wait_all_tasks_blocked()
     assert session.connection.counts["late progress"] == 1
 
@@ -299,14 +299,14 @@ async def test_a_progress_callback_may_exceed_the_timeouts_after_the_response(
     autojump_clock, dial, nursery
 ):
     session, peer = await dial()
-    heard = []
+    reports = []
 
     async def takes_long(progress):
         await trio.sleep(1000)
-        heard.append(progress)
+        reports.append(progress)
 
     def on_progress(params):
-        return takes_long(params.progress) if params.progress == 1 else heard.append("quick")
+        return takes_long(params.progress) if params.progress == 1 else reports.append("quick")
 
     async def play():
         asked = await peer.receive()
@@ -318,17 +318,17 @@ async def test_a_progress_callback_may_exceed_the_timeouts_after_the_response(
 
     nursery.start_soon(play)
     assert (await session.request("tools/list", on_progress=on_progress)).tools == []
-    assert heard == [1, "quick"]
+    assert reports == [1, "quick"]
 
 
 async def test_a_slow_callback_drops_the_oldest_reports_and_blocks_nothing(dial, small, nursery):
     session, peer = await dial(limits=small(messages=MessageLimits(progress_queued_max=3)))
-    heard = []
+    reports = []
     go_on = trio.Event()
 
     async def on_progress(params):
         await go_on.wait()
-        heard.append(params.progress)
+        reports.append(params.progress)
 
     async def play():
         asked = await peer.receive()
@@ -342,8 +342,8 @@ async def test_a_slow_callback_drops_the_oldest_reports_and_blocks_nothing(dial,
 
     nursery.start_soon(play)
     await session.request("tools/list", on_progress=on_progress)
-    assert heard[-3:] == [7, 8, 9]
-    assert session.connection.counts["progress dropped"] == 10 - len(heard)
+    assert reports[-3:] == [7, 8, 9]
+    assert session.connection.counts["progress dropped"] == 10 - len(reports)
 
 
 async def test_a_lost_connection_fails_every_call_with_an_error_of_its_own(dial, outcomes):

@@ -342,8 +342,8 @@ async def test_requested_and_growing_progress_is_sent_while_the_request_runs(ser
     await peer.send(call("reports", 1))
     assert [message.get("id") for message in await peer.receive_available()] == [1]
     await peer.send(call("reports", 2, token="t"))
-    *told, answer = await peer.receive_available()
-    assert [message["params"] for message in told] == [
+    *notifications, answer = await peer.receive_available()
+    assert [message["params"] for message in notifications] == [
         {"progressToken": "t", "progress": 1.0, "total": 3.0},
         {"progressToken": "t", "progress": 2.5, "total": 3.0},
     ]
@@ -407,9 +407,9 @@ def addresses(channel):
     frames = []
     for frame in channel.sent:
         assert isinstance(frame, RelatedMessage)
-        said = json.loads(frame)
+        message = json.loads(frame)
         frames.append(
-            (said.get("method", said.get("id")), frame.related_request_id, frame.is_response)
+            (message.get("method", message.get("id")), frame.related_request_id, frame.is_response)
         )
     return frames
 
@@ -427,14 +427,14 @@ async def test_the_answer_and_notifications_of_a_handler_belong_to_its_request(
     _session, channel = await serve_fake({"tell": tell}, channel=kind())
     channel.feed(message(**call("tell", "a", token="t")), message(**call("tell", 2, token="u")))
     await trio.testing.wait_all_tasks_blocked()
-    said = addresses(channel)
+    addressed = addresses(channel)
     for id_ in ("a", 2):
-        assert [each for each in said if each[1] == id_] == [
+        assert [each for each in addressed if each[1] == id_] == [
             ("notifications/progress", id_, False),
             ("notifications/message", id_, False),
             (id_, id_, True),
         ]
-    assert len(said) == 6
+    assert len(addressed) == 6
 
 
 @KINDS
@@ -657,7 +657,7 @@ async def test_notifications_are_handled_in_order_by_a_temporary_task(
     await trio.sleep(3)
     assert order == ["begun", "done"] * 2
     assert tasks_living() == before
-    assert len(session.application.heard) == 2
+    assert len(session.application.notifications) == 2
 
 
 async def test_a_sheltered_session_ends_separately_and_reports_its_end(
@@ -666,15 +666,15 @@ async def test_a_sheltered_session_ends_separately_and_reports_its_end(
     async def forever(handling):
         await trio.sleep_forever()
 
-    told = []
+    states = []
     (one, first), (_, second) = begin({"forever": forever}), begin()
-    one.ended.when_set(lambda: told.append((one.ended.is_set(), first.is_closed)))
+    one.ended.when_set(lambda: states.append((one.ended.is_set(), first.is_closed)))
     first.take([message(**call("forever", 1))])
     await trio.testing.wait_all_tasks_blocked()
     one.shut("closed")
     await one.ended.wait()
     await trio.testing.wait_all_tasks_blocked()
-    assert told == [(True, True)]
+    assert states == [(True, True)]
     first.take([message(id=2, method="ping")])
     assert not first.writes
     second.take([message(id=2, method="ping")])
@@ -855,7 +855,9 @@ async def test_notifications_pass_a_full_queue(serve, call, small, host_check):
     await peer.send(call("slow", 0), call("slow", 1))
     await peer.send_notification("notifications/roots/list_changed")
     assert await peer.receive_available() == []
-    assert [name for name, _ in session.application.heard] == ["notifications/roots/list_changed"]
+    assert [name for name, _ in session.application.notifications] == [
+        "notifications/roots/list_changed"
+    ]
 
 
 @pytest.mark.requirement("BASE-21")

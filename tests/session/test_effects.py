@@ -382,8 +382,8 @@ async def test_an_effect_in_a_thread_runs_there(handle, recording, story, is_rec
 
     found = await handle(handler, sequencer=recording if is_recorded else None)
     assert found != threading.get_ident()
-    told = {"r5": [COMMAND, ("res", b"%d" % found)]}
-    assert story() == (told if is_recorded else {})
+    records = {"r5": [COMMAND, ("res", b"%d" % found)]}
+    assert story() == (records if is_recorded else {})
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -434,7 +434,7 @@ async def test_a_replay_does_not_run_the_effect_in_a_thread_either(handle):
 
     sequencer = Scripted("res", b"4")
     assert await handle(handler, sequencer=sequencer) == {"decoded": 4}
-    assert sequencer.told == [COMMAND, ("res", b"4")]
+    assert sequencer.events == [COMMAND, ("res", b"4")]
     assert sequencer.is_in_thread
 
 
@@ -442,7 +442,7 @@ async def test_a_replay_does_not_run_the_effect_in_a_thread_either(handle):
 
 
 class Scripted(Unrecorded):
-    """A sequencer that replays: effects and values end as given; `told` has its calls."""
+    """A sequencer that replays: effects and values end as given; `events` has its calls."""
 
     has_lanes = True
     replays = True
@@ -451,7 +451,7 @@ class Scripted(Unrecorded):
     def __init__(self, kind="res", body=b"null"):
         self.kind = kind
         self.body = body
-        self.told = []
+        self.events = []
         self.doomed = trio.Event()
         self.is_in_thread = None
 
@@ -464,17 +464,17 @@ class Scripted(Unrecorded):
         return Outcome(self.kind, self.body)
 
     def effect_started(self, lane, body):
-        self.told.append(("cmd", body))
+        self.events.append(("cmd", body))
 
     def resumed(self, lane, kind, body=None, *, is_cancelled=False):
         assert not lane.is_in_operation
-        self.told.append((kind, body))
+        self.events.append((kind, body))
 
     def read_value(self, lane, name, arguments, read):
         return Outcome("res", self.body)
 
     def patched(self, lane, name):
-        self.told.append(("patched", name))
+        self.events.append(("patched", name))
         return False
 
 
@@ -483,7 +483,7 @@ async def test_a_replay_does_not_run_the_effect(handle):
     found = await handle(lambda it: perform(it, effect(pytest.fail)), sequencer=sequencer)
     assert found == {"decoded": "then"}
     assert sequencer.is_in_thread is False
-    assert sequencer.told == [COMMAND, ("res", b'"then"')]
+    assert sequencer.events == [COMMAND, ("res", b'"then"')]
 
 
 async def test_a_replay_raises_the_recorded_error(handle):
@@ -491,7 +491,7 @@ async def test_a_replay_raises_the_recorded_error(handle):
     sequencer = Scripted("err", body)
     found = await handle(lambda it: perform(it, effect(pytest.fail)), sequencer=sequencer)
     assert isinstance(found, ToolError)
-    assert sequencer.told == [COMMAND, ("err", body)]
+    assert sequencer.events == [COMMAND, ("err", body)]
 
 
 async def test_a_replay_waits_for_the_recorded_cancellation(serve, call):
@@ -501,10 +501,10 @@ async def test_a_replay_waits_for_the_recorded_cancellation(serve, call):
     )
     await peer.send(call("tool", 1))
     await sequencer.doomed.wait()
-    assert sequencer.told == [COMMAND]
+    assert sequencer.events == [COMMAND]
     await peer.cancel(1)
     await trio.testing.wait_all_tasks_blocked()
-    assert sequencer.told == [COMMAND, ("cxl", None)]
+    assert sequencer.events == [COMMAND, ("cxl", None)]
 
 
 async def test_the_replay_of_a_cancelled_handler_reports_that_it_was_cancelled_before(handle):
@@ -516,7 +516,7 @@ async def test_the_replay_of_a_cancelled_handler_reports_that_it_was_cancelled_b
 
     sequencer = Scripted("cxl")
     assert await handle(handler, sequencer=sequencer)
-    assert sequencer.told == [CANCELLED_COMMAND, ("cxl", None)]
+    assert sequencer.events == [CANCELLED_COMMAND, ("cxl", None)]
 
 
 @pytest.mark.parametrize("kind", ["res", "err"])
@@ -548,7 +548,7 @@ async def test_a_replay_returns_the_recorded_values(handle):
         False,
         False,
     ]
-    assert sequencer.told == [("patched", "a")]
+    assert sequencer.events == [("patched", "a")]
 
 
 # Clocks, random numbers and changes of the code, per lane and in the records.
@@ -618,11 +618,11 @@ async def test_the_choice_at_a_patch_is_recorded_once(handle, recording, story):
         return [takes_patch(handling, name) for name in "aab"]
 
     assert await handle(handler, sequencer=recording) == [True] * 3
-    told = [
+    records = [
         ("mark", b'{"name":"patched","value":"a"}'),
         ("mark", b'{"name":"patched","value":"b"}'),
     ]
-    assert story() == {"r5": told}
+    assert story() == {"r5": records}
 
 
 async def test_without_a_recording_the_new_code_of_a_patch_runs(handle):

@@ -229,8 +229,8 @@ async def test_messages_between_rounds_are_sent_with_the_next_request(dock, roun
     is_out.set()
     assert await peer.receive_available() == []
     await peer.send(rounds.call("sail", 2, state, token="second", q1=rounds.accepted()))
-    told = await peer.receive_many(3)
-    assert [each.get("params") for each in told] == [
+    messages = await peer.receive_many(3)
+    assert [each.get("params") for each in messages] == [
         {"progressToken": "second", "progress": 2},
         {"progressToken": "second", "progress": 3},
         None,
@@ -386,10 +386,10 @@ async def test_a_stateless_client_gets_no_requests(fault):
 @pytest.mark.requirement("STDIO-12")
 async def test_a_stateless_server_that_asks_gets_no_answer(dial):
     session, peer = await dial(handshake=False)
-    said = s.DiscoverResult(
+    result = s.DiscoverResult(
         supported_versions=["2026-07-28"], capabilities=s.ServerCapabilities(tools={})
     )
-    session.accept(said)
+    session.accept(result)
     await peer.send({"id": 1, "method": "roots/list"}, {"id": 2, "method": "ping"})
     await peer.send({"id": 3, "method": "no/such"})
     assert await peer.receive_available() == []
@@ -821,7 +821,9 @@ async def test_a_closing_session_keeps_no_handler_for_a_retry(
     await peer.receive()
     session.shut("eof")
     await session.ended.wait()
-    assert not [told for told in recording.story() if told.startswith("mark") and "ask 3" in told]
+    assert not [
+        record for record in recording.story() if record.startswith("mark") and "ask 3" in record
+    ]
 
 
 # Valid, invalid and repeated retries.

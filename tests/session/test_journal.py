@@ -461,7 +461,7 @@ async def test_a_notification_is_recorded_when_it_is_delivered_or_dropped(serve,
         *("cxl n6 1", "cxl n7 1"),
         "end",
     ]
-    assert len(session.application.heard) == 1
+    assert len(session.application.notifications) == 1
 
 
 async def test_a_notification_that_is_not_sent_is_recorded_as_well(serve, call, recording):
@@ -480,8 +480,8 @@ async def test_a_notification_that_is_not_sent_is_recorded_as_well(serve, call, 
     _, peer = await serve({"tool": tool}, sequencer=recording)
     await peer.send(call("tool", 1))
     await peer.receive()
-    told = [entry for entry in recording.story() if " r5 " in entry]
-    assert told == ["res r5 1", "res r5 2", "err r5 3", "cxl r5 4", "out r5 5"]
+    records = [entry for entry in recording.story() if " r5 " in entry]
+    assert records == ["res r5 1", "res r5 2", "err r5 3", "cxl r5 4", "out r5 5"]
 
 
 async def test_progress_is_compared_with_the_last_value_in_its_turn(serve, call):

@@ -171,16 +171,16 @@ async def test_lanes_that_wait_for_their_turn_go_on_in_the_order_of_their_turns(
 async def test_a_lane_is_cancelled_at_its_next_wait_and_not_while_it_waits_for_its_turn(
     steps, has_come
 ):
-    told = []
+    events = []
     event = trio.Event()
 
     async def acts():
         try:
             await event.wait()
-            told.append("came")
+            events.append("came")
             await trio.lowlevel.checkpoint()
         except trio.Cancelled:
-            told.append("cancelled")
+            events.append("cancelled")
             raise
 
     async with trio.open_nursery() as nursery:
@@ -193,9 +193,9 @@ async def test_a_lane_is_cancelled_at_its_next_wait_and_not_while_it_waits_for_i
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             await trio.testing.wait_all_tasks_blocked()
-            assert told == []
+            assert events == []
             steps.held["r1"].set()
-    assert told == ["came"] * has_come + ["cancelled"]
+    assert events == ["came"] * has_come + ["cancelled"]
 
 
 async def test_an_actor_without_steps_only_has_a_lane(steps):

@@ -434,13 +434,13 @@ async def test_progress_goes_no_faster_than_the_peer_reads(
     serve_fake, call, message, small, autojump_clock
 ):
     """The peer sets the rate: what it has not read yet makes the reporting handler wait."""
-    told = 0
+    sent = 0
 
     async def chatty(handling):
-        nonlocal told
+        nonlocal sent
         for number in range(100_000):
             await handling.progress(number)
-            told += 1
+            sent += 1
 
     _, channel = await serve_fake(
         {"chatty": chatty}, limits=small(messages=MessageLimits(send_queue_bytes_max=10_000))
@@ -448,11 +448,11 @@ async def test_progress_goes_no_faster_than_the_peer_reads(
     channel.is_stuck = True
     channel.feed(message(**call("chatty", 1, token="t")))
     await trio.testing.wait_all_tasks_blocked()
-    assert 0 < told < 200
-    first = told
+    assert 0 < sent < 200
+    first = sent
     channel.release()
-    while told == first:
+    while sent == first:
         await trio.lowlevel.checkpoint()
     channel.is_stuck = True
     await trio.testing.wait_all_tasks_blocked()
-    assert told < 1_000
+    assert sent < 1_000

@@ -297,17 +297,17 @@ async def test_notifications_reach_the_application_in_order_and_one_at_a_time(se
 
 
 async def test_a_callback_that_fails_is_logged_and_the_next_one_runs(serve, logged):
-    heard = []
+    handled = []
 
     async def fails(params):
-        heard.append(params)
+        handled.append(params)
         raise ValueError("a bug")
 
     _, peer = await serve({"notifications/roots/list_changed": fails})
     for _ in range(100):
         await peer.send_notification("notifications/roots/list_changed")
     await trio.testing.wait_all_tasks_blocked()
-    assert len(heard) == 100
+    assert len(handled) == 100
     assert logged(logging.ERROR) == ["the callback for notifications/roots/list_changed failed"]
 
 
@@ -325,7 +325,10 @@ async def test_notifications_dropped_because_of_slow_callbacks_are_counted(serve
     assert (await peer.receive())["id"] == 1
     go_on.set()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(session.application.heard) + session.connection.counts["notifications dropped"] == 8
+    assert (
+        len(session.application.notifications) + session.connection.counts["notifications dropped"]
+        == 8
+    )
     assert session.connection.counts["notifications dropped"] >= 5
     assert len(logged()) == 1
     assert "limits.messages.notifications_queued_max=2" in logged()[0]
@@ -342,7 +345,7 @@ async def test_the_last_notifications_of_the_peer_are_delivered_before_the_end(
         await peer.send_notification("notifications/roots/list_changed")
     await peer.aclose()
     await session.ended.wait()
-    assert len(session.application.heard) == 5
+    assert len(session.application.notifications) == 5
 
 
 @pytest.mark.requirement("PING-02")
@@ -435,9 +438,9 @@ async def test_a_custom_transport_of_three_methods_carries_a_session(
     session = make_session(channel, {"tools/list": echo})
     await session.run()
     assert ids(channel.sent) == [0, "handshake", 1]
-    told = [json.loads(frame) for frame in channel.sent]
-    assert all(message["jsonrpc"] == "2.0" for message in told)
-    assert ["error" in message for message in told] == [True, False, False]
+    messages = [json.loads(frame) for frame in channel.sent]
+    assert all(message["jsonrpc"] == "2.0" for message in messages)
+    assert ["error" in message for message in messages] == [True, False, False]
 
 
 async def test_an_error_beside_the_last_cancellation_stays_in_the_session(

@@ -830,12 +830,12 @@ def test_all_data_of_all_connections_is_read_once_and_in_order(batches):
             connections = [Connection(warm, act) for _ in range(5)]
             for connection in connections:
                 warm.start_leader(connection)
-            said = [b""] * 5
+            written = [b""] * 5
             for batch in batches:
                 for place, data in batch:
                     if data != b"c" and connections[place].theirs.fileno() >= 0:
                         connections[place].say(data)
-                        said[place] += data
+                        written[place] += data
                     else:
                         connections[place].theirs.close()
                 await settled()
@@ -845,7 +845,7 @@ def test_all_data_of_all_connections_is_read_once_and_in_order(batches):
                 connection.theirs.close()
             await settled()
             warm.close()
-            assert [each.received for each in connections] == said
+            assert [each.received for each in connections] == written
             assert all(each.has_ended for each in connections)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))

@@ -43,8 +43,8 @@ def leave(path, **members):
 
 def test_a_lock_file_is_readable_by_its_owner_only_and_removed_after_the_block(path_lock_file):
     with lock_file(path_lock_file, port=4711, token="sesame"):
-        said = {"port": 4711, "authToken": "sesame", "pid": os.getpid()}
-        assert json.loads(path_lock_file.read_text()) == said
+        content = {"port": 4711, "authToken": "sesame", "pid": os.getpid()}
+        assert json.loads(path_lock_file.read_text()) == content
         assert path_lock_file.stat().st_mode & 0o777 == 0o600
         assert list(path_lock_file.parent.iterdir()) == [path_lock_file]
         lock = read_lock_file(path_lock_file)

@@ -228,28 +228,28 @@ def effectful_server(*, wrong=False, more=False):
 
     @server.tool
     async def everything(ctx: Context) -> list[str]:
-        said = [await fetch("b" if wrong else "a"), configured("x"), str(ctx.patched("new"))]
-        said += [ctx.now().isoformat(), str(ctx.uuid4()), str(ctx.random.random())]
+        values = [await fetch("b" if wrong else "a"), configured("x"), str(ctx.patched("new"))]
+        values += [ctx.now().isoformat(), str(ctx.uuid4()), str(ctx.random.random())]
         try:
             await fetch("nothing")
         except Rejected as error:
-            said.append(str(error))
+            values.append(str(error))
         with suppress(Rejected):
             configured("nothing")
-            said.append("configured")
+            values.append("configured")
         await ctx.sleep(0.002)
         with suppress(trio.TooSlowError), ctx.timeout(0.001):
             await ctx.effect(trio.sleep, 1)
-            said.append("too late")
+            values.append("too late")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetch, "for ever")
             await ctx.sleep(0.001)
             nursery.cancel_scope.cancel()
         async with ctx.lock("door"):
-            said.append(await ctx.to_thread(str.upper, "c"))
+            values.append(await ctx.to_thread(str.upper, "c"))
         if more:
-            said.append(await fetch("more"))
-        return said
+            values.append(await fetch("more"))
+        return values
 
     @server.tool
     def in_thread(ctx: ThreadContext) -> str:
@@ -418,8 +418,8 @@ async def save_by_luck(peer, session):
 def test_other_arguments_of_an_immediate_effect_are_a_difference(world, tmp_path):
     path = world.record(saving_server([]), tmp_path / "saved.mcprec.jsonl", save_by_luck)
     report = sweep(path, lambda: saving_server([]), schedules=SCHEDULES)
-    told = {(each.recorded, each.swept) for each in report.differences}
-    assert set() < told <= {("11", "1"), ("11", "10"), ("1", "11")}
+    differences = {(each.recorded, each.swept) for each in report.differences}
+    assert set() < differences <= {("11", "1"), ("11", "10"), ("1", "11")}
     assert {each.path.rpartition(" ")[2] for each in report.differences} == {"$.arguments.total"}
 
 

@@ -88,12 +88,12 @@ class Site:
             await done.wait()
         return exchange
 
-    def answering(self, exchange, told=lambda: None):
+    def answering(self, exchange, on_answered=lambda: None):
         """The exchange, with which the application begins now."""
 
         async def respond():
             await self.app.respond(exchange)
-            told()
+            on_answered()
 
         if self.tasks is None:
             self.nursery.start_soon(respond)
@@ -108,11 +108,11 @@ class Site:
         """A legacy client behind the handshake."""
         answer = await self.ask("POST", hello(protocol_version, capabilities), **headers)
         assert answer.status == 200, answer.answer_body
-        said = (await answer.rest())[0] if answer.is_stream else answer.json
-        client = Legacy(self, answer.headers["mcp-session-id"], protocol_version, said, headers)
+        message = (await answer.rest())[0] if answer.is_stream else answer.json
+        client = Legacy(self, answer.headers["mcp-session-id"], protocol_version, message, headers)
         if ready:
-            said = await client.ask(notification("notifications/initialized"))
-            assert (said.status, said.answer_body) == (202, b"")
+            message = await client.ask(notification("notifications/initialized"))
+            assert (message.status, message.answer_body) == (202, b"")
         return client
 
     def stateless(self, message, *, meta=None, name=None, accept=BOTH, **headers):

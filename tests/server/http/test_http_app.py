@@ -91,13 +91,13 @@ async def test_a_client_that_disconnects_during_its_request_gets_no_response(
 
 
 async def test_the_lifespan_is_entered_once_around_all_sessions(autojump_clock):
-    told = []
+    events = []
 
     @contextlib.asynccontextmanager
     async def lifespan(server):
-        told.append("in")
+        events.append("in")
         yield "sea"
-        told.append("out")
+        events.append("out")
 
     server = Server("harbour", lifespan=lifespan)
 
@@ -110,10 +110,10 @@ async def test_the_lifespan_is_entered_once_around_all_sessions(autojump_clock):
             client = await site.open()
             assert text((await client.ask(call("where"))).json) == "sea"
         assert text((await site.ask_stateless(call("where"))).json) == "sea"
-        assert told == ["in"]
+        assert events == ["in"]
         site.runtime.close()
         await site.runtime.ended.wait()
-        assert told == ["in", "out"]
+        assert events == ["in", "out"]
 
 
 async def test_all_sessions_end_with_the_runtime(open_site, ended, autojump_clock):

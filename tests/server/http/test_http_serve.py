@@ -255,38 +255,38 @@ async def answered(app, method, path, message=None, headers=(), *, root_path="")
     return sent[0]["status"], head, b"".join(event.get("body", b"") for event in sent[1:])
 
 
-def counted(told):
+def counted(events):
     @contextlib.asynccontextmanager
     async def lifespan(_server):
-        told.append("in")
+        events.append("in")
         yield
-        told.append("out")
+        events.append("out")
 
     return harbour(lifespan=lifespan)
 
 
 async def test_a_mounted_application_begins_with_its_first_request():
-    told = []
-    app = counted(told).asgi()
-    assert told == []
+    events = []
+    app = counted(events).asgi()
+    assert events == []
     status, head, _body = await answered(
         app, "POST", "/mcp", hello("2025-11-25"), root_path="/under"
     )
-    assert (status, told) == (200, ["in"])
+    assert (status, events) == (200, ["in"])
     fields = {"mcp-session-id": head["mcp-session-id"]}
     status, _head, body = await answered(app, "POST", "/mcp", call("tide"), fields)
     assert text(json.loads(body)) == "high"
     await app.aclose()
     await app.aclose()
-    assert told == ["in", "out"]
+    assert events == ["in", "out"]
     status, _head, _body = await answered(app, "POST", "/mcp", call("tide"), fields)
-    assert (status, told) == (404, ["in", "out", "in"])
+    assert (status, events) == (404, ["in", "out", "in"])
     await app.aclose()
 
 
 def test_one_application_is_used_in_two_trio_runs():
-    told = []
-    app = counted(told).asgi()
+    events = []
+    app = counted(events).asgi()
 
     async def use():
         status, _head, _body = await answered(app, "POST", "/mcp", hello("2025-11-25"))
@@ -294,16 +294,16 @@ def test_one_application_is_used_in_two_trio_runs():
 
     trio.run(use)
     trio.run(use)
-    assert [word for word in told if word == "in"] == ["in", "in"]
+    assert [word for word in events if word == "in"] == ["in", "in"]
 
 
 async def test_simultaneous_first_requests_start_an_application_once():
-    told = []
-    app = counted(told).asgi()
+    events = []
+    app = counted(events).asgi()
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(answered, app, "POST", "/mcp", hello("2025-11-25"))
-    assert told == ["in"]
+    assert events == ["in"]
     await app.aclose()
 
 
@@ -829,8 +829,8 @@ class Served:
         for number in numbers:
             self.parent.send_signal(number)
             time.sleep(0.5 if len(numbers) > 1 else 0)
-        said = self.parent.communicate(timeout=SECONDS)[1]
-        return self.parent.returncode, said
+        stderr = self.parent.communicate(timeout=SECONDS)[1]
+        return self.parent.returncode, stderr
 
 
 @pytest.fixture
@@ -885,8 +885,8 @@ def test_workers_answer_stateless_requests_and_end_with_their_parent(served_by_w
     pids = there.pids()
     assert there.parent.pid not in pids
     assert httpx2.get(there.url.replace("/mcp", "/health")).status_code == 200
-    said = there.ask(request("server/discover")).json()
-    assert said["result"]["supportedVersions"] == STATELESS_ONLY
+    answer = there.ask(request("server/discover")).json()
+    assert answer["result"]["supportedVersions"] == STATELESS_ONLY
     rejected = httpx2.post(there.url, json=hello("2025-11-25"), headers=ACCEPT)
     assert (rejected.status_code, rejected.json()["error"]["data"]) == (
         400,

@@ -61,8 +61,11 @@ async def test_a_single_message_or_stream_makes_a_session_used(bounded, used_by,
         await listening.begun()
         listening.leave()
     else:
-        said = {"initialized": notification("notifications/initialized"), "a call": call("tide")}
-        await client.ask(said[used_by])
+        messages = {
+            "initialized": notification("notifications/initialized"),
+            "a call": call("tide"),
+        }
+        await client.ask(messages[used_by])
     await trio.sleep(900)
     assert len(site.runtime.sessions) == 1
     await trio.sleep(250)
@@ -222,8 +225,10 @@ async def test_over_sockets_the_old_connection_is_aborted(nursery, host, caplog)
                 with pytest.raises(httpx2.RemoteProtocolError):
                     _ = [line async for line in lines]
                 may_end.set()
-                said = [line async for line in new.aiter_lines()]
-    assert ["one" in line or "logged" in line for line in said if "data: {" in line] == [True] * 2
+                received = [line async for line in new.aiter_lines()]
+    assert ["one" in line or "logged" in line for line in received if "data: {" in line] == [
+        True
+    ] * 2
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
@@ -241,9 +246,9 @@ async def test_a_client_that_disconnected_resumes_its_response(opened, ended, au
     await trio.sleep(1)
     assert ended == []
     back = client.listen(second.id)
-    said = await back.rest()
-    assert notes(said) == ["two"]
-    assert [each["id"] for each in said if "id" in each] == [1]
+    messages = await back.rest()
+    assert notes(messages) == ["two"]
+    assert [each["id"] for each in messages if "id" in each] == [1]
     assert notes(await other.rest()) == ["one", "two"]
     assert has_received_nothing(listening)
     everything = await client.listen(first.id).rest()  # as long as it is kept
@@ -270,8 +275,8 @@ async def test_events_that_were_sent_but_lost_can_be_resumed(opened, autojump_cl
     asked = client.begin(call("log"))
     first = await asked.event()
     await asked.rest()
-    said = await client.listen(first.id).rest()
-    assert (notes(said), text(said[-1])) == (["one", "two"], "logged")
+    messages = await client.listen(first.id).rest()
+    assert (notes(messages), text(messages[-1])) == (["one", "two"], "logged")
 
 
 async def test_resuming_an_ended_stream_after_its_last_event_is_rejected(opened, autojump_clock):
@@ -296,8 +301,8 @@ async def test_the_get_stream_is_resumed_too(opened, autojump_clock):
     await trio.sleep(1)
     await client.ask(call("ebb", id=2))
     back = client.listen(first.id)
-    said = [await back.message(), await back.message()]
-    assert {each["method"] for each in said} == {"notifications/tools/list_changed"}
+    messages = [await back.message(), await back.message()]
+    assert {each["method"] for each in messages} == {"notifications/tools/list_changed"}
     await trio.sleep(1)
     assert has_received_nothing(back)
 
@@ -327,8 +332,8 @@ async def test_a_client_that_does_not_read_is_disconnected_and_can_resume(opened
     client = await opened(limits={"http": HttpLimits(unsent_bytes_max=2000)})
     asked = client.begin(call("flood", {"count": 3}))
     first = await asked.event()
-    said = await asked.rest()
-    assert (len(notes(said)), text(said[-1])) == (3, "flooded")
+    messages = await asked.rest()
+    assert (len(notes(messages)), text(messages[-1])) == (3, "flooded")
     slow = client.begin(call("flood", {"count": 300, "size": 50}, id=2))
     slow.stall()
     await trio.sleep(5)
@@ -399,8 +404,8 @@ async def test_clients_of_versions_without_polling_keep_their_stream(
     opened, protocol_version, autojump_clock
 ):
     asked = (await opened(protocol_version, limits=SHORT)).begin(call("log", {"seconds": 9}))
-    said = await asked.rest()
-    assert (notes(said), text(said[-1])) == (["one", "two"], "logged")
+    messages = await asked.rest()
+    assert (notes(messages), text(messages[-1])) == (["one", "two"], "logged")
 
 
 async def test_stateless_streams_are_not_closed_early(opened, autojump_clock):
@@ -553,28 +558,28 @@ def test_an_event_id_that_was_never_issued_is_unknown(make):
 
 @pytest.mark.parametrize("make", CHANGES)
 async def test_all_other_members_receive_the_changes_in_order(make, autojump_clock):
-    changes, heard = make(), {"a": [], "b": [], "c": []}
+    changes, received = make(), {"a": [], "b": [], "c": []}
     async with (
-        changes.joined(heard["a"].append) as tell,
-        changes.joined(heard["b"].append),
-        changes.joined(heard["c"].append),
+        changes.joined(received["a"].append) as tell,
+        changes.joined(received["b"].append),
+        changes.joined(received["c"].append),
     ):
-        told = [TOOLS, ("notifications/resources/updated", "sea://1"), TOOLS]
-        for notice in told:
+        sent = [TOOLS, ("notifications/resources/updated", "sea://1"), TOOLS]
+        for notice in sent:
             tell(notice)
         await trio.sleep(1)
-    assert heard == {"a": [], "b": told, "c": told}
+    assert received == {"a": [], "b": sent, "c": sent}
 
 
 @pytest.mark.parametrize("make", CHANGES)
 async def test_a_member_that_has_left_receives_no_changes(make, autojump_clock):
-    changes, heard = make(), []
+    changes, received = make(), []
     async with changes.joined([].append) as tell:
-        async with changes.joined(heard.append):
+        async with changes.joined(received.append):
             pass
         tell(TOOLS)
         await trio.sleep(1)
-    assert heard == []
+    assert received == []
 
 
 # Servers with alternative stores.
@@ -647,8 +652,8 @@ async def test_responses_are_sent_on_the_sse_stream(open_site, autojump_clock):
     stream, path = await opened(site)
     assert stream.headers["content-type"] == "text/event-stream"
     for id_, name in ((1, "log"), (2, "tide")):
-        said = await site.ask("POST", call(name, id=id_), path=path)
-        assert (said.status, said.answer_body) == (202, b"")
+        answer = await site.ask("POST", call(name, id=id_), path=path)
+        assert (answer.status, answer.answer_body) == (202, b"")
     messages = [await stream.message() for _ in range(4)]
     assert notes(messages) == ["one", "two"]
     assert [text(each) for each in messages if "id" in each] == ["high", "logged"]
@@ -772,12 +777,12 @@ async def test_idle_sessions_have_no_tasks(open_site, autojump_clock):
 @pytest.mark.slow
 async def test_a_session_is_idle_again_after_its_requests(open_site, autojump_clock):
     server = harbour()
-    heard = []
+    notified = []
 
     @server.method("notifications/acme/horn")
     async def horn() -> None:
         await trio.sleep(1)
-        heard.append("horn")
+        notified.append("horn")
 
     site = await open_site(server)
     client = await site.open()
@@ -789,7 +794,7 @@ async def test_a_session_is_idle_again_after_its_requests(open_site, autojump_cl
     assert tasks_living() > before
     await asked.rest()
     assert await has_come_to_rest() <= before
-    assert heard == ["horn"]
+    assert notified == ["horn"]
     listening = client.listen()
     assert (await listening.message())["method"] == "notifications/tools/list_changed"
 

@@ -235,8 +235,8 @@ async def test_a_request_that_the_client_cancels_is_not_answered(
     listening = client.listen()
     asked = client.begin(call("wait", {"seconds": 60}, id=5), accept=accept)
     await trio.sleep(1)
-    said = await client.ask(notification("notifications/cancelled", {"requestId": 5}))
-    assert said.status == 202
+    answer = await client.ask(notification("notifications/cancelled", {"requestId": 5}))
+    assert answer.status == 202
     await trio.sleep(1)
     assert asked.is_ended
     assert (asked.status, await asked.rest(), asked.answer_body) == (status, [], b"")
@@ -350,8 +350,8 @@ async def test_a_request_of_a_handler_uses_the_stream_of_its_call(opened, autoju
         "content": {"type": "text", "text": "north"},
         "model": "m",
     }
-    said = await client.ask({"jsonrpc": "2.0", "id": question["id"], "result": result})
-    assert (said.status, said.answer_body) == (202, b"")
+    answer = await client.ask({"jsonrpc": "2.0", "id": question["id"], "result": result})
+    assert (answer.status, answer.answer_body) == (202, b"")
     assert [text(each) for each in await asked.rest()] == ["north"]
     assert has_received_nothing(listening)
 

@@ -144,8 +144,8 @@ async def test_a_client_cannot_cancel_the_request_of_another(site_of, ended, id_
     site = await site_of()
     asked = [site.begin_stateless(call("wait", {"seconds": 9}, id=1)) for _ in range(3)]
     await trio.sleep(1)
-    said = await site.ask_stateless(notification("notifications/cancelled", {"requestId": id_}))
-    assert (said.status, said.answer_body) == (202, b"")
+    answer = await site.ask_stateless(notification("notifications/cancelled", {"requestId": id_}))
+    assert (answer.status, answer.answer_body) == (202, b"")
     for exchange in asked:
         assert [text(each) for each in await exchange.rest()] == ["waited"]
     assert ended == ["done"] * 3
@@ -153,8 +153,8 @@ async def test_a_client_cannot_cancel_the_request_of_another(site_of, ended, id_
 
 @pytest.mark.requirement("MHTTP-12", "TRAP-57")
 async def test_a_notification_is_accepted_without_content(site_of, autojump_clock):
-    said = await (await site_of()).ask_stateless(notification("notifications/tide"))
-    assert (said.status, said.answer_body) == (202, b"")
+    answer = await (await site_of()).ask_stateless(notification("notifications/tide"))
+    assert (answer.status, answer.answer_body) == (202, b"")
 
 
 @pytest.mark.requirement("MHTTP-26", "TRAP-53", "TRAP-54", "MHTTP-28")
@@ -186,11 +186,11 @@ async def test_legacy_methods_cannot_change_the_shared_stateless_session(
 ):
     site = await site_of()
     params = hello(version)["params"] if method == "initialize" else {}
-    told = await site.ask_stateless(
+    response = await site.ask_stateless(
         request(method, params), meta={PROTOCOL_VERSION: version}, MCP_Protocol_Version=version
     )
-    assert told.status in (400, 404)
-    assert "result" not in told.json
+    assert response.status in (400, 404)
+    assert "result" not in response.json
     begun = notification("notifications/initialized")
     assert (await site.ask_stateless(begun)).status == 202
     params = {"_meta": {CLIENT_CAPABILITIES: {}}, **hello(version)["params"]}

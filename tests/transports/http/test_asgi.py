@@ -364,11 +364,11 @@ async def test_a_default_answer_to_a_disconnected_client_is_no_error():
 
 
 async def test_every_wait_for_the_client_ends_when_it_disconnects(autojump_clock):
-    heard = []
+    times = []
 
     async def wait(exchange):
         await exchange.gone()
-        heard.append(trio.current_time())
+        times.append(trio.current_time())
 
     async def respond(exchange):
         await exchange.body(10)
@@ -378,7 +378,7 @@ async def test_every_wait_for_the_client_ends_when_it_disconnects(autojump_clock
         await wait(exchange)
 
     assert (await served(respond, piece(), 3, GONE)).sent == []
-    assert heard == [3, 3, 3]
+    assert times == [3, 3, 3]
 
 
 async def test_a_client_that_disconnects_within_its_body_gets_no_answer():
@@ -842,11 +842,13 @@ async def test_a_websocket_over_http2_is_one_as_well(on_hypercorn):
         await client.flush()
         assert await channel.receive() == [FRAME]
         await channel.send([FRAME])
-        heard = []
-        while not any(isinstance(each, events.TextMessage) for each in heard):  # pings come, too
+        events_received = []
+        while not any(
+            isinstance(each, events.TextMessage) for each in events_received
+        ):  # pings come, too
             framed.receive_data((await client.event(number, h2.events.DataReceived)).data)
-            heard += framed.events()
-        assert heard[-1].data == FRAME.decode()
+            events_received += framed.events()
+        assert events_received[-1].data == FRAME.decode()
         client.http.send_data(number, framed.send(events.CloseConnection(code=1000)))
         await client.flush()
         with pytest.raises(OutcomeUnknown, match="1006"):
