@@ -414,7 +414,9 @@ def effect(function: F | None = None, /, *, repeatable: bool = False) -> F | Cal
         current = active_context()
         if current is None:
             return function(*args, **keywords)
-        made = effect_of(current.served, function, args, keywords, name=name)
+        made = effect_of(
+            current.served, function, args, keywords, name=name, is_repeatable=repeatable
+        )
         if current.bridge is None:
             return perform_without_waiting(current.caller, made)
         return perform_in_thread(current.bridge.call, current.caller, made)

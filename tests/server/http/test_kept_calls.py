@@ -75,6 +75,15 @@ def port(world, version="1", *, resumable=True, replayable=False):
     async def watch() -> str:
         return await look("sails")
 
+    @effect(repeatable=True)
+    def look_in_thread(name: str) -> str:
+        trio.from_thread.run(world.run, name)
+        return name
+
+    @server.tool(resumable=resumable)
+    def watch_in_thread() -> str:
+        return look_in_thread("sails")
+
     @server.tool(resumable=resumable)
     async def careful() -> str:
         try:
@@ -238,8 +247,10 @@ async def test_a_call_whose_handler_does_not_expect_that_ends_with_an_error(
     assert UNKNOWN in asked.json["error"]["message"]
 
 
-async def test_a_repeatable_effect_runs_again(open_ports, stores, world, autojump_clock):
-    asked = await interrupted(open_ports, stores, world, "watch", "sails")
+@pytest.mark.parametrize("tool", ["watch", "watch_in_thread"])
+async def test_a_repeatable_effect_runs_again(open_ports, stores, world, autojump_clock, tool):
+    autojump_clock.autojump_threshold = THREAD_SECONDS
+    asked = await interrupted(open_ports, stores, world, tool, "sails")
     assert text(asked.json) == "sails"
     assert world.ran == ["sails", "sails"]
 
