@@ -28,9 +28,11 @@ INVALID_DPOP_PROOF: Final = "invalid_dpop_proof"
 USE_DPOP_NONCE: Final = "use_dpop_nonce"
 
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  the syntax of RFC 9110, section 5.6.2
+# A scheme ends at white space, at a comma or with the header; a parameter's name does not.
 _SCHEME: Final = re.compile(rf"{_TOKEN}(?![^ \t,])")
 _TOKEN_68: Final = re.compile(r"[ \t]+([A-Za-z0-9._~+/-]+=*)(?=[ \t]*(?:,|\Z))")
-# Values without quotes may have more characters than RFC 9110 allows, since servers send URLs so.
+# RFC 9110 requires quotes around a URL, but some servers send URLs without them. So a value without
+# quotes may have all characters except separators and quotes.
 _PARAMETER: Final = re.compile(
     rf"""[ \t]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^ \t,"=][^ \t,"]*))""", re.DOTALL
 )
@@ -49,7 +51,8 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scheme: The authentication scheme as it was sent; compare it with `is_for`.
-        parameters: The parameters by their names in lower case; of equal names the first counts.
+        parameters: The parameters by their names in lower case; a name that is repeated has its
+            first value.
         token68: The data of a scheme that has data in place of parameters.
     """
 
@@ -81,7 +84,7 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
     """Return the challenges of all `WWW-Authenticate` headers of a response, in their order.
 
-    A malformed header gives the challenges that precede the fault, and so does not hide them.
+    Of a malformed header, the challenges before the first error are returned.
 
     Args:
         values: The value of each header, or one value in which they are joined by commas.
@@ -125,7 +128,7 @@ def format_challenge(scheme: str, parameters: Mapping[str, str]) -> str:
         if not _QUOTABLE.fullmatch(value):
             raise ValueError(f"the parameter {name} has a character that no header may have")
         formatted.append(f'{name}="{_TO_ESCAPE.sub(_ESCAPE, value)}"')
-    return f"{scheme} {', '.join(formatted)}".rstrip()
+    return f"{scheme} {', '.join(formatted)}".rstrip()  # without parameters, the scheme alone
 
 
 def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:

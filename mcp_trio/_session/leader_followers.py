@@ -10,7 +10,7 @@ transport:
 - A handler that waits keeps the task, because Trio knows by the task what waits and what to
   cancel. The leader goes on at once in another task, the *follower*.
 - Followers, and handlers that no leader could take, run in tasks of a *pool*. A pool task that has
-  finished waits for more work in the cancel scope that it has, and ends after `_IDLE_SECONDS`.
+  finished its work waits for more, in the same cancel scope, and ends after `_IDLE_SECONDS`.
 - Idle HTTP connections need no task at all: one pool task waits for all of them with one *poller*,
   in which each connection stays registered, and continues those that have something to read.
 
@@ -55,7 +55,7 @@ import msgspec
 import outcome
 import trio
 
-from mcp_trio._session.lanes import LANE, Lane, Trap, as_spawned, drive, enter_lane
+from mcp_trio._session.lanes import Lane, Trap, as_spawned, drive, enter_lane
 from mcp_trio._transports.concurrency import IdleConnection, LightEvent
 
 T = TypeVar("T")
@@ -148,8 +148,8 @@ def lead(jobs: list[CollectedJob]) -> Generator[LeadTrap, None, None]:
             jobs.pop().run_in_pool()
 
 
-OwnTrap: TypeAlias = LeadTrap | IdleConnection | None
-"""A trap of this module, at which a leader needs its driver; None if the leader has ended."""
+PoolTrap: TypeAlias = LeadTrap | IdleConnection | None
+"""A trap that the pool handles, and does not pass on to Trio; None if the leader has ended."""
 
 
 def _step(driven: Coroutine[Any, Any, Any]) -> Trap:
@@ -192,14 +192,18 @@ class Leader:
             self.scope.cancel()
 
     def step(self) -> Trap:
-        """Continue after an idle time, outside of any wait."""
+        """Run one step in the calling task, whichever that is; return the trap that it comes to.
+
+        The task of the poller continues idle connections with this: most of them come to a trap of
+        the pool, and so never need a task of their own.
+        """
         return self.context.run(_step, self.driven)
 
     @coroutine
-    def run_until_own_trap(
+    def run_until_pool_trap(
         self, scope: trio.CancelScope, trap: Trap = None
-    ) -> Generator[Any, Any, OwnTrap]:
-        """Continue in the calling task, whose scope this is, up to a trap of this module.
+    ) -> Generator[Any, Any, PoolTrap]:
+        """Continue in the calling task, whose scope this is, up to a trap of the pool.
 
         `trap` is one of Trio that it has come to already.
         """
@@ -242,8 +246,9 @@ class Poller:
     _turns_left: int = attrs.field(default=0, init=False)
     _epoll: Any = attrs.field(default=None, init=False)  # a `select.epoll`, of Linux
 
-    def __bool__(self) -> bool:
-        """Return whether any connection is idle."""
+    @property
+    def has_idle_connections(self) -> bool:
+        """True while any connection is idle."""
         return bool(self._idle)
 
     def add(self, leader: Leader, connection: IdleConnection) -> bool:
@@ -446,8 +451,8 @@ class _PoolTask:
     _scope: trio.CancelScope = attrs.field(init=False)
     # What Trio knows as the innermost scope of the task while only `_scope` is open in it.
     _innermost: object = attrs.field(init=False)
-    # Whether `_scope` closes because the work left a scope open in it.
-    _was_left_open: bool = attrs.field(init=False)
+    # Whether `_scope` has closed because the work left a scope or a nursery open in it.
+    _had_open_scope: bool = attrs.field(init=False)
 
     async def run(self) -> None:
         """Run the first work, in the context variables of the spawn, and what follows."""
@@ -469,7 +474,7 @@ class _PoolTask:
         """Run work until there is none (True), or until the scope cannot be used again (False)."""
         with trio.CancelScope() as scope:
             self._scope, self._task = scope, trio.lowlevel.current_task()
-            self._was_left_open = False
+            self._had_open_scope = False
             self._innermost = getattr(self._task, _INNERMOST_SCOPE, self)
             while self.work is not None:
                 if isinstance(self.work, Leader):
@@ -480,15 +485,15 @@ class _PoolTask:
                     await self.work.run(scope)
                 # If the leader or the poller has given this task to a job, `work` is that job now.
                 is_cancelled = not isinstance(self.work, Poller) and self.work.is_cancelled
-                if is_cancelled or self._is_left_open():
-                    self._was_left_open = self._is_left_open()
+                if is_cancelled or self._has_open_scope():
+                    self._had_open_scope = self._has_open_scope()
                     return False
                 self._end_work()
                 self.work = await self.pool.next_work()
         return self.work is None
 
-    def _is_left_open(self) -> bool:
-        """Return whether a scope inside of ours is still open, or Trio does not reveal it."""
+    def _has_open_scope(self) -> bool:
+        """Return whether a scope is open inside of `_scope`, or Trio does not reveal it."""
         return getattr(self._task, _INNERMOST_SCOPE, None) is not self._innermost
 
     async def _drive(self, leader: Leader, trap: Trap = None) -> None:
@@ -496,21 +501,21 @@ class _PoolTask:
         leader.context = self._task.context
         try:
             while self.work is leader:
-                own_trap = await leader.run_until_own_trap(self._scope, trap)
+                pool_trap = await leader.run_until_pool_trap(self._scope, trap)
                 trap = None
-                if isinstance(own_trap, LeadTrap):
-                    await self._run_first_steps(own_trap.jobs, leader)
-                    del own_trap  # it must not stay in memory while the leader waits for the next
+                if isinstance(pool_trap, LeadTrap):
+                    await self._run_first_steps(pool_trap.jobs, leader)
+                    del pool_trap  # it must not stay in memory while the leader waits for the next
                     continue
                 # An idle leader leaves this task only where Trio tells the innermost scope: a scope
                 # that the leader left open would otherwise stay behind with the task unnoticed.
-                if own_trap is None or (
-                    hasattr(self._task, _INNERMOST_SCOPE) and self.pool.watch(leader, own_trap)
+                if pool_trap is None or (
+                    hasattr(self._task, _INNERMOST_SCOPE) and self.pool.watch(leader, pool_trap)
                 ):
                     return
                 with suppress(trio.ClosedResourceError):  # the leader meets it when it reads
-                    await trio.lowlevel.wait_readable(own_trap.fd)
-                del own_trap
+                    await trio.lowlevel.wait_readable(pool_trap.fd)
+                del pool_trap
         except BaseException:
             if self.work is leader:
                 leader.driven.close()
@@ -518,39 +523,39 @@ class _PoolTask:
 
     async def _run_first_steps(self, jobs: list[CollectedJob], leader: Leader) -> None:
         """Run the first steps of jobs; one that waits, or used up the scope, keeps the task."""
-        task, innermost = self._task, self._innermost
-        is_left_open = self._is_left_open()
+        has_open_scope = self._has_open_scope()
         while jobs:
             collected = jobs.pop()
             job = collected.job
-            running = None if is_left_open else job.lead(self._scope)
+            running = None if has_open_scope else job.lead(self._scope)
             if running is None:
                 collected.run_in_pool()
                 continue
-            lane, trap, context = job.lane, None, collected.context
-            if lane is None and LANE not in context:
-                context = context.copy()
-            else:
-                context = as_spawned(context, lane)
+            lane, trap = job.lane, None
+            context = as_spawned(collected.context, lane)
             try:
                 trap = context.run(running.send, None)
             except StopIteration:
                 pass
             except Exception as error:
                 job.fail(error)
-            is_left_open = getattr(task, _INNERMOST_SCOPE, None) is not innermost
-            if trap is None and not (job.is_cancelled or is_left_open):
+            has_open_scope = self._has_open_scope()
+            if trap is None and not (job.is_cancelled or has_open_scope):
                 job.end()
                 continue
             self._keep_task_for(job, leader)
+            # A copy: if this task runs in the leader's context, no other task can enter that.
             self.pool.run(leader, leader.context.copy())
             if trap is not None:
-                task.context = context
+                self._task.context = context
                 await drive(running, () if lane is None or not lane.has_steps else (lane,), trap)
             return
 
     def _keep_task_for(self, work: Work, leader: Leader) -> None:
-        """Let this task belong to `work`; if it ran the poller, another task does from now on."""
+        """Give this task to `work`, which is a job of `leader` or the leader itself.
+
+        If the task ran the poller, the leader is no longer idle, and the poller gets another task.
+        """
         poller, self.work = self.work, work
         if isinstance(poller, Poller):
             poller.remove(leader)
@@ -559,7 +564,9 @@ class _PoolTask:
     async def _poll(self, poller: Poller) -> None:
         """Continue connections that have something to read, while there are idle ones."""
         try:
-            while self.work is poller and poller and not self._is_left_open():
+            while (
+                self.work is poller and poller.has_idle_connections and not self._has_open_scope()
+            ):
                 leader = await poller.next()
                 if leader is not None:
                     await self._continue(poller, leader)
@@ -572,7 +579,8 @@ class _PoolTask:
             raise
 
     def _leave(self, poller: Poller) -> None:
-        if poller:
+        """Give the poller another task, or none while no connection is idle."""
+        if poller.has_idle_connections:
             self.pool.run_poller()
         else:
             poller.has_task = False
@@ -595,7 +603,7 @@ class _PoolTask:
             raise error
         if not isinstance(self.work, Leader | Poller):
             self.work.fail(error)
-        elif self._was_left_open:
+        elif self._had_open_scope:
             logger.error("an HTTP handler left a cancel scope or a nursery open", exc_info=error)
         else:
             raise error

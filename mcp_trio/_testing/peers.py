@@ -1,4 +1,4 @@
-"""Scripted peers: one that sends exactly the messages of a test, and a user who allows access."""
+"""A peer that sends exactly the messages of a test, and a browser that allows a client access."""
 
 import re
 from collections import deque
@@ -113,20 +113,21 @@ class WirePeer:
             nursery.start_soon(self._keep_receiving)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        messages = [_decode(data) for data in self._unread]
-        self._unread.clear()
-        return messages
+        return self._take_unread()
 
     async def receive_end(self) -> list[dict[str, Any]]:
         """Receive until the end of the connection; return the messages."""
         await self._keep_receiving()
-        messages = [_decode(data) for data in self._unread]
-        self._unread.clear()
-        return messages
+        return self._take_unread()
 
     async def _keep_receiving(self) -> None:
         while received := await self.channel.receive():
             self._keep(received)
+
+    def _take_unread(self) -> list[dict[str, Any]]:
+        messages = [_decode(data) for data in self._unread]
+        self._unread.clear()
+        return messages
 
     def _keep(self, received: Any) -> None:
         self.received.extend(received)

@@ -42,11 +42,11 @@ class NamedPipes:
 
 async def open_named_pipes(folder: Path, *, is_server: bool) -> NamedPipes:
     """Open one end of the pipes `to-server` and `to-client` in a folder; wait for the other end."""
-    fds: dict[bool, int] = {}
+    modes = (os.O_RDONLY, os.O_WRONLY) if is_server else (os.O_WRONLY, os.O_RDONLY)
+    fds: dict[int, int] = {}
     with ExitStack() as opened:  # both ends open the pipes in the same order, or each would wait
-        for name, reads in (("to-server", is_server), ("to-client", not is_server)):
-            path, mode = folder / name, os.O_RDONLY if reads else os.O_WRONLY
-            fds[reads] = await trio.to_thread.run_sync(os.open, path, mode, abandon_on_cancel=True)
-            opened.callback(os.close, fds[reads])
-        opened.pop_all()  # both are open and stay so
-    return NamedPipes(fd_in=fds[True], fd_out=fds[False])
+        for path, mode in zip((folder / "to-server", folder / "to-client"), modes, strict=True):
+            fds[mode] = await trio.to_thread.run_sync(os.open, path, mode, abandon_on_cancel=True)
+            opened.callback(os.close, fds[mode])
+        opened.pop_all()  # both pipes are open, and stay open
+    return NamedPipes(fd_in=fds[os.O_RDONLY], fd_out=fds[os.O_WRONLY])

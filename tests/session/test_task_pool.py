@@ -737,20 +737,20 @@ async def test_after_the_last_connection_no_task_is_left(warm):
 
 
 async def test_a_closed_poller_has_no_connections(warm):
-    lookout = Poller()
+    poller = Poller()
     connections = [Connection(warm) for _ in range(4)]
     *closed, later = [Leader(connection(), copy_context()) for connection in connections]
     for connection, serving in zip(connections, [*closed, later], strict=True):
         assert isinstance(serving.step(), IdleConnection)
         connection.say(b"x")
         if serving is not later:
-            lookout.add(serving, connection.resting)
-    assert await lookout.next() in closed
-    lookout.close()
-    assert not lookout
-    lookout.add(later, connections[-1].resting)
-    assert await lookout.next() is later
-    lookout.close()
+            poller.add(serving, connection.resting)
+    assert await poller.next() in closed
+    poller.close()
+    assert not poller.has_idle_connections
+    poller.add(later, connections[-1].resting)
+    assert await poller.next() is later
+    poller.close()
     assert all(each.has_ended for each in connections)
     assert all(each.resting.unregister is None for each in connections)
     for connection in connections:
