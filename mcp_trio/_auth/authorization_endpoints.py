@@ -58,13 +58,13 @@ from mcp_trio._auth.oauth_clients import (
     JWT_BEARER,
     InvalidClientError,
     OAuthClient,
-    digest_of,
     is_document_url,
     registered_client,
+    sha256_hex,
 )
 from mcp_trio._auth.provider_tokens import ProviderError
 from mcp_trio._protocol.http_headers import JSON, HttpRequest, media_type_of
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 
 if TYPE_CHECKING:
     from mcp_trio._auth.authorization_server import AuthorizationServer
@@ -177,7 +177,7 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
     def consent_key(self) -> str:
         """Return the key of the user's consent to one client, redirect URI and resource."""
         parts = (self.subject, self.client_id, self.redirect_uri, self.resource)
-        return digest_of(msgspec.json.encode(parts).decode())
+        return sha256_hex(msgspec.json.encode(parts).decode())
 
 
 class Consent(msgspec.Struct, frozen=True, kw_only=True):
@@ -380,7 +380,7 @@ class Endpoints:
             return error_page("The application has not registered the address to return to.")
         state = parameters.get("state")
         try:
-            asked = self._valid_request(client, redirect_uri, parameters)
+            auth_request = self._valid_request(client, redirect_uri, parameters)
         except OAuthError as error:
             values = {"error": error.code, "error_description": error.description}
             url = self._redirect_url(redirect_uri, state, values)
@@ -391,12 +391,14 @@ class Endpoints:
         if isinstance(user, HttpResponse):
             return user
         if user is not None:
-            asked = msgspec.structs.replace(asked, subject=user.subject, login_id=user.login_id)
-            if await self._has_consent(asked, incoming.now):
-                return await self._with_code(client, asked, incoming.now)
+            auth_request = msgspec.structs.replace(
+                auth_request, subject=user.subject, login_id=user.login_id
+            )
+            if await self._has_consent(auth_request, incoming.now):
+                return await self._with_code(client, auth_request, incoming.now)
         elif not isinstance(self.login, IdentityProvider):
             return error_page("You are not signed in.", status=HTTPStatus.FORBIDDEN)
-        return await self._ask(client, asked, incoming)
+        return await self._ask(client, auth_request, incoming)
 
     async def _user(self, request: HttpRequest) -> LoginSession | HttpResponse | None:
         """Return the user of a request, or a login page, or None if there is no login."""
@@ -445,33 +447,33 @@ class Endpoints:
                 return resource
         raise OAuthError("invalid_target", "no tokens are issued here for this resource")
 
-    async def _has_consent(self, asked: AuthorizationRequest, now: float) -> bool:
+    async def _has_consent(self, auth_request: AuthorizationRequest, now: float) -> bool:
         """Return whether the user has allowed this before, and need not be asked again.
 
         Without https the redirect may reach another program than before (RFC 8252, section 8.6).
         """
-        if self.is_development or not asked.redirect_uri.startswith("https:"):
+        if self.is_development or not auth_request.redirect_uri.startswith("https:"):
             return False
-        found = await self._get(Consent, asked.consent_key(), now)
-        return found is not None and set(asked.scopes) <= set(found[0].scopes)
+        found = await self._get(Consent, auth_request.consent_key(), now)
+        return found is not None and set(auth_request.scopes) <= set(found[0].scopes)
 
     async def _ask(
-        self, client: OAuthClient, asked: AuthorizationRequest, incoming: EndpointRequest
+        self, client: OAuthClient, auth_request: AuthorizationRequest, incoming: EndpointRequest
     ) -> HttpResponse:
         """Return the consent page, whose form is accepted from this browser only."""
         cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or self.random()
         request_id = self.random()
-        asked = msgspec.structs.replace(asked, cookie_digest=digest_of(cookie))
-        key = digest_of(request_id)
-        await self._add(key, asked, now=incoming.now, seconds=PENDING_SECONDS)
+        auth_request = msgspec.structs.replace(auth_request, cookie_digest=sha256_hex(cookie))
+        key = sha256_hex(request_id)
+        await self._add(key, auth_request, now=incoming.now, seconds=PENDING_SECONDS)
         return consent_page(
             client,
             server_name=self.settings.name,
-            subject=asked.subject,
+            subject=auth_request.subject,
             login_at=self.login.issuer if isinstance(self.login, IdentityProvider) else "",
-            redirect_uri=asked.redirect_uri,
-            resource=asked.resource,
-            scopes=asked.scopes,
+            redirect_uri=auth_request.redirect_uri,
+            resource=auth_request.resource,
+            scopes=auth_request.scopes,
             scope_texts=self.settings.scopes or {},
             action=f"{self.issuer}{AUTHORIZE}",
             request_id=request_id,
@@ -485,52 +487,54 @@ class Endpoints:
         A form from another site has neither the secret id of the request nor the cookie.
         """
         form = incoming.form()
-        key = digest_of(form.get("request", ""))
+        key = sha256_hex(form.get("request", ""))
         found = await self._get(AuthorizationRequest, key, incoming.now)
         cookie = cookie_of(incoming.request, _COOKIE, self.issuer) or ""
-        if found is None or not hmac.compare_digest(found[0].cookie_digest, digest_of(cookie)):
+        if found is None or not hmac.compare_digest(found[0].cookie_digest, sha256_hex(cookie)):
             text = "This page has expired, or belongs to another browser. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
-        asked, stored = found
+        auth_request, stored = found
         user = await self._user(incoming.request)
         subject = user.subject if isinstance(user, LoginSession) else None
-        if asked.subject is not None and subject != asked.subject:
+        if auth_request.subject is not None and subject != auth_request.subject:
             text = "You are not signed in as before. Start again."
             return error_page(text, status=HTTPStatus.FORBIDDEN)
         kind = KINDS[AuthorizationRequest]
         if not await self.storage.swap(kind, key, stored, None, now=incoming.now):
             return error_page("This page was used before. Start again.")
-        client = await self._asking_client(asked, incoming.now)
+        client = await self._asking_client(auth_request, incoming.now)
         if form.get("decision") != "allow":
-            denied = self._denial_url(asked, "access_denied", "the user has denied access")
+            denied = self._denial_url(auth_request, "access_denied", "the user has denied access")
             return redirect_to(denied)
-        if isinstance(self.login, IdentityProvider) and asked.subject is None:
+        if isinstance(self.login, IdentityProvider) and auth_request.subject is None:
             try:
                 url = await self.login.begin(
-                    msgspec.Raw(msgspec.json.encode(asked)), asked.cookie_digest
+                    msgspec.Raw(msgspec.json.encode(auth_request)), auth_request.cookie_digest
                 )
             except ProviderError as error:
-                return self._login_failed(asked, error)
+                return self._login_failed(auth_request, error)
             # The cookie lasts as long as the login may.
             seconds = LOGIN_SECONDS
             return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, seconds))
-        await self._remember_consent(asked, incoming.now)
-        return await self._with_code(client, asked, incoming.now)
+        await self._remember_consent(auth_request, incoming.now)
+        return await self._with_code(client, auth_request, incoming.now)
 
-    async def _asking_client(self, asked: AuthorizationRequest, now: float) -> OAuthClient:
+    async def _asking_client(self, auth_request: AuthorizationRequest, now: float) -> OAuthClient:
         """Return the client of an authorization request."""
-        client = await self._client(asked.client_id, now)
-        if client is None or not client.accepts_redirect(asked.redirect_uri):
+        client = await self._client(auth_request.client_id, now)
+        if client is None or not client.accepts_redirect(auth_request.redirect_uri):
             text = "The application is not known here any more."
             raise OAuthError("invalid_request", text)
         return client
 
-    def _denial_url(self, asked: AuthorizationRequest, code: str, description: str) -> str:
+    def _denial_url(self, auth_request: AuthorizationRequest, code: str, description: str) -> str:
         """Return the URL that reports to the client that it gets no access."""
         values = {"error": code, "error_description": description}
-        return self._redirect_url(asked.redirect_uri, asked.state, values)
+        return self._redirect_url(auth_request.redirect_uri, auth_request.state, values)
 
-    def _login_failed(self, asked: AuthorizationRequest, error: ProviderError) -> HttpResponse:
+    def _login_failed(
+        self, auth_request: AuthorizationRequest, error: ProviderError
+    ) -> HttpResponse:
         """Return the page about a login that has failed, with a link that reports it to the client.
 
         No text of the provider is shown, as anyone can make a URL of this server with one.
@@ -539,17 +543,18 @@ class Endpoints:
         code, text = "server_error", "the login at the identity provider failed"
         if error.code == "access_denied":
             code, text = "access_denied", "the identity provider has denied the login"
-        back = (self._denial_url(asked, code, text), place_of(asked.redirect_uri))
+        back = (self._denial_url(auth_request, code, text), place_of(auth_request.redirect_uri))
         text = (
             f"{text[0].upper()}{text[1:]}. The operator of this server finds the reason in its log."
         )
         return error_page(text, status=HTTPStatus.BAD_GATEWAY, back=back)
 
-    async def _remember_consent(self, asked: AuthorizationRequest, now: float) -> None:
+    async def _remember_consent(self, auth_request: AuthorizationRequest, now: float) -> None:
         """Remember the consent of the user, together with the scopes that were allowed before."""
-        key, found = asked.consent_key(), await self._get(Consent, asked.consent_key(), now)
+        key = auth_request.consent_key()
+        found = await self._get(Consent, key, now)
         before = () if found is None else found[0].scopes
-        consent = Consent(scopes=sorted({*before, *asked.scopes}))
+        consent = Consent(scopes=sorted({*before, *auth_request.scopes}))
         if found is None:
             await self._add(key, consent, now=now, seconds=self.settings.consent_seconds)
         else:
@@ -558,30 +563,32 @@ class Endpoints:
             )
 
     async def _with_code(
-        self, client: OAuthClient, asked: AuthorizationRequest, now: float
+        self, client: OAuthClient, auth_request: AuthorizationRequest, now: float
     ) -> HttpResponse:
         """Return the redirect to the client with a code, after storing the grant."""
-        assert asked.subject is not None
+        assert auth_request.subject is not None
         grant_id, code = self.random(), self.random()
         grant = Grant(
-            subject=asked.subject,
-            client_id=asked.client_id,
-            scopes=asked.scopes,
-            resource=asked.resource,
+            subject=auth_request.subject,
+            client_id=auth_request.client_id,
+            scopes=auth_request.scopes,
+            resource=auth_request.resource,
             has_refresh="refresh_token" in client.grant_types,
             ends_at=now + self.settings.grant_seconds,
-            login_id=asked.login_id,
+            login_id=auth_request.login_id,
         )
         await self._add(grant_id, grant, now=now, seconds=CODE_SECONDS)
         record = Code(
             grant_id=grant_id,
-            client_id=asked.client_id,
-            redirect_uri=asked.redirect_uri,
-            challenge=asked.challenge,
+            client_id=auth_request.client_id,
+            redirect_uri=auth_request.redirect_uri,
+            challenge=auth_request.challenge,
         )
-        await self._add(digest_of(code), record, now=now, seconds=CODE_SECONDS)
+        await self._add(sha256_hex(code), record, now=now, seconds=CODE_SECONDS)
         await self._prolong_registration(client, now)
-        return redirect_to(self._redirect_url(asked.redirect_uri, asked.state, {"code": code}))
+        return redirect_to(
+            self._redirect_url(auth_request.redirect_uri, auth_request.state, {"code": code})
+        )
 
     def _redirect_url(self, redirect_uri: str, state: str | None, values: Mapping[str, str]) -> str:
         """Return the URL of the authorization response, which names the issuer (RFC 9207)."""
@@ -668,7 +675,7 @@ class Endpoints:
         self, kind: type[OneTime], secret: str, client: OAuthClient, now: float
     ) -> tuple[OneTime, bytes]:
         """Return a code or refresh token, decoded and as it is stored."""
-        found = await self._get(kind, digest_of(secret), now)
+        found = await self._get(kind, sha256_hex(secret), now)
         if found is None or found[0].client_id != client.client_id:
             text = f"the {KINDS[kind]} is unknown, has expired or is another client's"
             raise OAuthError("invalid_grant", text)
@@ -689,7 +696,7 @@ class Endpoints:
         """Mark a code or refresh token as used; return what it grants."""
         granted = await self._granted(record.grant_id, form, now)
         used = msgspec.structs.replace(record, is_used=True)
-        if not await self._replace(digest_of(secret), stored, used, now=now, seconds=seconds):
+        if not await self._replace(sha256_hex(secret), stored, used, now=now, seconds=seconds):
             raise await self._reused(record, now)
         return granted
 
@@ -725,7 +732,7 @@ class Endpoints:
             known = set(known).intersection(found.scopes)
         scopes = self._scopes_in(form, known)
         # RFC 7523, section 3: the id of an assertion is accepted once.
-        key = digest_of(msgspec.json.encode((enterprise.issuer, found.assertion_id)).decode())
+        key = sha256_hex(msgspec.json.encode((enterprise.issuer, found.assertion_id)).decode())
         if not await self.storage.swap(
             _ASSERTION, key, None, b"used", now=now, expires_at=found.keep_until
         ):
@@ -790,7 +797,7 @@ class Endpoints:
         if grant.has_refresh:
             refresh_token = response["refresh_token"] = self.random()
             record = RefreshToken(grant_id=grant_id, client_id=client.client_id)
-            key, seconds = digest_of(refresh_token), self.settings.refresh_token_seconds
+            key, seconds = sha256_hex(refresh_token), self.settings.refresh_token_seconds
             await self._add(key, record, now=now, seconds=seconds)
         await self._prolong_registration(client, now)
         return json_response(response)
@@ -831,7 +838,7 @@ class Endpoints:
         token = form.get("token")
         if token is None:
             raise OAuthError("invalid_request", "token is missing")
-        found = await self._get(RefreshToken, digest_of(token), incoming.now)
+        found = await self._get(RefreshToken, sha256_hex(token), incoming.now)
         if found is not None:
             grant_id = found[0].grant_id
         else:
@@ -856,21 +863,25 @@ class Endpoints:
                 "This login has expired, was finished, or belongs to another browser. Start again."
             )
             return error_page(text, status=HTTPStatus.FORBIDDEN)
-        asked = msgspec.json.decode(pending.asked, type=AuthorizationRequest)
-        client = await self._asking_client(asked, incoming.now)
+        auth_request = msgspec.json.decode(pending.auth_request, type=AuthorizationRequest)
+        client = await self._asking_client(auth_request, incoming.now)
         try:
             finished = await self.login.finish(pending, parameters)
         except ProviderError as error:
-            return self._login_failed(asked, error)
+            return self._login_failed(auth_request, error)
         if finished is None:
-            url = self._denial_url(asked, "access_denied", "the user may not use this server")
-            back = (url, place_of(asked.redirect_uri))
+            url = self._denial_url(
+                auth_request, "access_denied", "the user may not use this server"
+            )
+            back = (url, place_of(auth_request.redirect_uri))
             text = "You may not use this server."
             return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
         session, session_cookie = finished
-        asked = msgspec.structs.replace(asked, subject=session.subject, login_id=session.login_id)
-        await self._remember_consent(asked, incoming.now)
-        response = await self._with_code(client, asked, incoming.now)
+        auth_request = msgspec.structs.replace(
+            auth_request, subject=session.subject, login_id=session.login_id
+        )
+        await self._remember_consent(auth_request, incoming.now)
+        response = await self._with_code(client, auth_request, incoming.now)
         return attrs.evolve(response, headers=[*response.headers, session_cookie])
 
     async def metadata(self, _incoming: EndpointRequest) -> HttpResponse:
@@ -970,6 +981,6 @@ def _basic_credentials(request: HttpRequest) -> tuple[str, str] | None:
 
 def _is_verified(verifier: str, challenge: str) -> bool:
     """Return whether a verifier belongs to a challenge (RFC 7636, section 4.6)."""
-    computed = digest_text(verifier.encode())
+    computed = sha256_base64url(verifier.encode())
     is_well_formed = _VERIFIER.fullmatch(verifier) is not None
     return is_well_formed and hmac.compare_digest(computed.encode(), challenge.encode())

@@ -48,7 +48,7 @@ from mcp_trio._auth.urls import (
     is_resource_of,
     origin_of,
 )
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio.errors import AuthorizationError
 
 # Settings, actions and events ---------------------------------------------------------------------
@@ -901,7 +901,7 @@ class ClientFlow:
             "client_id": self._client.client_id,
             "redirect_uri": self._redirect_uri,
             "state": self.state,
-            "code_challenge": digest_text(self.verifier.encode()),
+            "code_challenge": sha256_base64url(self.verifier.encode()),
             "code_challenge_method": S256,
             "resource": self._resource,
         }

@@ -166,11 +166,11 @@ def consent_page(
     name = client.name or "An application without a name"
     host = urlsplit(client.client_id).netloc if client.client_id.startswith("https://") else ""
     if client.is_trusted:
-        origin = "registered by the operator of this server"
+        registration = "registered by the operator of this server"
     elif host:
-        origin = f"described by {host}"
+        registration = f"described by {host}"
     else:
-        origin = "registered by itself, with a name that is not verified"
+        registration = "registered by itself, with a name that is not verified"
     granted = "".join(
         f"<li>{escape(scope)}{': ' + escape(text) if (text := scope_texts.get(scope)) else ''}</li>"
         for scope in scopes
@@ -191,7 +191,7 @@ def consent_page(
     if subject is not None:
         user = ("Signed in as", escape(subject))
     rows = [
-        ("Application", f"{escape(name)}<br>({escape(origin)})"),
+        ("Application", f"{escape(name)}<br>({escape(registration)})"),
         user,
         ("Access to", escape(resource)),
         ("Permissions", f"<ul>{granted}</ul>" if granted else "use of this server"),

@@ -24,7 +24,7 @@ from mcp_trio._auth.verification import (
     check_algorithms,
     jws_registry,
 )
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio._protocol.state_store import StateStore
 from mcp_trio.errors import RequestError
 
@@ -122,7 +122,7 @@ class DPoP:
             raise InvalidProofError("the proof is for another method")
         if not isinstance(claims.get("htu"), str) or _normal(claims["htu"]) != _normal(url):
             raise InvalidProofError("the proof is for another URL")
-        if claims.get("ath") != digest_text(token.encode("ascii")):
+        if claims.get("ath") != sha256_base64url(token.encode("ascii")):
             raise InvalidProofError("the proof is for another token")
         if not isinstance(issued_at, int | float) or not abs(now - issued_at) <= self.seconds_max:
             raise InvalidProofError("the proof is too old, or from the future")

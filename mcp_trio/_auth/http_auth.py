@@ -71,7 +71,7 @@ from mcp_trio._auth.urls import (
     origin_of,
     without_user,
 )
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.http_client_requests import (
     bounded_body,
@@ -296,7 +296,7 @@ class ProofKey:
         if nonce is not None:
             claims["nonce"] = nonce
         if access_token is not None:
-            claims["ath"] = digest_text(access_token.encode())
+            claims["ath"] = sha256_base64url(access_token.encode())
         return jwt.encode(header, claims, self._key)
 
 

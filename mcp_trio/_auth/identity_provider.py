@@ -23,7 +23,7 @@ from mcp_trio._auth.consent_page import cookie_of, set_cookie
 from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded, with_secret
 from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
 from mcp_trio._auth.metadata import AuthorizationServerMetadata
-from mcp_trio._auth.oauth_clients import digest_of
+from mcp_trio._auth.oauth_clients import sha256_hex
 from mcp_trio._auth.provider_tokens import (
     ProviderError,
     ProviderToken,
@@ -33,7 +33,7 @@ from mcp_trio._auth.provider_tokens import (
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio.errors import AccessDenied
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 CALLBACK: Final = "/callback"
 
-# With a shared secret, or without a signature, an ID token proves nothing here.
+# Only algorithms whose signatures the provider alone can make. With HS256, everyone who knows
+# `client_secret`, and with "none" everyone, could make an ID token.
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "Ed25519")
 
 # The claim of access tokens that has the id of their grant.
@@ -62,13 +63,13 @@ _LEEWAY_SECONDS: Final = 60
 class PendingLogin:
     """A login that the user has begun at the provider, by consent on a page of this server.
 
-    `asked` is the authorization request that the user has allowed; the nonce is that of the ID
-    token, the verifier that of PKCE, and the cookie that of the browser.
+    `auth_request` is the authorization request that the user has allowed, in JSON; the nonce is
+    that of the ID token, the verifier that of PKCE, and the cookie that of the browser.
     """
 
     nonce: str
     verifier: str
-    asked: msgspec.Raw
+    auth_request: msgspec.Raw
     cookie_digest: str
 
 
@@ -165,10 +166,12 @@ class IdentityProvider:
         cookie = cookie_of(request, _SESSION_COOKIE, self._own_issuer)
         if cookie is None:
             return None
-        found = await self._storage.get(_SESSION, digest_of(cookie), now=self._now())
+        found = await self._storage.get(_SESSION, sha256_hex(cookie), now=self._now())
         session = None if found is None else msgspec.json.decode(found, type=LoginSession)
-        if session is None or (session.login_id is None and self.keeps_tokens):
+        if session is None:
             return None
+        if session.login_id is None and self.keeps_tokens:
+            return None  # it is of an earlier run without `keeps_tokens`, and has no tokens
         return session if await self.is_alive(session.login_id) else None
 
     async def is_alive(self, login_id: str | None) -> bool:
@@ -177,7 +180,7 @@ class IdentityProvider:
             return True
         return await self._tokens.has_login(login_id)
 
-    async def begin(self, asked: msgspec.Raw, cookie_digest: str) -> str:
+    async def begin(self, auth_request: msgspec.Raw, cookie_digest: str) -> str:
         """Return the URL of the provider's login page, for a request that the user has allowed.
 
         Raises:
@@ -186,7 +189,7 @@ class IdentityProvider:
         metadata = await self._metadata()
         state, nonce, verifier = self._random(), self._random(), self._random()
         pending = PendingLogin(
-            nonce=nonce, verifier=verifier, asked=asked, cookie_digest=cookie_digest
+            nonce=nonce, verifier=verifier, auth_request=auth_request, cookie_digest=cookie_digest
         )
         await self._add(_LOGIN, state, pending, LOGIN_SECONDS)
         parameters = {
@@ -197,7 +200,7 @@ class IdentityProvider:
             "scope": " ".join(self.scopes),
             "state": state,
             "nonce": nonce,
-            "code_challenge": digest_text(verifier.encode()),
+            "code_challenge": sha256_base64url(verifier.encode()),
             "code_challenge_method": "S256",
         }
         endpoint = metadata.authorization_endpoint or ""
@@ -207,15 +210,15 @@ class IdentityProvider:
     async def _add(self, kind: str, secret: str, record: Any, seconds: float) -> None:
         """Store a record under the digest of a secret, for so many seconds."""
         now, stored = self._now(), msgspec.json.encode(record)
-        key, expires_at = digest_of(secret), now + seconds
+        key, expires_at = sha256_hex(secret), now + seconds
         await self._storage.swap(kind, key, None, stored, now=now, expires_at=expires_at)
 
     async def take(self, state: str, cookie: str) -> PendingLogin | None:
         """Return the login that a browser has begun, and forget it, as a state is used once."""
-        key, now = digest_of(state), self._now()
+        key, now = sha256_hex(state), self._now()
         stored = await self._storage.get(_LOGIN, key, now=now)
         pending = None if stored is None else msgspec.json.decode(stored, type=PendingLogin)
-        if pending is None or not hmac.compare_digest(pending.cookie_digest, digest_of(cookie)):
+        if pending is None or not hmac.compare_digest(pending.cookie_digest, sha256_hex(cookie)):
             return None
         return pending if await self._storage.swap(_LOGIN, key, stored, None, now=now) else None
 
@@ -231,9 +234,10 @@ class IdentityProvider:
             ProviderError: The login has failed.
         """
         metadata = await self._metadata()
-        # RFC 9207: the response could be that of another provider.
-        is_named = metadata.authorization_response_iss_parameter_supported
-        if parameters.get("iss", None if is_named else self.issuer) != self.issuer:
+        # RFC 9207: the response could be that of another provider. Only a provider that announces
+        # the parameter has to send it.
+        has_iss = metadata.authorization_response_iss_parameter_supported
+        if parameters.get("iss", None if has_iss else self.issuer) != self.issuer:
             raise ProviderError("the response is of another issuer, or names none")
         code = parameters.get("code")
         if code is None:
@@ -282,7 +286,7 @@ class IdentityProvider:
         The request raises what `token_of` raises, and a ValueError for a URL that is neither
         https nor http of this machine.
         """
-        self._check_kept()
+        self._check_keeps_tokens()
 
         async def value() -> str:
             return (await self.token_of(auth)).value
@@ -302,7 +306,7 @@ class IdentityProvider:
             AccessDenied: The user has not logged in at the provider, or the login has ended.
             RequestError: The provider gives no token now.
         """
-        self._check_kept()
+        self._check_keeps_tokens()
         grant_id = None if auth is None else auth.claims.get(GRANT_ID)
         login_id = None
         if isinstance(grant_id, str) and self._tokens is not None:
@@ -311,14 +315,14 @@ class IdentityProvider:
             raise AccessDenied(f"the sender of this request is not logged in at {self.issuer}")
         return ProviderToken(await self._tokens.current(login_id))
 
-    def _check_kept(self) -> None:
+    def _check_keeps_tokens(self) -> None:
         if not self.keeps_tokens:
             raise ValueError("no tokens are kept: write IdentityProvider(…, keeps_tokens=True)")
 
     # Requests to the provider.
 
     async def _metadata(self) -> AuthorizationServerMetadata:
-        """Return the metadata of the provider, which has all endpoints of a login."""
+        """Return the metadata of the provider, after a check of the endpoints for a login."""
         try:
             metadata = self.metadata or await self._provider.metadata()
             for url in (metadata.authorization_endpoint, metadata.token_endpoint):
@@ -355,7 +359,9 @@ class IdentityProvider:
             if "openid" in self.scopes:
                 if response.id_token is None:
                     raise ProviderError("the response has no ID token")
-                return self._verified(response.id_token, await self._provider.keys(None), nonce)
+                return self._claims_of_id_token(
+                    response.id_token, await self._provider.keys(None), nonce
+                )
             if metadata.userinfo_endpoint is None:
                 raise ProviderError(
                     'nothing names the user: add "openid" to scopes=, or userinfo_endpoint= to'
@@ -368,8 +374,10 @@ class IdentityProvider:
         except (FetchError, VerifierUnavailableError) as error:
             raise ProviderError(str(error)) from None
 
-    def _verified(self, id_token: str, keys: "list[Key]", nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token."""
+    def _claims_of_id_token(
+        self, id_token: str, keys: "list[Key]", nonce: str
+    ) -> Mapping[str, Any]:
+        """Return the claims of an ID token, whose signature and standard claims are verified."""
         from joserfc import errors, jwt
         from joserfc.jwk import KeySet
 

@@ -110,11 +110,14 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def has_secret(self, secret: str) -> bool:
         """Return whether this is the secret of the client, in a time that does not tell."""
         digest = self.secret_digest or ""
-        return hmac.compare_digest(digest.encode(), digest_of(secret).encode())
+        return hmac.compare_digest(digest.encode(), sha256_hex(secret).encode())
 
 
-def digest_of(secret: str) -> str:
-    """Return the digest under which a secret of 256 random bits is stored."""
+def sha256_hex(secret: str) -> str:
+    """Return the SHA-256 digest in hexadecimal, under which secrets are stored.
+
+    The secrets have 256 random bits, and so need no salt.
+    """
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -142,7 +145,7 @@ def trusted_client(
         client_id=client_id,
         redirect_uris=checked_redirect_uris(redirect_uris),
         name=name or client_id,
-        secret_digest=None if secret is None else digest_of(secret),
+        secret_digest=None if secret is None else sha256_hex(secret),
         auth_method="none" if secret is None else "client_secret_basic",
         grant_types=GRANT_TYPES if secret is None else (*GRANT_TYPES, JWT_BEARER),
         is_trusted=True,
@@ -245,7 +248,7 @@ def registered_client(
         client_id=client_id,
         redirect_uris=checked_redirect_uris(members.get("redirect_uris")),
         name=shown_name(members.get("client_name")),
-        secret_digest=digest_of(secret) if has_secret else None,
+        secret_digest=sha256_hex(secret) if has_secret else None,
         auth_method=method,
         grant_types=_grant_types(members),
         created_at=now,

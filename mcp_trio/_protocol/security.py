@@ -43,7 +43,7 @@ _METHODS: Final = "GET, POST, DELETE"
 _PREFLIGHT_SECONDS: Final = "600"
 
 
-def digest_text(data: bytes) -> str:
+def sha256_base64url(data: bytes) -> str:
     """Return the SHA-256 digest in Base64URL without padding.
 
     PKCE (RFC 7636), DPoP (RFC 9449) and thumbprints of certificates (RFC 8705) have this form.

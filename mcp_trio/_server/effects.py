@@ -6,13 +6,23 @@ there, and for its attributes.
 
 import functools
 import inspect
-import math
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -159,7 +169,7 @@ class CurrentContext(msgspec.Struct, eq=False):
     Attributes:
         caller: The handler or the lifespan run.
         served: The `ServedSession` of its server.
-        bridge: The bridge of a handler in a thread into the event loop.
+        bridge: Calls functions in the event loop for a handler in a thread; None for any other.
     """
 
     caller: EffectCaller
@@ -196,12 +206,9 @@ _OPAQUE: Final = encode_body(OPAQUE)
 
 # Types of values without an identity: they are recorded even if they come from the lifespan.
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-_TEXT: Final = frozenset({str})
 
 # The depth up to which arguments are searched for opaque values and values of the lifespan.
 _SEARCHED_LEVELS: Final = 3
-
-_Run = Callable[[], Any]
 
 
 def effect_of(
@@ -210,7 +217,7 @@ def effect_of(
     args: Sequence[Any],
     keywords: Mapping[str, Any],
     *,
-    run: _Run | None = None,
+    run: Callable[[], Any] | None = None,
     name: str | None = None,
     is_repeatable: bool = False,
 ) -> Effect[Any]:
@@ -242,13 +249,39 @@ def _encoded_arguments(
 ) -> bytes:
     named = _arguments_by_name(function, args, keywords)
     if _are_plain(named.values()):
-        try:
-            text = encode_body(named)
-        except Exception:  # The encoder below finds out which of the arguments has no JSON form.
-            text = b""
-        if 0 < len(text) <= served.shared.limits.requests.effect_bytes_max:
-            return text
+        with suppress(Exception):  # `_encoded` replaces the argument that has no JSON form
+            body = encode_body(named)
+            if len(body) <= served.shared.limits.requests.effect_bytes_max:
+                return body
     return encode_body({name: msgspec.Raw(_encoded(it, served)) for name, it in named.items()})
+
+
+@attrs.define(eq=False, repr=False)
+class _Parameters:
+    """The signature of a function.
+
+    Attributes:
+        names: The names of all parameters; None if a call cannot give each of them by position.
+        required: The number of parameters without a default.
+    """
+
+    signature: inspect.Signature
+    names: Sequence[str] | None = attrs.field(init=False)
+    required: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        parameters = self.signature.parameters.values()
+        self.required = sum(each.default is each.empty for each in parameters)
+        are_positional = all(each.kind in _POSITIONAL for each in parameters)
+        names = [*self.signature.parameters]
+        self.names = names if are_positional and "self" not in names else None
+
+
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+# By function: the parameters of plain functions, and those of methods, which lack the first one.
+_PARAMETERS_OF_FUNCTIONS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
+_PARAMETERS_OF_METHODS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
 
 
 def _arguments_by_name(
@@ -263,9 +296,9 @@ def _arguments_by_name(
         args = (*function.args, *args)
         keywords = {**function.keywords, **keywords}
         function = function.func
-    plain, cache = function, _OF_FUNCTIONS
+    plain, cache = function, _PARAMETERS_OF_FUNCTIONS
     if not isinstance(function, types.FunctionType):
-        plain, cache = called_function(function), _OF_METHODS
+        plain, cache = called_function(function), _PARAMETERS_OF_METHODS
     try:
         if not isinstance(plain, types.FunctionType):
             parameters = _Parameters(inspect.signature(function))
@@ -273,42 +306,13 @@ def _arguments_by_name(
             parameters = known
         else:
             parameters = cache[plain] = _Parameters(inspect.signature(function))
-        # Arguments by position belong to the first names.
-        if not keywords and parameters.required <= len(args) <= len(parameters.names):
-            return dict(zip(parameters.names, args, strict=False))
+        names = parameters.names
+        if names is not None and not keywords and parameters.required <= len(args) <= len(names):
+            return dict(zip(names, args, strict=False))  # `bind` would take ten times as long
         bound = parameters.signature.bind(*args, **keywords)
     except (TypeError, ValueError):
         return {**{str(position): value for position, value in enumerate(args)}, **keywords}
     return {name: value for name, value in bound.arguments.items() if name != "self"}
-
-
-@attrs.define(eq=False, repr=False)
-class _Parameters:
-    """The signature of a function.
-
-    Attributes:
-        names: The names of all parameters, if a call may give each of them by position.
-        required: The number of those without a default; infinite if `names` is empty for calls by
-            position.
-    """
-
-    signature: inspect.Signature
-    names: Sequence[str] = attrs.field(init=False)
-    required: float = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        parameters = self.signature.parameters.values()
-        self.names = [*self.signature.parameters]
-        self.required = sum(each.default is each.empty for each in parameters)
-        if "self" in self.names or any(each.kind not in _POSITIONAL for each in parameters):
-            self.names, self.required = [], math.inf
-
-
-# The parameters of plain functions and of bound methods, which lack the first parameter.
-_OF_FUNCTIONS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
-_OF_METHODS: Final = WeakKeyDictionary[types.FunctionType, _Parameters]()
-
-_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _encoded(value: Any, served: "ServedSession", levels: int = _SEARCHED_LEVELS) -> bytes:
@@ -329,22 +333,22 @@ def _encoded(value: Any, served: "ServedSession", levels: int = _SEARCHED_LEVELS
     try:
         if levels and (kind is list or kind is tuple) and not _are_plain(value):
             items = [msgspec.Raw(_encoded(it, served, levels - 1)) for it in value]
-            text = encode_body(items)
+            body = encode_body(items)
         elif (
             levels
             and kind is dict
             and not _are_plain(value.values())
-            and _TEXT.issuperset(map(type, value))
+            and all(type(name) is str for name in value)
         ):
             members = {
                 name: msgspec.Raw(_encoded(it, served, levels - 1)) for name, it in value.items()
             }
-            text = encode_body(members)
+            body = encode_body(members)
         else:
-            text = shared.writer.encode(value)
+            body = shared.writer.encode(value)
     except Exception:  # Users' types and hooks may raise anything.
         return _OPAQUE
-    return text if len(text) <= shared.limits.requests.effect_bytes_max else _OPAQUE
+    return body if len(body) <= shared.limits.requests.effect_bytes_max else _OPAQUE
 
 
 def _are_plain(values: Iterable[object]) -> bool:
@@ -454,9 +458,9 @@ def no_arguments() -> bytes:
     return b"{}"
 
 
-_Reader = Callable[[bytes], Any]
+_Decode: TypeAlias = Callable[[bytes], Any]
 
-_ANYTHING: Final = (Any, object, list, dict, tuple)
+_UNTYPED: Final = (Any, object, list, dict, tuple)
 
 # A value of one of these types does not change when it is encoded as JSON and decoded again. So it
 # is returned as it is, if its type is that of the annotation. `float` is left out, because JSON has
@@ -474,9 +478,9 @@ class _ResultCodec:
     hint: Any
     writer: JsonWriter
     bytes_max: int
-    _decode: _Reader
+    _decode: _Decode
     # These follow from the annotation, and every call of an effect needs them.
-    _has_open_part: bool
+    _is_partly_untyped: bool
     _unchanged_class: type | None
 
     def converted(self, value: Any) -> tuple[Any, bytes]:
@@ -496,7 +500,7 @@ class _ResultCodec:
         if value.__class__ is self._unchanged_class:
             return value, body
         result = self.decoded(body)
-        if self._has_open_part:
+        if self._is_partly_untyped:
             is_same = bool(result == value)
         else:
             again = self.writer.encode(result)
@@ -538,16 +542,16 @@ class EffectCodecs:
     _codecs: WeakKeyDictionary[Any, _ResultCodec] = attrs.field(
         factory=WeakKeyDictionary[Any, _ResultCodec], init=False
     )
-    _cached_reader: Callable[[Any], _Reader] = attrs.field(init=False)
+    _cached_decoder: Callable[[Any], _Decode] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._cached_reader = functools.lru_cache(self._new_reader)
+        self._cached_decoder = functools.lru_cache(self._new_decoder)
 
     def of(self, function: Any) -> Codec[Any]:
         """Return the codec for results of a function, as `called_function` returns it.
 
         Raises:
-            TypeError: Its annotation cannot be resolved, or cannot be decoded from JSON.
+            TypeError: Its annotation cannot be resolved, or JSON cannot be decoded as its type.
         """
         if not isinstance(function, types.FunctionType):
             return self._new_codec(function)
@@ -565,9 +569,9 @@ class EffectCodecs:
             name, hint = f"{plain.__module__}.{plain.__qualname__}", resolved_return(plain)
         try:
             try:
-                decode = self._cached_reader(hint)
+                decode = self._cached_decoder(hint)
             except TypeError:  # The annotation may not be hashable.
-                decode = self._new_reader(hint)
+                decode = self._new_decoder(hint)
         except Exception as error:
             raise TypeError(f"the result of the effect {name}: {error}") from error
         unchanged_class: Any = hint if self.converter is None and hint in _UNCHANGED else None
@@ -577,16 +581,16 @@ class EffectCodecs:
             self.writer,
             self.limits.requests.effect_bytes_max,
             decode,
-            _has_open_part(hint),
+            _is_partly_untyped(hint),
             unchanged_class,
         )
 
-    def _new_reader(self, hint: Any) -> _Reader:
+    def _new_decoder(self, hint: Any) -> _Decode:
         decodable = TypeAdapter(self.converter).decodable(hint)
         json_schema(decodable)  # Rejects types that msgspec would reject only when it decodes.
         return msgspec.json.Decoder(decodable, dec_hook=structure).decode
 
 
-def _has_open_part(hint: Any) -> bool:
-    """Return whether a part of a type may be of any type, which decoding cannot restore."""
-    return hint in _ANYTHING or any(map(_has_open_part, typing.get_args(hint)))
+def _is_partly_untyped(hint: Any) -> bool:
+    """Return whether a part of a type is untyped, so that decoding cannot restore its values."""
+    return hint in _UNTYPED or any(map(_is_partly_untyped, typing.get_args(hint)))

@@ -1,7 +1,7 @@
 """Forms for elicitation, made from Python types: a schema, and a function that reads the content.
 
-A form is made on first use. Its schema is that of the newest protocol version; for a client of an
-older version, keywords that the version does not have are removed when the request is encoded.
+The schema is that of the newest protocol version. For a client of an older version, keywords that
+the version does not have are removed when the request is encoded.
 
 https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation#requested-schema
 """
@@ -116,9 +116,9 @@ def form_of(kind: Any) -> Form:
 def _form_of_hint(kind: Any) -> Form:
     if kind is None or kind is types.NoneType:
         return Form(_object_schema({}, ()), lambda _: None)
-    # True for a pydantic model with fields; a model without them, a root model, is a single value.
+    # A root model of pydantic has no fields: it is a single value.
     is_model = getattr(kind, "__pydantic_root_model__", True) is False
-    if not (is_model or has_fields(kind)):
+    if not is_model and not has_fields(kind):
         single_field = _FormField(owner="a form", name=VALUE, hint=kind)
         return Form(
             _object_schema(
@@ -126,21 +126,22 @@ def _form_of_hint(kind: Any) -> Form:
             ),
             lambda content: single_field.read(content[VALUE]) if VALUE in content else None,
         )
+    # Each field of the class, with that of the form.
     if is_model:
-        pairs = [*_fields_of_model(kind)]
+        fields = [*_fields_of_model(kind)]
     else:
         field_of = functools.partial(_FormField, owner=type_name(kind))
-        pairs = [(it, field_of(name=it.wire_name, hint=it.hint)) for it in fields_of(kind)]
+        fields = [(it, field_of(name=it.wire_name, hint=it.hint)) for it in fields_of(kind)]
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for field, form_field in pairs:
+    for field, form_field in fields:
         schema = properties[field.wire_name] = form_field.schema()
         if field.default not in (msgspec.NODEFAULT, None):
             schema["default"] = msgspec.to_builtins(field.default)
         if field.is_required and not form_field.is_optional:
             required.append(field.wire_name)
     read = _read_model if is_model else _read_fields
-    return Form(_object_schema(properties, required), functools.partial(read, kind, pairs))
+    return Form(_object_schema(properties, required), functools.partial(read, kind, fields))
 
 
 # Only the forms of classes are cached. Other hints can be equal and yet differ, such as two
@@ -149,11 +150,11 @@ _form_of_class: Final = functools.lru_cache(_form_of_hint)
 
 
 def _read_fields(
-    kind: Any, pairs: Sequence[tuple[Field, "_FormField"]], content: Mapping[str, Any]
+    kind: Any, fields: Sequence[tuple[Field, "_FormField"]], content: Mapping[str, Any]
 ) -> Any:
     errors: list[str] = []
     values: dict[str, Any] = {}
-    for field, form_field in pairs:
+    for field, form_field in fields:
         if field.wire_name in content:
             try:
                 values[field.name] = form_field.read(content[field.wire_name])
@@ -199,11 +200,11 @@ def _fields_of_model(kind: Any) -> Iterator[tuple[Field, "_FormField"]]:
 
 
 def _read_model(
-    kind: Any, pairs: Sequence[tuple[Field, "_FormField"]], content: Mapping[str, Any]
+    kind: Any, fields: Sequence[tuple[Field, "_FormField"]], content: Mapping[str, Any]
 ) -> Any:
     # A required field whose type allows None is not required in the form.
-    values: dict[str, Any] = {field.wire_name: None for field, _ in pairs if field.is_required}
-    names = [field.wire_name for field, _ in pairs if field.wire_name in content]
+    values: dict[str, Any] = {field.wire_name: None for field, _ in fields if field.is_required}
+    names = [field.wire_name for field, _ in fields if field.wire_name in content]
     values |= {name: content[name] for name in names}
     try:
         return PydanticDecoder(kind).read(values, strict=True)
@@ -318,8 +319,9 @@ class _FormField:
             format_name = _FORMAT_OF_TYPE.get(self.core, self.json_schema.get("format"))
             return {**schema, "format": format_name} if format_name in FORMATS else schema
         inner, *others = typing.get_args(self.core) or (Any,)
-        is_fixed_tuple = others not in ([], [...])
-        can_have_choices = is_array_type(self.core) and not is_fixed_tuple
+        # `tuple[X, ...]` has any number of items, as a list has; other tuples have a fixed number.
+        has_any_length = others in ([], [...])
+        can_have_choices = is_array_type(self.core) and has_any_length
         choices = _choices(strip_metadata(inner)) if can_have_choices else None
         if choices is None:
             raise self._rejection(

@@ -1,4 +1,7 @@
-"""Functions of other modules that are replaced by ones that look at the caller's lane first.
+"""Replace functions of other modules, such as `time.time`, by wrappers.
+
+`captured.py` and `untracked_calls.py` make the wrappers, which act only if the calling task has
+a lane.
 
 A function of a module is replaced by a `staticmethod` object. Like a function in C, this object is
 callable, and does not become a method as an attribute of a class: `converter = time.gmtime` in a
@@ -99,10 +102,10 @@ def _replace_method(owner: type[Any], attribute: str, wrap: Callable[[Any], Any]
     try:
         setattr(owner, attribute, replacement)
     except TypeError:
-        _set_attribute_in_c(owner, attribute, replacement)
+        _set_attribute_of_c_type(owner, attribute, replacement)
 
 
-def _set_attribute_in_c(owner: type[Any], attribute: str, value: object) -> None:
+def _set_attribute_of_c_type(owner: type[Any], attribute: str, value: object) -> None:
     try:
         import ctypes  # Importing it takes milliseconds, which only recordings and replays need.
 
@@ -133,8 +136,8 @@ def rebind_in_users_modules() -> None:
     """
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)
-        owner = owner_of(file) if isinstance(file, str) else None
-        if owner not in {"user", "trio"}:
+        code_owner = owner_of(file) if isinstance(file, str) else None
+        if code_owner not in {"user", "trio"}:
             continue
         names = vars(module)
         for name, value in [*names.items()]:
@@ -142,5 +145,5 @@ def rebind_in_users_modules() -> None:
             if known is None or known[0] is not value:
                 continue
             is_of_trio = str(getattr(value, "__module__", "")).partition(".")[0] == "trio"
-            if owner == "user" or is_of_trio:
+            if code_owner == "user" or is_of_trio:
                 names[name] = known[1]

@@ -29,7 +29,7 @@ import trio
 from mcp_trio._jsonrpc.lines import Oversized, bounded
 from mcp_trio._protocol.http_headers import JSON, Headers, HttpRequest, decoded_headers, encoded
 from mcp_trio._protocol.http_requests import Rejection
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio._protocol.shares import Shares, network_of
 from mcp_trio._protocol.websocket import CloseCode, close_reason
 from mcp_trio._transports.channel import ReceivedQueue
@@ -730,7 +730,7 @@ def _client_certificate(scope: Scope) -> str | None:
     tls = extensions.get("tls")
     if not tls or tls.get("client_cert_error") or not tls.get("client_cert_chain"):
         return None
-    return digest_text(ssl.PEM_cert_to_DER_cert(next(iter(tls["client_cert_chain"]))))
+    return sha256_base64url(ssl.PEM_cert_to_DER_cert(next(iter(tls["client_cert_chain"]))))
 
 
 _CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})

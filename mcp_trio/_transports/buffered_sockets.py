@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio._transports.concurrency import FairSemaphore, IdleConnection
 from mcp_trio._transports.descriptors import SocketDescriptor
 from mcp_trio.limits import Limits
@@ -325,7 +325,7 @@ class TlsSocket(BufferedSocket):
             self._secured = secured  # Unset after a failure, so that `linger` does not use it.
             certificate: bytes | None = secured.getpeercert(binary_form=True)
             if certificate is not None:
-                self.client_certificate = digest_text(certificate)
+                self.client_certificate = sha256_base64url(certificate)
             return True
         self.is_broken = True  # nothing can be sent that the client could decrypt
         return False

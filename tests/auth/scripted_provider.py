@@ -9,7 +9,7 @@ import httpx2
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from mcp_trio._protocol.security import digest_text
+from mcp_trio._protocol.security import sha256_base64url
 from mcp_trio.auth import IdentityProvider
 from tests.auth.authorizing import CALLBACK, ISSUER, Clock, Site
 
@@ -79,7 +79,7 @@ class Provider:
         if form["grant_type"] == "refresh_token":
             return httpx2.Response(200, json=tokens)
         query = self.logins[form["code"]]
-        if digest_text(form["code_verifier"].encode()) != query["code_challenge"]:
+        if sha256_base64url(form["code_verifier"].encode()) != query["code_challenge"]:
             return httpx2.Response(400, json={"error": "invalid_grant"})
         claims = {
             "iss": PROVIDER,
