@@ -22,8 +22,8 @@ these options, and lets it happen:
 - A lane goes on. As in Trio, lanes go on in *batches*: all lanes that are ready do so, in any
   order, and one that they wake belongs to the next batch.
 - An effect ends with its recorded outcome. Then its lane is ready, and a cancellation comes too
-  late for it. This happens before a batch, but not before the first one after the effect began. An
-  effect that did not wait when it was recorded never waits.
+  late for it. Effects end between two batches, and the batch after the one in which an effect began
+  comes before its end. An effect that did not wait when it was recorded never waits.
 - A response of the client to a handler's request arrives.
 - The next message of the client arrives, at its recorded time, but not before the responses that
   the client had by then.
@@ -96,18 +96,19 @@ _SHORTENING_RUNS_MAX: Final = 400
 # The longest duration of an effect or a response, as a multiple of the longest recorded one.
 _DURATION_FACTOR: Final = 2.0
 
-# The time beyond the recorded duration and all delays after which a missing response never comes.
+# A session ends at this time after its recorded duration and all delays, whatever it waits for.
 _EXTRA_SECONDS_MAX: Final = 10.0
 
-# The number of decisions per record, and in addition, after which a schedule counts as endless.
+# A schedule ends after so many decisions for each record of the recording, and so many besides,
+# since its handlers may run in a loop for ever.
 _DECISIONS_PER_RECORD_MAX: Final = 20
-_DECISIONS_MAX: Final = 2_000
+_EXTRA_DECISIONS_MAX: Final = 2_000
 
 _UNRECORDED_RANK: Final = 1e12
 """The rank of an option that the recording does not have, which is after all others."""
 
-# A rank and an option that compare below those of every event.
-_FIRST: Final = (-1.0, "")
+# A rank and an option that come before those of the end of every effect.
+_BEFORE_ALL_ENDS: Final = (-1.0, "")
 
 TIME_PASSES: Final = "time passes"
 """The option that lets the next deadline expire."""
@@ -399,29 +400,29 @@ class Scheduler:
         self.ended: set[str] = set()
         self.is_over = False
         self.problem = ""
-        # The lanes that wait for their turn, by name; and the effects, and requests to the client,
-        # that have not ended, by the lane or the option.
+        # The lanes that wait for their turn, by name.
         self._ready: dict[str, _PossibleEvent] = {}
+        # The effects that have not ended, by lane; and the requests to the client, by option.
         self._running: dict[str, _PossibleEvent] = {}
-        # The client's messages that have not arrived, the next one last; and the batch in which it
-        # may arrive at the earliest, because the client has received a response in it.
+        # The client's messages that have not arrived, the next one last.
         self._inputs = [*reversed(trace.inputs)]
+        # The first batch in which the next one may arrive: that of the client's last response.
         self._input_batch = 0
         # The number of responses that each lane has sent.
         self._responses: Counter[str] = Counter()
-        # The number of turns that each lane has taken; and the lanes that have taken one in an
-        # operation, and have made no record since.
+        # The number of turns that each lane has taken.
         self._turns: Counter[str] = Counter()
-        self._unused_turns: set[str] = set()
-        # The current batch; whether one of its lanes has gone on; the batch of lanes that become
-        # ready.
+        # The lanes that have taken a turn in an operation, and have made no record since.
+        self._lanes_without_record: set[str] = set()
+        # The number of the current batch, and whether one of its lanes has gone on.
         self._batch = 0
-        self._has_begun = False
+        self._batch_has_begun = False
+        # The number of the batch to which lanes belong that become ready now.
         self._wake_batch = 0
         # Whether a message that arrives now is read together with the one before.
         self._is_reading = False
-        # The rank and the option of the last effect that has ended in this batch; `_FIRST` before.
-        self._last_end = _FIRST
+        # The rank and the option of the last effect that has ended in this batch.
+        self._last_end = _BEFORE_ALL_ENDS
         # Whether every recorded response has come, or never will.
         self._is_complete = False
 
@@ -432,11 +433,12 @@ class Scheduler:
     ) -> None:
         """Run the session until every recorded response has come, or never will; end all tasks."""
         trace = self.trace
-        commands = (each for (_, kind, _), each in trace.named.indexes.items() if kind == "cmd")
-        delays = sum(map(len, commands)) + sum(map(len, trace.updates.values()))
+        effects = (each for (_, kind, _), each in trace.named.indexes.items() if kind == "cmd")
+        # Each effect, and each request to the client, may take longer than in the recording.
+        delays = sum(map(len, effects)) + sum(map(len, trace.updates.values()))
         end = self.clock.time_of(0) + trace.seconds + _EXTRA_SECONDS_MAX
         end += self._duration_seconds * delays
-        decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.journal) + _DECISIONS_MAX
+        decisions_max = _DECISIONS_PER_RECORD_MAX * len(trace.journal) + _EXTRA_DECISIONS_MAX
         try:
             self._session = await begin(0, None)
             await self._settle()
@@ -479,16 +481,11 @@ class Scheduler:
     # Decisions.
 
     def _options(self, end: float) -> list[_PossibleEvent]:
-        """Return what can happen next."""
-
-        def expire() -> None:
-            self._wake_batch = self._batch
-            self.clock.advance_to(deadline)
-
+        """Return the events that can happen next."""
         # Lanes and effects.
         batch = min((event.last_batch for event in self._ready.values()), default=self._batch + 1)
         if batch > self._batch:
-            self._batch, self._has_begun, self._last_end = batch, False, _FIRST
+            self._batch, self._batch_has_begun, self._last_end = batch, False, _BEFORE_ALL_ENDS
         # Effects end before the lanes of a batch go on. The order in which they end makes no
         # difference, so only one order is tried: an effect of a lower rank than the last one that
         # ended waits for the next batch.
@@ -498,7 +495,7 @@ class Scheduler:
             if (event.first_batch <= self._batch or not self._ready)
             and (
                 not event.is_effect
-                or (not self._has_begun and self._last_end < (event.rank, event.option))
+                or (not self._batch_has_begun and self._last_end < (event.rank, event.option))
             )
         ]
         # The next message of the client, if the client has the responses that it had when recorded.
@@ -520,15 +517,23 @@ class Scheduler:
         # Time. Its rank is half a place before a record, because the deadline expires before that.
         begin = self.clock.time_of(0)
         rank = self.trace.index_at((deadline - begin) * NS_PER_SECOND) - 0.5
-        is_default = not self._has_begun and rank <= min((each.rank for each in options), default=0)
+        is_default = not self._batch_has_begun and rank <= min(
+            (each.rank for each in options), default=0
+        )
         if deadline <= min(latest, end) and (not self._ready or is_default):
+            expire = functools.partial(self._expire, deadline)
             options.append(_PossibleEvent(TIME_PASSES, expire, self._batch, rank))
         return options
+
+    def _expire(self, deadline: float) -> None:
+        self._wake_batch = self._batch
+        self.clock.advance_to(deadline)
 
     def _deliver(self, arriving: Input) -> None:
         self._inputs.pop()
         self._begin_to_read(arriving.index)
-        for self.last_delivered, message in arriving.messages.items():
+        for number, message in arriving.messages.items():
+            self.last_delivered = number
             self._session.take(message)
 
     def _begin_to_read(self, index: int) -> None:
@@ -542,7 +547,7 @@ class Scheduler:
         if not self._is_reading:
             # By a `TickClock`, the records of one turn of the event loop have the same time.
             time_ns_at, has_turns = self.trace.time_ns_at, self.trace.opening.clock == TICK_CLOCK
-            is_in_batch = self._has_begun or any(
+            is_in_batch = self._batch_has_begun or any(
                 event.last_batch == self._batch
                 and has_turns
                 and event.rank < _UNRECORDED_RANK
@@ -560,7 +565,7 @@ class Scheduler:
         Raises:
             Abort: The schedule is over.
         """
-        if lane in self._unused_turns:
+        if lane in self._lanes_without_record:
             # In the recording, a turn within an operation leads to a record. The lane has made none
             # since its last turn, so in the recording that turn and this one are the same.
             self._turns[lane] -= 1
@@ -588,15 +593,17 @@ class Scheduler:
         """Let a lane go on that waits for its turn; do nothing if it does not wait."""
         event = self._ready.pop(lane, None)
         if event is not None and event.task is not None:
-            if event.is_new_handler and (self._batch < event.last_batch or not self._has_begun):
+            if event.is_new_handler and (
+                self._batch < event.last_batch or not self._batch_has_begun
+            ):
                 # The task that has read the request takes the step.
                 self._wake_batch = event.last_batch
             else:
-                self._has_begun, self._is_reading = True, False
+                self._batch_has_begun, self._is_reading = True, False
                 self._wake_batch = self._batch + 1
             self._turns[lane] += 1
             if event.has_operation:
-                self._unused_turns.add(lane)
+                self._lanes_without_record.add(lane)
             trio.lowlevel.reschedule(event.task)
 
     def note_operation(self, lane: Lane) -> None:
@@ -608,12 +615,13 @@ class Scheduler:
         if self.is_over:
             raise Abort
         lane.has_waited = False
-        self._unused_turns.discard(lane.name)
+        self._lanes_without_record.discard(lane.name)
 
     async def wait_for_end(self, lane: str, effect: str, *, is_cancelled: bool) -> None:
         """Wait until the effect of a lane ends; if the lane is cancelled, wait for its turn.
 
-        `is_cancelled`: whether the recorded lane was cancelled when the effect had ended already.
+        `is_cancelled`: whether the lane was cancelled in the recording after the effect had ended,
+        but before the lane went on.
 
         Raises:
             Cancelled: The lane was cancelled meanwhile.
