@@ -98,7 +98,7 @@ class BridgeHttpSession:
 
     @property
     def may_be_renewed(self) -> bool:
-        """False: unlike a `Session`, it needs no successor with another recording."""
+        """False: only an idle `Session` is replaced by a new one, to begin another recording."""
         return False
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
@@ -120,16 +120,17 @@ class BridgeHttpSession:
             await self.clients.aclose()
 
     async def _serve(self, first: Sequence[Received], *, is_stateless: bool) -> None:
-        limits, journal, exit_status = self.application.limits, self.application.start(), None
+        journal = self.application.start_journal()
+        exit_status: int | None = None
         try:
-            server = await self.application.open()
+            server = await self.application.open_connection()
             try:
                 served = UpstreamConnection(
                     clients=self.clients,
                     server=server,
                     journal=journal,
                     negotiated_version=self.connection,
-                    limits=limits,
+                    limits=self.application.limits,
                     is_stateless=is_stateless,
                 )
                 await served.run(first)
@@ -143,7 +144,7 @@ class BridgeHttpSession:
                 ]
                 fail_requests(self.clients, journal, [each.id for each in requests], str(loss))
         finally:
-            journal.shut(self.application.cause)
+            journal.record_cause(self.application.cause)
             journal.close(exit_status)
 
 
@@ -152,15 +153,15 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
     """An application that stands for a server and forwards each session to it.
 
     Attributes:
-        open: Opens a connection to the server.
+        open_connection: Opens a connection to the server.
         forwarder: The class of the forwarder for a client's connection that is one session.
-        start: Begins the journal of one connection, and its recording.
+        start_journal: Starts the journal of one connection, and its recording.
         cause: The reason to record for sessions that close now.
     """
 
-    open: OpenConnection
+    open_connection: OpenConnection
     forwarder: type[ConnectionForwarder] = ConnectionForwarder
-    start: Callable[[], MessageJournal]
+    start_journal: Callable[[], MessageJournal]
     cause: Cause = attrs.field(default="closed", init=False)
     protocol_versions: Sequence[str] = attrs.field(default=ALL_PROTOCOL_VERSIONS, init=False)
 
@@ -178,9 +179,10 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
         **_: Any,
     ) -> None:
         """Forward between a client's connection and a new one to the server, until either ends."""
-        journal, exit_status = self.start(), None
+        journal = self.start_journal()
+        exit_status: int | None = None
         try:
-            server = await self.open()
+            server = await self.open_connection()
             try:
                 forwarder = self.forwarder(
                     client=channel, server=server, journal=journal, limits=self.limits
@@ -191,13 +193,13 @@ class BridgeApplication(OtherSessionSource[BridgeHttpSession]):
                 exit_status = exit_status_of(server)
         except ConnectionLost as loss:  # the connection could not be opened
             logger.warning("%s", loss.reason)
-            journal.shut("lost")
+            journal.record_cause("lost")
             send_close_reason(channel, loss)
         finally:
-            journal.shut(self.cause)
+            journal.record_cause(self.cause)
             journal.close(exit_status)
 
-    def shut(self, cause: Cause) -> None:
+    def record_cause(self, cause: Cause) -> None:
         """Record this reason for all sessions that close from now on."""
         self.cause = cause
 
@@ -216,7 +218,7 @@ class Downstream(msgspec.Struct, frozen=True, kw_only=True):
         kind: The transport, by its name in recordings.
         listen: The address to listen on, except for a socket file.
         socket_file: The path of the socket file to listen on.
-        is_open: Whether a TCP listener accepts clients from other machines.
+        is_open: Whether a TCP listener accepts all clients that reach it, from other machines too.
     """
 
     kind: DownstreamKind = "stdio"
@@ -302,22 +304,22 @@ _DOWNSTREAM_SCHEMES: Final[Mapping[str, tuple[DownstreamKind, str]]] = {
 }
 
 
-def parse_downstream(word: str) -> Downstream:
-    """Return the clients' side at an address, without options on which clients are accepted.
+def parse_downstream(address: str) -> Downstream:
+    """Return the clients' side at an address; its options that accept or reject clients are unset.
 
     Raises:
         ValueError: The address is invalid.
     """
-    if word == "-":
+    if address == "-":
         return Downstream()
-    scheme, colon, rest = word.partition(":")
+    scheme, colon, rest = address.partition(":")
     if scheme not in _DOWNSTREAM_SCHEMES or not colon:
         raise ValueError(
             "clients connect through - (stdio), http://HOST:PORT/PATH, ws://HOST:PORT/PATH,"
             " tcp://HOST:PORT or unix:PATH"
         )
     kind, default_path = _DOWNSTREAM_SCHEMES[scheme]
-    parts = urlsplit(word)
+    parts = urlsplit(address)
     if kind == "unix":
         if not rest or rest.startswith("//"):
             raise ValueError("the address of a socket file is unix:PATH")
@@ -402,7 +404,7 @@ async def _run_stdio(
         try:
             server = await upstream.open(limits)
         except ConnectionLost:
-            journal.shut("lost")
+            journal.record_cause("lost")
             raise
         client = open_stdio_channel(*descriptors, limits=limits)
         forwarder = upstream.forwarder(client=client, server=server, journal=journal, limits=limits)
@@ -413,7 +415,7 @@ async def _run_stdio(
         return shell_status(exit_status) if isinstance(server, ProcessChannel) else status
 
     try:
-        return await until_signal(serve, shut=partial(journal.shut, "signal"))
+        return await until_signal(serve, on_signal=partial(journal.record_cause, "signal"))
     finally:
         journal.close(exit_status)
 
@@ -427,7 +429,7 @@ async def _run_listening(
     make_spans: MakeSpans | None,
 ) -> int:
     with recording_for_sessions(record) as recording:
-        start = partial(
+        start_journal = partial(
             start_message_journal,
             recording,
             transport=downstream.kind,
@@ -435,13 +437,15 @@ async def _run_listening(
             limits=limits,
             make_spans=make_spans,
         )
-        application = bridge_application(downstream, upstream, start=start, limits=limits)
+        application = bridge_application(
+            downstream, upstream, start_journal=start_journal, limits=limits
+        )
         serve = partial(serve_bridge, downstream, application, report_url)
-        return await until_signal(serve, shut=partial(application.shut, "signal"))
+        return await until_signal(serve, on_signal=partial(application.record_cause, "signal"))
 
 
 def bridge_application(
-    downstream: Downstream, upstream: Upstream, *, start: Callable[..., Any], limits: Limits
+    downstream: Downstream, upstream: Upstream, *, start_journal: Callable[..., Any], limits: Limits
 ) -> BridgeApplication:
     """Return the application that forwards to a server."""
     if not isinstance(upstream.target, str):
@@ -455,9 +459,9 @@ def bridge_application(
             ),
         )
     return BridgeApplication(
-        open=partial(upstream.open, limits),
+        open_connection=partial(upstream.open, limits),
         forwarder=upstream.forwarder,
-        start=start,
+        start_journal=start_journal,
         limits=limits,
     )
 

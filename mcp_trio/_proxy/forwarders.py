@@ -147,7 +147,7 @@ class ConnectionForwarder:
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  as `Session.shut`
         """Close both sides, because one of them is lost."""
-        self.journal.shut("lost")
+        self.journal.record_cause("lost")
         self._scope.cancel()
 
     async def _watch_parent(self, parent_pid: int) -> None:
@@ -178,9 +178,9 @@ class ConnectionForwarder:
         except _GONE:
             pass
         else:
-            self.journal.shut("eof")
+            self.journal.record_cause("eof")
             return True
-        self.journal.shut("lost")
+        self.journal.record_cause("lost")
         return False
 
     async def _receive(self, item: Received) -> None:
@@ -376,7 +376,7 @@ class UpstreamConnection:
             try:
                 await pass_all()
             except ConnectionLost as loss:
-                self.journal.shut("lost")
+                self.journal.record_cause("lost")
                 self._reason = str(loss)
             nursery.cancel_scope.cancel()
 

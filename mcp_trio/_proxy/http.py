@@ -189,13 +189,13 @@ class OpenRecording:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class OpenRecordings:
-    """The recordings of a proxy's exchanges; `start` begins another one.
+    """The recordings of a proxy's exchanges; `start_journal` begins another one.
 
     At most `limits.http.sessions_max` recordings of sessions are open at a time, and at most
     `limits.http.streams_max` common recordings.
     """
 
-    start: Callable[[], MessageJournal]
+    start_journal: Callable[[], MessageJournal]
     limits: Limits
     _sessions: dict[str, OpenRecording] = attrs.field(factory=dict[str, OpenRecording], init=False)
     _common: list[OpenRecording] = attrs.field(factory=list[OpenRecording], init=False)
@@ -203,8 +203,10 @@ class OpenRecordings:
     _server_gives_no_ids: bool = attrs.field(default=False, init=False)
 
     @contextmanager
-    def used(self, key: str | None, messages: Sequence[Message]) -> Generator[OpenRecording]:
-        """Yield the recording for an exchange with these messages, for its duration.
+    def for_exchange(
+        self, key: str | None, messages: Sequence[Message]
+    ) -> Generator[OpenRecording]:
+        """Yield the recording for an exchange with these messages; the block is its duration.
 
         Raises:
             RecordingError: A new recording cannot be created.
@@ -235,15 +237,14 @@ class OpenRecordings:
         has_room = len(self._sessions) + len(self._new) < self.limits.http.sessions_max
         if is_opening and key is None and has_room and not self._server_gives_no_ids:
             return self._begin()
-        without_them = (each for each in self._common if each.has_none_in_flight(ids))
-        found = next(without_them, None)
+        found = next((each for each in self._common if each.has_none_in_flight(ids)), None)
         if found is None and len(self._common) < self.limits.http.streams_max:
-            found = OpenRecording(self.start(), is_common=True)
+            found = OpenRecording(self.start_journal(), is_common=True)
             self._common.append(found)
         return found or self._common[-1]
 
     def _begin(self) -> OpenRecording:
-        recording = OpenRecording(self.start())
+        recording = OpenRecording(self.start_journal())
         self._new.add(recording)
         return recording
 
@@ -293,10 +294,10 @@ class OpenRecordings:
                 if recording.is_idle(seconds):
                     self.end(recording)
 
-    def shut(self, cause: Cause) -> None:
-        """Record why all sessions close."""
+    def record_cause(self, cause: Cause) -> None:
+        """Record why all sessions close; only the first call counts."""
         for recording in self._all():
-            recording.journal.shut(cause)
+            recording.journal.record_cause(cause)
 
     def close(self) -> None:
         """Close all recordings."""
@@ -314,7 +315,7 @@ HTTP_MARK: Final = "http"
 _GONE: Final = {"gone": True}
 _OK: Final = 200
 _ACCEPTED: Final = 202
-_STATUSES: Final = range(200, 600)
+_FINAL_STATUSES: Final = range(200, 600)
 _NOT_FOUND: Final = 404
 _BAD_GATEWAY: Final = 502
 
@@ -340,12 +341,12 @@ class ProxiedExchange:
     recording: OpenRecording
     recordings: OpenRecordings
     endpoint_client: EndpointClient
-    _open: dict[int | str, Request] = attrs.field(init=False)
-    _has_begun: bool = attrs.field(default=False, init=False)
+    _unanswered: dict[int | str, Request] = attrs.field(init=False)
+    _response_has_begun: bool = attrs.field(default=False, init=False)
     _sse_session: OpenRecording | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._open = {each.id: each for each in self.messages if isinstance(each, Request)}
+        self._unanswered = {each.id: each for each in self.messages if isinstance(each, Request)}
 
     async def run(self) -> None:
         """Forward the request and its response, until one of both sides disconnects."""
@@ -356,8 +357,8 @@ class ProxiedExchange:
             if not await run_while_connected(self.exchange, self._forward):
                 # A client that disconnects cancels its stateless requests.
                 journal = self.recording.journal
-                self._note(error="the client went away")
-                for request in self._open.values():
+                self._mark(error="the client went away")
+                for request in self._unanswered.values():
                     if protocol_version_of(request.params) is not None:
                         params = {"requestId": request.id, "reason": "the client went away"}
                         journal.record("in", encode_notification(CANCELLED, params), envelope=_GONE)
@@ -393,11 +394,11 @@ class ProxiedExchange:
 
     async def _reject(self, reason: str) -> None:
         """Send the client a 502, which the proxy makes itself."""
-        request_id = next(iter(self._open), None)
+        request_id = next(iter(self._unanswered), None)
         text = f"the proxy got no response from the server: {reason}"
         rejection = Rejection(status=_BAD_GATEWAY, code=SERVER_BUSY, text=text, id=request_id)
         self._give_up()
-        self._note(status=_BAD_GATEWAY, error=reason)
+        self._mark(status=_BAD_GATEWAY, error=reason)
         await self.exchange.answer(_BAD_GATEWAY, [("Content-Type", JSON)], rejection.body())
 
     async def _forward_response(self, response: httpx2.Response) -> None:
@@ -418,7 +419,7 @@ class ProxiedExchange:
         elif (
             session_id is not None
             and response.is_success
-            and any(each.method == INITIALIZE for each in self._open.values())
+            and any(each.method == INITIALIZE for each in self._unanswered.values())
         ):
             self.recording = self.recordings.set_key(self.recording, session_id)
 
@@ -432,14 +433,14 @@ class ProxiedExchange:
         except httpx2.RequestError as error:
             loss = str(self.endpoint_client.loss_from(error))
             # A response that has begun breaks off, so that the client notices the failure.
-            if self._has_begun:
-                self._note(error=loss)
+            if self._response_has_begun:
+                self._mark(error=loss)
             else:
                 await self._reject(loss)
 
     def _response_headers(self, response: httpx2.Response) -> Headers:
         """Return the headers for the client; raise `ValueError` if the response is not valid."""
-        if response.status_code not in _STATUSES:
+        if response.status_code not in _FINAL_STATUSES:
             raise ValueError(f"HTTP {response.status_code}")
         headers: list[tuple[str, str]] = []
         for name, value in response_headers(response):
@@ -450,10 +451,11 @@ class ProxiedExchange:
 
     def _give_up(self) -> None:
         """End the spans of the requests, which the server will not answer."""
-        for request_id in self._open:
+        for request_id in self._unanswered:
             self.recording.journal.give_up(request_id)
 
-    def _note(self, **facts: Any) -> None:
+    def _mark(self, **facts: Any) -> None:
+        """Record the mark `http` with these facts about the exchange."""
         self.recording.journal.mark(HTTP_MARK, {"method": self.exchange.request.method, **facts})
         self.recording.journal.flush()
 
@@ -479,7 +481,7 @@ class ProxiedExchange:
             is_explained = self.messages and (status == _ACCEPTED or (status == _OK and is_message))
             if self.exchange.request.method != "POST" or not is_explained:
                 facts = {} if not body or is_message else {"type": _media_type(response)}
-                self._note(status=status, **facts)
+                self._mark(status=status, **facts)
             await self.exchange.answer(status, headers, body)
 
     async def _forward_part(
@@ -490,9 +492,9 @@ class ProxiedExchange:
         number: int,
     ) -> None:
         """Forward and record a part of a body that is too large to be buffered."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._note(status=response.status_code, type=_media_type(response))
+        if not self._response_has_begun:
+            self._response_has_begun = True
+            self._mark(status=response.status_code, type=_media_type(response))
             await self.exchange.start(response.status_code, headers)
         if self._may_be_message(response):
             self.recording.journal.record_bytes("out", part, envelope={"part": number})
@@ -512,10 +514,10 @@ class ProxiedExchange:
         if content_encoding(response):
             facts["type"] = f"{EVENT_STREAM}, {response.headers['content-encoding']}"
         if facts or request.method != "POST":
-            self._note(status=response.status_code, **facts)
+            self._mark(status=response.status_code, **facts)
         parser = EventParser(data_bytes_max=self.endpoint_client.limits.messages.bytes_max)
         is_plain = not content_encoding(response)
-        self._has_begun = True
+        self._response_has_begun = True
         await self.exchange.start(response.status_code, headers)
         async with body_pieces(response, is_raw=True) as pieces:
             async for piece in pieces:
@@ -552,7 +554,7 @@ class ProxiedExchange:
             return False
         is_resumed = self.exchange.request.header(LAST_EVENT_ID) is not None
         if is_resumed and event.id in self.recording.events:
-            self._note(repeated=event.id)
+            self._mark(repeated=event.id)
             return True
         self.recording.events[event.id] = None
         if len(self.recording.events) > self.endpoint_client.limits.http.events_kept_max:
@@ -564,7 +566,7 @@ class ProxiedExchange:
         self.recording.journal.counts["out_bytes"] += len(encoded)
         for message in self.recording.journal.record("out", encoded):
             if isinstance(message, Response | ErrorResponse) and message.id is not None:
-                self._open.pop(message.id, None)
+                self._unanswered.pop(message.id, None)
         self.recordings.make_common_if_without_id(self.recording)
         self.recording.journal.flush()
 
@@ -644,7 +646,7 @@ class HttpProxy:
                 else:
                     await self._forward(exchange, body)
                     return
-            with self.recordings.used(None, ()) as recording:
+            with self.recordings.for_exchange(None, ()) as recording:
                 facts = {"method": request.method, "status": rejection.status}
                 recording.journal.mark(HTTP_MARK, facts | {"error": rejection.text})
                 recording.journal.flush()
@@ -658,7 +660,7 @@ class HttpProxy:
             "/"
         )
         messages = self._decoder.messages(body) if is_endpoint and body else ()
-        with self.recordings.used(
+        with self.recordings.for_exchange(
             target if is_sse_session else request.header(SESSION_ID), messages
         ) as recording:
             # The proxy's own headers for the server replace the client's.
@@ -767,7 +769,7 @@ async def _run(
     endpoint_client = EndpointClient(http=client_for(url), url=url, headers=headers, limits=limits)
     async with endpoint_client.http:
         with recording_for_sessions(record) as recording:
-            start = partial(
+            start_journal = partial(
                 start_message_journal,
                 recording,
                 transport=TRANSPORT,
@@ -775,7 +777,7 @@ async def _run(
                 limits=limits,
                 make_spans=make_spans,
             )
-            recordings = OpenRecordings(start=start, limits=limits)
+            recordings = OpenRecordings(start_journal=start_journal, limits=limits)
 
             async def serve() -> int:
                 async with trio.open_nursery() as nursery:
@@ -784,4 +786,4 @@ async def _run(
                     )
                 return 0
 
-            return await until_signal(serve, shut=partial(recordings.shut, "signal"))
+            return await until_signal(serve, on_signal=partial(recordings.record_cause, "signal"))

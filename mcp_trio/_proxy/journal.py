@@ -256,7 +256,7 @@ class MessageJournal:
         if self.recorder is not None:
             self.recorder.flush()
 
-    def shut(self, cause: Cause) -> None:
+    def record_cause(self, cause: Cause) -> None:
         """Record why the session closes; only the first call counts."""
         if self._cause is None:
             self._cause = cause
@@ -268,7 +268,7 @@ class MessageJournal:
 
         `exit_status` is that of the server's process; None if there is none or it has not exited.
         """
-        self.shut("closed")
+        self.record_cause("closed")
         if self.spans is not None:
             self.spans.end_all()
         if exit_status is not None:
@@ -307,11 +307,11 @@ class LineJournal:
         """Record the end of a stream, and its last line if that has no LF."""
         self._write(direction, self._lines[direction].finish())
         if direction == "in":
-            self.shut("eof")
+            self.record_cause("eof")
 
-    def shut(self, cause: Cause) -> None:
+    def record_cause(self, cause: Cause) -> None:
         """Record why the session closes; only the first call counts."""
-        self.messages.shut(cause)
+        self.messages.record_cause(cause)
 
     def close(self, exit_status: int | None) -> None:
         """Record last lines without LF and complete the recording; see `MessageJournal.close`."""

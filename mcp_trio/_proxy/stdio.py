@@ -56,12 +56,14 @@ def not_ignored(signals: Iterable[int]) -> list[int]:
     return [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
 
 
-async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[], None]) -> int:
+async def until_signal(
+    serve: Callable[[], Awaitable[int]], *, on_signal: Callable[[], None]
+) -> int:
     """Run `serve` until it returns or a signal cancels it; return the exit status.
 
-    The exit status is what `serve` returns, or 128 plus the number of the signal. `shut` is called
-    before `serve` is cancelled. A second signal ends the process at once. The other proxies use
-    this function; the `StdioProxy` of this module does not, as it forwards signals to the server.
+    The exit status is what `serve` returns, or 128 plus the number of the signal. `on_signal` is
+    called before `serve` is cancelled. A second signal ends the process at once. The other proxies
+    use this function; `StdioProxy` does not, as it forwards signals to the server.
 
     Raises:
         Exception: The exception that `serve` raises, not in a group.
@@ -74,7 +76,7 @@ async def until_signal(serve: Callable[[], Awaitable[int]], *, shut: Callable[[]
             if received:
                 os._exit(SIGNAL_STATUS_BASE + number)
             received.append(number)
-            shut()
+            on_signal()
             serving.cancel()
 
     with trio.open_signal_receiver(*not_ignored(_ENDING_SIGNALS)) as signals:
@@ -143,13 +145,13 @@ class StdioProxy:
 
     async def _forward_signals(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
-            self.journal.shut("signal")
+            self.journal.record_cause("signal")
             _FORWARDED_SIGNALS[number](self.server, number)
             self._end_requested.set()
 
     async def _watch_parent(self, parent_pid: int) -> None:
         await wait_parent_death(parent_pid=parent_pid, limits=self.limits)
-        self.journal.shut("lost")
+        self.journal.record_cause("lost")
         self.host_in.end()
         self._end_requested.set()
 
@@ -211,7 +213,7 @@ async def _run(
                 limits=limits,
             )
         except ConnectionLost:
-            journal.shut("lost")
+            journal.record_cause("lost")
             journal.close(None)
             raise
         proxy = StdioProxy(

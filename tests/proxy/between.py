@@ -83,7 +83,7 @@ async def between(answer, record, *, to=URL, **limits):
         start = partial(
             start_message_journal, recording, transport="http", name=url.host, limits=limits
         )
-        recordings = OpenRecordings(start=start, limits=limits)
+        recordings = OpenRecordings(start_journal=start, limits=limits)
         proxy = HttpProxy(
             endpoint_client=endpoint_client,
             host_check=host_check_for(()),

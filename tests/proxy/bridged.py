@@ -38,7 +38,7 @@ async def bridged(direction, target, folder, *, record, make_spans=None, **limit
             limits=limits,
             make_spans=make_spans,
         )
-        application = bridge_application(downstream, upstream, start=start, limits=limits)
+        application = bridge_application(downstream, upstream, start_journal=start, limits=limits)
         send_url, urls = trio.open_memory_channel(1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_bridge, downstream, application, send_url.send_nowait)

@@ -564,14 +564,14 @@ def test_the_number_of_processes_is_limited(crashing_server_command):
     application = bridge_application(
         Downstream(kind="tcp"),
         Upstream(target=crashing_server_command),
-        start=print,
+        start_journal=print,
         limits=Limits(),
     )
     assert application.limits.http.connections_max == application.limits.http.sessions_max == 100
     application = bridge_application(
         Downstream(kind="http"),
         Upstream(target=crashing_server_command),
-        start=print,
+        start_journal=print,
         limits=Limits(),
     )
     assert application.limits.http.connections_max == Limits().http.connections_max

@@ -673,7 +673,9 @@ async def test_all_accepted_requests_are_answered_and_recorded(path, recorded, a
         return server
 
     start = partial(start_message_journal, path, transport="http", name="x", limits=limits)
-    _, run = BridgeApplication(open=connect, start=start, limits=limits).opened(clients)
+    _, run = BridgeApplication(open_connection=connect, start_journal=start, limits=limits).opened(
+        clients
+    )
     streams = [asked(clients, number) for number in range(3)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
@@ -716,7 +718,7 @@ async def test_a_client_that_disconnects_during_a_request_ends_only_its_connecti
             nursery.start_soon(trio.serve_listeners, hang_up, listeners)
             target = f"tcp://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
             application = bridge_application(
-                Downstream(kind="http"), Upstream(target=target), start=start, limits=limits
+                Downstream(kind="http"), Upstream(target=target), start_journal=start, limits=limits
             )
             nursery.start_soon(
                 serve_bridge, Downstream(kind="http"), application, send_url.send_nowait

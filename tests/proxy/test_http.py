@@ -498,7 +498,7 @@ async def test_the_end_of_the_proxy_completes_the_files(between, tmp_path, files
         proxy.begin(STATELESS_CALL)
         proxy.begin(asking(0, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
-        proxy.proxy.recordings.shut("signal")
+        proxy.proxy.recordings.record_cause("signal")
     sessions = files()
     assert [session.cause for session in sessions] == ["signal"] * 2
     assert [session.kinds()[-1] for session in sessions] == ["end"] * 2
@@ -868,7 +868,7 @@ async def proxy_to(url, folder, *, http=None):
     start = partial(
         start_message_journal, folder, transport="http", name=parsed.host, limits=limits
     )
-    recordings = OpenRecordings(start=start, limits=limits)
+    recordings = OpenRecordings(start_journal=start, limits=limits)
     async with endpoint_client.http, trio.open_nursery() as nursery:
         yield await nursery.start(serve_http_proxy, ListenOptions(), endpoint_client, recordings)
         nursery.cancel_scope.cancel()

@@ -127,7 +127,7 @@ async def test_a_server_that_never_ended_has_no_mark(journal, path, recorded):
 
 @pytest.mark.parametrize("cause", ["signal", "lost"])
 async def test_the_first_cause_is_the_cause(journal, path, recorded, cause):
-    journal.shut(cause)
+    journal.record_cause(cause)
     journal.end("in")
     journal.close(0)
     assert recorded(path).cause == cause
@@ -394,7 +394,7 @@ async def test_without_a_signal_the_status_is_the_proxys():
     async def serve():
         return 7
 
-    assert await until_signal(serve, shut=list) == 7
+    assert await until_signal(serve, on_signal=list) == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -409,7 +409,7 @@ async def test_a_signal_closes_and_then_cancels_the_proxy(number):
             events.append("cancelled")
 
     with trio.fail_after(5):
-        assert await until_signal(serve, shut=partial(events.append, "shut")) == 128 + number
+        assert await until_signal(serve, on_signal=partial(events.append, "shut")) == 128 + number
     assert events == ["shut", "cancelled"]
 
 
@@ -430,7 +430,7 @@ async def test_a_second_signal_ends_the_process_at_once(monkeypatch):
 
     monkeypatch.setattr(os, "_exit", leave)
     with trio.fail_after(5):
-        await until_signal(serve, shut=shut.set)
+        await until_signal(serve, on_signal=shut.set)
     assert statuses == [128 + signal.SIGINT]
 
 
@@ -443,4 +443,4 @@ async def test_an_error_is_raised_without_a_group():
         raise OSError(98, "in use")
 
     with pytest.raises(OSError, match="in use"):
-        await until_signal(serve, shut=list)
+        await until_signal(serve, on_signal=list)

@@ -210,7 +210,7 @@ async def http_proxy(url, folder, make_spans):
         limits=limits,
         make_spans=make_spans,
     )
-    recordings = OpenRecordings(start=start, limits=limits)
+    recordings = OpenRecordings(start_journal=start, limits=limits)
     async with endpoint_client.http, trio.open_nursery() as nursery:
         yield await nursery.start(serve_http_proxy, ListenOptions(), endpoint_client, recordings)
         nursery.cancel_scope.cancel()
