@@ -6,8 +6,9 @@ Clients and server should not be able to notice the proxy, except for its addres
   server's, and hop-by-hop headers are not forwarded. `Accept-Encoding` becomes `identity`, since
   the proxy could not read compressed responses.
 - Statuses and bodies are forwarded unchanged. Each piece of a stream is forwarded when it arrives,
-  after the records of the events that it completes. Other bodies are buffered until they are
-  complete, or `limits.messages.bytes_max` long.
+  after the records of the events that it completes; only the pieces of the first event wait for
+  one another where it may be an `endpoint` (2024-11-05), whose URL becomes one of the proxy. Other
+  bodies are buffered until they are complete, or `limits.messages.bytes_max` long.
 - When a client disconnects, its request to the server is cancelled. When a response breaks off, the
   response to the client breaks off. If the server does not respond, the client gets a 502.
 - Only messages are recorded: no headers except the ids of sessions and events, no credentials, and
@@ -313,6 +314,8 @@ class OpenRecordings:
 
 HTTP_MARK: Final = "http"
 _GONE: Final = {"gone": True}
+# What ends an event or a comment of a stream.
+_EMPTY_LINES: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _OK: Final = 200
 _ACCEPTED: Final = 202
 _FINAL_STATUSES: Final = range(200, 600)
@@ -519,10 +522,25 @@ class ProxiedExchange:
         is_plain = not content_encoding(response)
         self._response_has_begun = True
         await self.exchange.start(response.status_code, headers)
+        # The first event may be the endpoint of a session of 2024-11-05. Until it is complete, its
+        # pieces are held back, since its URL may have to be replaced.
+        awaits_endpoint = (
+            is_plain and request.method == "GET" and request.header(SESSION_ID) is None
+        )
+        held_max = self.endpoint_client.limits.messages.uri_chars_max
+        held = b""
         async with body_pieces(response, is_raw=True) as pieces:
             async for piece in pieces:
+                held += piece
                 events = parser.feed(piece) if is_plain else ()
-                await self.exchange.send(self._record_events(events, piece))
+                if events:
+                    awaits_endpoint = False
+                elif awaits_endpoint and len(held) <= held_max and not held.endswith(_EMPTY_LINES):
+                    continue
+                await self.exchange.send(self._record_events(events, held))
+                held = b""
+        if held:
+            await self.exchange.send(held)
         await self.exchange.end()
 
     def _record_events(self, events: Sequence[Event | Oversized], piece: bytes) -> bytes:

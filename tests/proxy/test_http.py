@@ -792,6 +792,36 @@ async def test_a_session_of_2024_11_05_is_recorded_by_its_stream(between, tmp_pa
             assert session.marks()["negotiated"]["protocol_version"] == "2024-11-05"
 
 
+@pytest.mark.parametrize("length", [1, 20, 40])
+async def test_an_endpoint_in_two_pieces_leads_to_the_proxy(between, tmp_path, length):
+    encoded = b": ready\n\n" + event(name="endpoint", text="http://mcp.test/messages?session_id=1")
+
+    async def pieces():
+        yield encoded[:length]
+        yield encoded[length:]
+        await trio.sleep_forever()
+
+    async def answer(_):
+        return Reply(200, EVENTS, pieces())
+
+    async with between(answer, tmp_path) as proxy:
+        stream = proxy.begin(method="GET", target="/sse")
+        assert (await stream.event()).data == b"/messages?session_id=1"
+        stream.leave()
+
+
+async def test_a_stream_that_ends_in_the_first_event_is_forwarded(between, tmp_path):
+    async def pieces():
+        yield b"event: end"
+
+    async def answer(_):
+        return Reply(200, EVENTS, pieces())
+
+    async with between(answer, tmp_path) as proxy:
+        exchange = await proxy.ask(method="GET", target="/sse")
+        assert exchange.pieces == [b"event: end"]
+
+
 async def test_the_endpoint_of_another_origin_is_forwarded_unchanged(between, tmp_path):
     async with between(old_server("http://other.test/messages"), tmp_path) as proxy:
         stream = proxy.begin(method="GET", target="/sse")
