@@ -547,7 +547,7 @@ class RecordingChoices(TypedDict):
     overwrite: bool
 
 
-def recording_choices(options: dict[str, Any]) -> RecordingChoices:
+def take_recording_choices(options: dict[str, Any]) -> RecordingChoices:
     """Take the values of `recording_options` out of those of all options of a command."""
     chosen: Any = {name: options.pop(name) for name in RecordingChoices.__annotations__}
     choices: RecordingChoices = chosen

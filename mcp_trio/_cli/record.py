@@ -22,8 +22,8 @@ from mcp_trio._cli.options import (
     listen_address,
     listening,
     make_record_options,
-    recording_choices,
     recording_options,
+    take_recording_choices,
     telemetry_option,
     token_option,
     tracer_of_proxy,
@@ -302,7 +302,7 @@ def bridge_command(
     from mcp_trio._client.connect import is_http_target
     from mcp_trio._proxy.bridge import Upstream, check_server_url, parse_downstream
 
-    choices = recording_choices(chosen)
+    choices = take_recording_choices(chosen)
     if record is None and any(choices.values()):
         raise click.UsageError("recording options need --record PATH")
     options = None if record is None else make_record_options(record, choices)

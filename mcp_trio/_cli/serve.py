@@ -28,10 +28,10 @@ from mcp_trio._cli.options import (
     make_record_options,
     overwrite_option,
     read_key,
-    recording_choices,
     recording_options,
     serving_options,
     set_up_telemetry,
+    take_recording_choices,
     telemetry_option,
 )
 from mcp_trio.errors import ToolError
@@ -143,8 +143,8 @@ _POLICY_ARGUMENTS: Final = (
 )
 
 
-def _policy_choices(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the values of these options out of those of all options of a command.
+def _take_policy(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the values of `_policy_options` out of those of all options.
 
     Returns:
         The arguments of `RecordPolicy` that are given.
@@ -153,18 +153,18 @@ def _policy_choices(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, ())}
 
 
-def _recording_of(
-    path: str, choices: RecordingChoices, given: dict[str, Any], *, strict: bool
+def _make_record_policy(
+    path: str, choices: RecordingChoices, policy: dict[str, Any], *, strict: bool
 ) -> "RecordOptions":
-    """Return the policy for the options of a command, or options without one if none asks for it.
+    """Return a `RecordPolicy` with the arguments `policy`, or `RecordOptions` if there are none.
 
-    `given` are the arguments of `RecordPolicy`. The folder of a policy is created if need be.
+    The folder of a policy is created if need be.
 
     Raises:
         click.UsageError: The options contradict each other, or nothing can be recorded to `path`.
         RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
     """
-    if not given:
+    if not policy:
         return make_record_options(path, choices, strict=strict)
     if Path(path).is_file():
         raise click.UsageError(
@@ -179,16 +179,16 @@ def _recording_of(
     from mcp_trio._recorder.policy import RecordPolicy
 
     for argument in ("keep_bytes_max", "free_bytes_min"):
-        if argument in given:
-            given[argument] = math.ceil(given[argument] * _MIB_PER_GIB * MIB)
-    if {"slow_seconds", "slow_percent", "tools", "principals", "headers"} & given.keys():
-        given.setdefault("rate", 0.0)
+        if argument in policy:
+            policy[argument] = math.ceil(policy[argument] * _MIB_PER_GIB * MIB)
+    if {"slow_seconds", "slow_percent", "tools", "principals", "headers"} & policy.keys():
+        policy.setdefault("rate", 0.0)  # without --keep-rate, only the sessions that these keep
     values = {
         each.name: getattr(options, each.name) for each in attrs.fields(type(options)) if each.init
     }
     values |= {"redaction": options.redaction or Redaction(), "compress": True}
     try:
-        return RecordPolicy(**values | given)
+        return RecordPolicy(**values | policy)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -201,8 +201,9 @@ _limit_options: Final = combined(
         "rate_limits",
         metavar="RATE",
         multiple=True,
-        help="Reject requests of a user beyond this rate, such as 100/minute; a user without a "
-        "name is a network, or over stdio the session. The instances of --redis count together.",
+        help="Reject requests of a user beyond this rate, such as 100/minute; clients "
+        "without a user name are counted by network, or over stdio by session. The instances of "
+        "--redis count together.",
     ),
     click.option(
         "--concurrency-limit",
@@ -221,21 +222,21 @@ _limit_options: Final = combined(
 )
 
 
-def _take_limits(chosen: dict[str, Any]) -> "Sequence[Middleware]":
+def _take_limits(options: dict[str, Any]) -> "Sequence[Middleware]":
     """Take the values of `_limit_options` out of those of all options, and return the limits.
 
     Raises:
         click.UsageError: A rate is invalid.
     """
-    rates, places, quotas = (
-        chosen.pop(name) for name in ("rate_limits", "concurrency_limit", "quotas")
+    rates, concurrency, quotas = (
+        options.pop(name) for name in ("rate_limits", "concurrency_limit", "quotas")
     )
-    if not (rates or places or quotas):
+    if not (rates or concurrency or quotas):
         return ()
     from mcp_trio._server.command_limits import limits_of_command
 
     try:
-        return limits_of_command(rates, places, quotas)
+        return limits_of_command(rates, concurrency, quotas)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -456,21 +457,23 @@ def run_command(
     record: str | None,
     *,
     strict: bool,
-    **chosen: Any,
+    **options: Any,
 ) -> None:
     """Serve the server TARGET, file.py[:object] or package.module[:object]."""
-    choices, policy = recording_choices(chosen), _policy_choices(chosen)
-    limits = _take_limits(chosen)
-    observing = {name: chosen.pop(name) for name in _OBSERVER_NAMES}
+    choices, policy = take_recording_choices(options), _take_policy(options)
+    limits = _take_limits(options)
+    observers = {name: options.pop(name) for name in _OBSERVER_NAMES}
     if record is None and (strict or policy or any(choices.values())):
         raise click.UsageError("recording options need --record PATH")
-    if chosen["keyfile"] is not None and chosen["certfile"] is None:
+    if options["keyfile"] is not None and options["certfile"] is None:
         raise click.UsageError("--keyfile needs --certfile")
-    if chosen["client_cafile"] is not None and chosen["certfile"] is None:
+    if options["client_cafile"] is not None and options["certfile"] is None:
         raise click.UsageError("--client-cafile needs --certfile")
-    recording = None if record is None else _recording_of(record, choices, policy, strict=strict)
-    options = dict(given_serving_options(transport, chosen))
-    redis_url = options.pop("redis", None)
+    recording = None
+    if record is not None:
+        recording = _make_record_policy(record, choices, policy, strict=strict)
+    given = dict(given_serving_options(transport, options))
+    redis_url = given.pop("redis", None)
     if transport == "stdio":
         from mcp_trio._transports.stdio import divert_stdio
 
@@ -481,7 +484,7 @@ def run_command(
         from mcp_trio._session.exceptions import sole_exception
 
         loaded = _load(target, protocol_versions, limits)
-        _add_observers(loaded, **observing)
+        _add_observers(loaded, **observers)
         try:
             run_stdio(loaded, record=recording, descriptors=descriptors)
         except Exception as error:
@@ -496,19 +499,19 @@ def run_command(
         raise click.UsageError(
             f"--transport {transport} serves many sessions: --record needs an existing folder"
         )
-    if limits and options.get("workers", 1) > 1 and redis_url is None:
+    if limits and given.get("workers", 1) > 1 and redis_url is None:
         raise click.UsageError("limits of several workers need --redis URL, to share their counts")
     loaded = _load(target, protocol_versions, limits)
     if redis_url is not None:
-        options["stores"] = _redis_stores(redis_url, loaded)
-    _add_observers(loaded, **observing)
-    if options.get("workers", 1) > 1:
-        stores: HttpOptions = {"stores": options["stores"]} if "stores" in options else {}
+        given["stores"] = _redis_stores(redis_url, loaded)
+    _add_observers(loaded, **observers)
+    if given.get("workers", 1) > 1:
+        http_options: HttpOptions = {"stores": given["stores"]} if "stores" in given else {}
         try:
-            check_for_workers(loaded, stores, options["workers"])
+            check_for_workers(loaded, http_options, given["workers"])
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    with listening(listen_address(**options), "serving") as attempt:
+    with listening(listen_address(**given), "serving") as attempt:
         lifespan = loaded.lifespan
         if lifespan is not None:
 
@@ -519,7 +522,7 @@ def run_command(
                 return lifespan(server)
 
             loaded.lifespan = start_lifespan
-        RUNNERS[transport](loaded, on_serving=attempt.report_url, record=recording, **options)
+        RUNNERS[transport](loaded, on_serving=attempt.report_url, record=recording, **given)
 
 
 def _redis_stores(url: str, server: "Server") -> "Stores":
