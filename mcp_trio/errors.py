@@ -25,7 +25,7 @@
     ├── ReplayDivergence               the replay differs from the recording
     ├── ReplayedError                  an effect failed when it was recorded
     ├── BlockedInReplay                a replayed handler tried to use external I/O
-    ├── UntrackedNondeterminism        a strictly recorded handler bypassed its context
+    ├── UntrackedNondeterminism        a strictly recorded handler made an untracked call
     ├── SweepUnavailable               schedules cannot be swept on this Trio or this system
     └── MockMismatch                   a client differs from the recording that a mock server plays
 
@@ -52,7 +52,7 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 URL_ELICITATION_REQUIRED: Final = -32042
 
 
-def _with_stderr(stderr_tail: str) -> str:
+def _stderr_text(stderr_tail: str) -> str:
     return f"\nlast lines of its stderr:\n{stderr_tail}" if stderr_tail else ""
 
 
@@ -139,7 +139,7 @@ class AccessDenied(RequestError):
 
 
 class RateLimited(RequestError):
-    """The sender of a request has used up what it may use. Raise it in a handler or middleware.
+    """The sender of a request has exceeded a limit. Raise it in a handler or middleware.
 
     The data of the error are `{"retryAfter": SECONDS}` if the time is known. The specification has
     no code for it; over HTTP the status of a stateless response is 429, with `Retry-After` (RFC
@@ -189,7 +189,7 @@ class RequestTimeout(MCPError):
         whose = f" from {server}" if server else ""
         limit = "without progress" if budget == "idle" else "in all"
         text = f"{method}: no response{whose} within {seconds:g} s {limit}"
-        super().__init__(f"{text}; raise {setting}" + _with_stderr(stderr_tail))
+        super().__init__(f"{text}; raise {setting}" + _stderr_text(stderr_tail))
         self.server = server
         self.method = method
         self.budget = budget
@@ -199,10 +199,10 @@ class RequestTimeout(MCPError):
 
 
 class RequestAbandoned(MCPError):
-    """The request of this `def` handler has ended: cancelled, answered, or with its session.
+    """A handler in a thread, a `def` function, used its context after the end of its request.
 
-    Each call of the context in the handler's thread raises it. The handler need not catch it,
-    because it is not reported.
+    The request was cancelled or answered, or its session has ended. The handler need not catch the
+    error, because it is not reported.
     """
 
 
@@ -225,7 +225,7 @@ class ConnectionLost(MCPError):
         stderr_tail: str = "",
         http_status: int | None = None,
     ) -> None:
-        super().__init__(reason + _with_stderr(stderr_tail))
+        super().__init__(reason + _stderr_text(stderr_tail))
         self.reason = reason
         self.exit_status = exit_status
         self.stderr_tail = stderr_tail
@@ -254,31 +254,34 @@ class AuthorizationError(ConnectionLost):
         self.code = code
 
 
-def loss_as(kind: type[ConnectionLost], loss: ConnectionLost) -> ConnectionLost:
-    """Return a copy of `loss`, of class `kind`, to raise it in another task.
+def copied_loss(loss: ConnectionLost, kind: type[ConnectionLost]) -> ConnectionLost:
+    """Return a copy of an error, of class `kind`, to raise it in another task.
 
     An `AuthorizationError` keeps its class: no request was carried out.
     """
+    copy: ConnectionLost
     if isinstance(loss, AuthorizationError):
-        same = AuthorizationError(loss.reason, code=loss.code)
-        same.__cause__ = loss.__cause__
-        return same
-    own = kind(
-        loss.reason,
-        exit_status=loss.exit_status,
-        stderr_tail=loss.stderr_tail,
-        http_status=loss.http_status,
-    )
-    own.__cause__ = loss.__cause__
-    return own
+        copy = AuthorizationError(loss.reason, code=loss.code)
+    else:
+        copy = kind(
+            loss.reason,
+            exit_status=loss.exit_status,
+            stderr_tail=loss.stderr_tail,
+            http_status=loss.http_status,
+        )
+    copy.__cause__ = loss.__cause__
+    return copy
 
 
 class ToolError(MCPError):
     """A tool failed.
 
-    Raised in a tool, its text is sent to the client as a result with `isError`. Raised in another
-    handler, its text is that of a JSON-RPC error. A client's caller receives the complete result
-    as `result`.
+    If a tool raises it, the client receives the text in a result with `isError`. If another handler
+    raises it, the client receives the text in a JSON-RPC error. `Client.call_tool` raises it with
+    the complete result.
+
+    Attributes:
+        result: The result that the client has received; None if this side's handler has failed.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -287,7 +290,7 @@ class ToolError(MCPError):
 
 
 class ResultTypeError(MCPError, TypeError):
-    """The valid result of a tool is no value of the type that the caller asked for."""
+    """The result of a tool is valid, but is not of the type that the caller asked for."""
 
 
 class SchemaError(MCPError, ValueError):

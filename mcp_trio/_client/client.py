@@ -124,7 +124,7 @@ from mcp_trio.errors import (
     RequestTimeout,
     ResourceNotFound,
     ToolError,
-    loss_as,
+    copied_loss,
 )
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 from mcp_trio.types import (
@@ -1142,7 +1142,7 @@ class Client:
             if session_task.failure is not None:
                 raise session_task.failure from session_task.failure.__cause__
             # Never `OutcomeUnknown`: no request of the user has been sent yet.
-            raise loss_as(ConnectionLost, loss) from loss.__cause__
+            raise copied_loss(loss, ConnectionLost) from loss.__cause__
         except RequestTimeout as timeout:
             stderr_tail = getattr(session.channel, "stderr_tail", "")
             await self._end_session(session_task)

@@ -227,17 +227,17 @@ class SubscriptionStream:
             ConnectionLost: The session has ended.
         """
         since = trio.current_time()
-        await self._call.next_report()
+        await self._call.next_progress()
         if trio.current_time() - since >= self._limits.http.reconnect_seconds_max:
             self._failed_tries = 0
-        loss = self._call.loss
-        if loss is None:
+        error = self._call.error
+        if error is None:
             self._call.outcome()
             self.interruption = "the server ended the subscription" if self.for_callbacks else ""
-        elif self._is_final(loss):
-            raise loss
+        elif self._is_final(error):
+            raise error
         else:
-            self.interruption = str(loss)
+            self.interruption = str(error)
         return bool(self.interruption)
 
     async def _resend(self) -> None:
@@ -302,10 +302,10 @@ class SubscriptionStream:
     async def _wait_for_acknowledgement(self, seconds: float | None) -> None:
         limit_seconds = self._limits.requests.idle_seconds if seconds is None else seconds
         with trio.move_on_after(limit_seconds):
-            await self._call.next_report()
+            await self._call.next_progress()
         if self._is_acknowledged:
             return
-        if not self._call.is_settled:
+        if not self._call.has_ended:
             setting = "limits.requests.idle_seconds" if seconds is None else "idle_seconds"
             raise RequestTimeout(LISTEN, "idle", limit_seconds, setting)
         self._call.outcome()
@@ -323,7 +323,7 @@ class SubscriptionStream:
             if is_resumed and not self.for_callbacks:
                 for change in _changes_in(params.notifications):
                     self._add(msgspec.structs.replace(change, missed=True))
-            self._call.report(None)
+            self._call.queue_progress(None)  # this wakes `_wait_for_acknowledgement`
             return is_resumed and self.for_callbacks
         if not self._is_acknowledged:  # the server must not send others before it
             return False

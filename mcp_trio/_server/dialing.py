@@ -35,7 +35,7 @@ from mcp_trio._transports.connections import (
 )
 from mcp_trio._transports.lock_file import LockPath, lock_file
 from mcp_trio._transports.websocket import WebSocketChannel
-from mcp_trio.errors import ConnectionLost, loss_as
+from mcp_trio.errors import ConnectionLost, copied_loss
 from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class _Dialer:
             # A hub may accept the WebSocket and then close it with code 1008, because of the token.
             rejection: ConnectionLost | None = getattr(channel, "rejection", None)
             if rejection is not None:
-                raise loss_as(ConnectionLost, rejection)
+                raise copied_loss(rejection, ConnectionLost)
             session = self._session
             assert session is not None
             self._report_retry(str(session.loss))

@@ -1,8 +1,8 @@
 """The requests of this side: how they are sent, and how their callers get the result.
 
 `OutgoingCalls` sends a request and makes a `Call` for it, on which the caller waits. The dispatcher
-passes each response, each progress notification and each loss to `OutgoingCalls`, which ends the
-call or wakes its caller. The protocol's rules for sent requests, such as their ids and states, are
+passes each response, progress notification and lost request to `OutgoingCalls`, which ends the call
+or wakes its caller. The protocol's rules for sent requests, such as their ids and states, are
 in `_protocol/requests.py`.
 """
 
@@ -35,7 +35,7 @@ from mcp_trio.errors import (
     ProtocolError,
     RequestError,
     RequestTimeout,
-    loss_as,
+    copied_loss,
 )
 from mcp_trio.types import RequestId
 
@@ -70,7 +70,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 @attrs.define(eq=False, repr=False)
 class Call:
-    """An outgoing request and its waiting caller; it ends with a response or a loss, never both.
+    """An outgoing request and its waiting caller; it ends with a response or an error, never both.
 
     Attributes:
         request: The request.
@@ -80,7 +80,7 @@ class Call:
         related_request_id: The id of the peer's request whose handler sends this request.
         scope: The cancel scope of the caller; its deadline moves with progress.
         response: The response.
-        loss: The reason why no response was received.
+        error: The reason why there is no response, or none that can be decoded.
     """
 
     request: OutgoingRequest
@@ -94,34 +94,34 @@ class Call:
         init=False,
     )
     response: ResponseReceived | None = attrs.field(default=None, init=False)
-    loss: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
+    error: ConnectionLost | ProtocolError | None = attrs.field(default=None, init=False)
     _progress: deque[Any] = attrs.field(factory=deque[Any], init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
-    def is_settled(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the call has ended."""
-        return self.response is not None or self.loss is not None
+        return self.response is not None or self.error is not None
 
     @property
     def has_result(self) -> bool:
         """Return whether the call ended with a result."""
         return self.response is not None and self.response.error is None
 
-    def settle(self, response: ResponseReceived) -> None:
-        """Set the response."""
+    def finish(self, response: ResponseReceived) -> None:
+        """End the call with its response."""
         self.response = response
         # The callbacks for progress that has arrived may take longer than the time budget.
         if self.request.wants_progress:
             self.scope.deadline = math.inf
         self._changed.set()
 
-    def lose(self, loss: ConnectionLost | ProtocolError) -> None:
-        """Set the error of a call that gets no response, or one that cannot be decoded."""
-        self.loss = loss
+    def fail(self, error: ConnectionLost | ProtocolError) -> None:
+        """End the call without a response, or with one that cannot be decoded."""
+        self.error = error
         self._changed.set()
 
-    def report(self, params: Any) -> bool:
+    def queue_progress(self, params: Any) -> bool:
         """Queue a progress notification; return False if an older one was dropped for it."""
         dropped = len(self._progress) >= self.progress_queued_max
         if dropped:
@@ -131,9 +131,9 @@ class Call:
         self._changed.set()
         return not dropped
 
-    async def next_report(self) -> Any:
+    async def next_progress(self) -> Any:
         """Return the oldest queued progress notification; None if the call has ended."""
-        while not (self._progress or self.is_settled):
+        while not (self._progress or self.has_ended):
             if self._changed.is_set():
                 self._changed = trio.Event()
             await self._changed.wait()
@@ -149,26 +149,15 @@ class Call:
             RemoteProtocolError: The response is not a valid message.
             LocalProtocolError: The channel cannot send the request; nothing was sent.
         """
-        if self.loss is not None:
-            raise copy(self.loss)  # each caller gets a copy, because raising modifies it
+        if self.error is not None:
+            raise copy(self.error)  # each caller gets a copy, because raising modifies it
         assert self.response is not None
         error = self.response.error
         if error is not None:
-            raise RequestError(error.code, error.message, _plain(error.data))
+            data = msgspec.json.decode(error.data) if isinstance(error.data, msgspec.Raw) else None
+            raise RequestError(error.code, error.message, data)
         assert self.response.result is not None
         return self.response.result
-
-
-async def deliver(on_progress: ProgressCallback | None, params: Any) -> None:
-    """Call a progress callback, and await its result if it is awaitable."""
-    assert on_progress is not None  # Progress arrives only if the request asked for it.
-    waiting = on_progress(params)
-    if waiting is not None:
-        await waiting
-
-
-def _plain(raw: Any) -> Any:
-    return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
 
 
 PROGRESS_BODY: Final = b'"progress"'
@@ -178,8 +167,10 @@ PROGRESS_BODY: Final = b'"progress"'
 class OutgoingCalls:
     """The open calls of a session, one object for each session.
 
-    Each call ends exactly once: with a result, an error, a cancellation, a timeout, or a loss.
-    `loss` is the reason why no more can be sent; None while the session is open.
+    Each call ends exactly once: with a result, an error, a cancellation, or a timeout.
+
+    Attributes:
+        loss: The reason why no more requests can be sent; None while the session is open.
     """
 
     connection: Connection
@@ -206,7 +197,7 @@ class OutgoingCalls:
 
         `activity`, which observers have, gets the id of the request and the number of its record.
         """
-        # The wait for the response lets other tasks run.
+        # No checkpoint here: the wait for the response is one.
         await self.send_queue.room_for_message(lane, checkpoint=False)
         self.check_open(lane)
         limits = self.connection.limits
@@ -236,7 +227,7 @@ class OutgoingCalls:
             recorder = getattr(self.send_queue.sequencer, "recorder", None)
             activity.record = None if recorder is None else recorder.next_number - 1
         await self._wait(call, on_progress, lane)
-        if not call.is_settled:
+        if not call.has_ended:
             raise self._timeout(request)
         return self.connection.decode_result(request, call.outcome())
 
@@ -256,7 +247,7 @@ class OutgoingCalls:
 
     def close_subscription(self, call: Call) -> None:
         """Abandon the request of a subscription, as `Session.close_subscription` describes."""
-        if not call.is_settled:
+        if not call.has_ended:
             self._abandon(call, None)
 
     @contextmanager
@@ -284,28 +275,31 @@ class OutgoingCalls:
             return
         if lane is not None:
             self.send_queue.sequencer.resumed(lane, "err")
-        raise loss_as(ConnectionLost, self.loss)  # Nothing was sent, so the outcome is known.
+        raise copied_loss(self.loss, ConnectionLost)  # Nothing was sent, so the outcome is known.
 
     async def _wait(
         self, call: Call, on_progress: ProgressCallback | None, lane: Lane | None
     ) -> None:
-        """Call `on_progress` for each report until the call ends or times out.
+        """Call `on_progress` for each progress notification until the call ends or times out.
 
         A response that has arrived counts, even if the caller is cancelled at the same time.
         """
         kind = "cxl"
         try:
             with call.scope:
-                while (report := await call.next_report()) is not None:
+                while (params := await call.next_progress()) is not None:
                     if lane is not None:
                         self.send_queue.sequencer.resumed(lane, "res", PROGRESS_BODY)
-                    await deliver(on_progress, report)
-            if call.is_settled:
+                    assert on_progress is not None  # or else the request asks for no progress
+                    waiting = on_progress(params)
+                    if waiting is not None:
+                        await waiting
+            if call.has_ended:
                 kind = "res" if call.has_result else "err"
         finally:
             if lane is not None:
                 self.send_queue.sequencer.resumed(lane, kind)
-            if not call.is_settled:
+            if not call.has_ended:
                 self._abandon(call, lane)
 
     def _abandon(self, call: Call, lane: Lane | None) -> None:
@@ -330,27 +324,27 @@ class OutgoingCalls:
 
     # The dispatcher's side.
 
-    def settle(self, event: ResponseReceived) -> None:
+    def finish(self, event: ResponseReceived) -> None:
         """End an open request with its response."""
-        self._open.pop(event.request.id).settle(event)
+        self._open.pop(event.request.id).finish(event)
 
     def fail(self, event: ResponseUnreadable) -> None:
-        """Fail an open request whose response cannot be read."""
-        self._open.pop(event.request.id).lose(event.error)
+        """End an open request whose response cannot be decoded."""
+        self._open.pop(event.request.id).fail(event.error)
 
-    def settle_lost(self, lost: Lost) -> None:
+    def fail_lost(self, lost: Lost) -> None:
         """End a request without a response; count it if its caller no longer waits."""
         call = self._open.pop(int(lost.id), None)
         if call is None:
             self.connection.counts["late answer"] += 1
         else:
             self.connection.outgoing.abandon(call.request)
-            call.lose(lost.error)
+            call.fail(lost.error)
 
-    def report(self, event: ProgressReceived) -> bool:
-        """Queue progress of an open request; return False if an older report was dropped for it."""
+    def queue_progress(self, event: ProgressReceived) -> bool:
+        """Queue progress of an open request; return False if an older one was dropped for it."""
         event.request.budget.record_activity(trio.current_time())
-        return self._open[event.request.id].report(event.params)
+        return self._open[event.request.id].queue_progress(event.params)
 
     def pass_to_subscription(self, event: NotificationReceived) -> bool:
         """Pass a notification to its subscription; return whether the callbacks get it too."""
@@ -358,7 +352,7 @@ class OutgoingCalls:
         on_notification = self._open[event.request.id].on_notification
         return on_notification is None or on_notification(event.method, event.params)
 
-    def lose(self, loss: ConnectionLost) -> None:
+    def fail_all(self, loss: ConnectionLost) -> None:
         """End all open requests, and reject later ones, because the session has ended.
 
         The outcome of a request that was sent is unknown, unless the channel reports lost requests
@@ -371,5 +365,5 @@ class OutgoingCalls:
             was_sent = (
                 not send_queue.reports_losses and call.request.message not in send_queue.dropped
             )
-            call.lose(loss_as(OutcomeUnknown if was_sent else ConnectionLost, loss))
+            call.fail(copied_loss(loss, OutcomeUnknown if was_sent else ConnectionLost))
         self._open.clear()

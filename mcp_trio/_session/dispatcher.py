@@ -126,11 +126,11 @@ class Dispatcher:
             number = sequencer.received(message, embed=is_json)
         self._actions[type(event)](self, event, number)
 
-    def lose(self, lost: Lost) -> None:
+    def fail_lost(self, lost: Lost) -> None:
         """End a request of this side that gets no response, as the channel reports."""
         body = {"id": lost.id, "error": str(lost.error)}
         self.session.sequencer.marked(LOST_MARK, body)
-        self.calls.settle_lost(lost)
+        self.calls.fail_lost(lost)
 
     def _take_batch(self, event: BatchReceived, number: int | str) -> None:
         """Act upon each message of a batch, which one record holds."""
@@ -440,12 +440,12 @@ class Dispatcher:
         if event.request is None or self.calls.pass_to_subscription(event):
             self.notifications.put(event, number)
 
-    def _report(self, event: ProgressReceived, _number: int | str) -> None:
-        if not self.calls.report(event):
+    def _queue_progress(self, event: ProgressReceived, _number: int | str) -> None:
+        if not self.calls.queue_progress(event):
             self.session.connection.counts["progress dropped"] += 1
 
-    def _settle(self, event: ResponseReceived, _number: int | str) -> None:
-        self.calls.settle(event)
+    def _finish(self, event: ResponseReceived, _number: int | str) -> None:
+        self.calls.finish(event)
 
     def _fail(self, event: ResponseUnreadable, _number: int | str) -> None:
         self.calls.fail(event)
@@ -476,8 +476,8 @@ class Dispatcher:
         BatchReceived: _take_batch,
         NotificationReceived: _deliver,
         RequestCancelled: _cancel,
-        ProgressReceived: _report,
-        ResponseReceived: _settle,
+        ProgressReceived: _queue_progress,
+        ResponseReceived: _finish,
         ResponseUnreadable: _fail,
         ImmediateResponse: _respond,
         Ignored: _ignore,

@@ -223,7 +223,7 @@ class Session:
             self.send_queue.lose()
         if self._reader is not None:
             self._reader.cancel()
-        self._calls.lose(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
+        self._calls.fail_all(loss or ConnectionLost(_LOSS_TEXTS.get(cause, cause)))
         self.closing.set()
         self._tasks.start(self._end)
 
@@ -337,7 +337,7 @@ class Session:
         self.send_queue.hold()
         for message in messages:
             if type(message) is Lost:
-                self._dispatcher.lose(message)
+                self._dispatcher.fail_lost(message)
             else:
                 self._dispatcher.take(message)
 
@@ -421,7 +421,7 @@ class Session:
     ) -> Call:
         """Send a request that the peer, `close_subscription` or the end of the session ends.
 
-        The request has no timeout. The returned call has its state (`is_settled`) and `outcome`.
+        The request has no timeout. The returned call has its state (`has_ended`) and `outcome`.
         `on_notification` is called with each notification that belongs to the request, before the
         next message is read; it must not block, and returns whether the callbacks receive the
         notification as well.
