@@ -224,11 +224,11 @@ class SilentChannel:
         """Discard the messages."""
         await trio.lowlevel.checkpoint()
 
-    def deliver_to(self, take: Callable[[Sequence[bytes | Oversized]], None]) -> None:
+    def deliver_to(self, on_received: Callable[[Sequence[bytes | Oversized]], None]) -> None:
         """Do nothing: the replayer gives each message to the session itself."""
 
     async def receive(self) -> Sequence[bytes | Oversized]:
-        """Wait for ever; no session that `deliver_to` delivers to calls this."""
+        """Wait for ever; a session does not call this, because the channel has `deliver_to`."""
         await trio.sleep_forever()
 
     async def aclose(self) -> None:

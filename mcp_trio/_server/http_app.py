@@ -370,7 +370,7 @@ class McpEndpoint:
             limits=self.runtime.server.limits,
             headers=[*_id_headers(session), *pending.headers],
             begin_events=partial(channel.begin_events, stream, has_first_event=primes),
-            last_event_id=partial(channel.last_event_id, stream) if primes else None,
+            add_last_event=partial(channel.add_last_event, stream) if primes else None,
             # In sessions, only the error of a denied access has another status than 200.
             status_of=None if self.protected is None else _status_of_denial,
             challenge_of=self._headers_of_error(pending),
@@ -577,7 +577,7 @@ class SseEndpoints(msgspec.Struct, frozen=True, eq=False):
         try:
             await run_while_connected(pending.exchange, send)
         finally:
-            session.channel.finish()
+            session.channel.end_input()
 
     async def respond_post(self, pending: PendingRequest) -> None:
         """Deliver a posted message to its session; the stream carries the response.

@@ -43,8 +43,6 @@ End: TypeAlias = Literal[0, 1]
 
 BOTH_ENDS: Final[tuple[End, End]] = (0, 1)
 
-Take: TypeAlias = Callable[[Sequence[Received]], None]
-
 _LOST: Final = (trio.BrokenResourceError, ConnectionLost)
 _OVER: Final = (*_LOST, trio.ClosedResourceError)
 
@@ -338,23 +336,24 @@ async def progress_is_counted(one: Channel, other: Channel, _limits: Limits) -> 
 
 async def deliver_to_gets_all_messages(one: Channel, other: Channel, _limits: Limits) -> str | None:
     """If there is `deliver_to`: its function gets all messages and the end, without a receive."""
-    deliver_to: Callable[[Take], None] | None = getattr(one, "deliver_to", None)
+    deliver_to: Callable[[Callable[[Sequence[Received]], None]], None] | None
+    deliver_to = getattr(one, "deliver_to", None)
     if deliver_to is None:
         return "it has no deliver_to"
-    taken: list[Received] = []
+    received: list[Received] = []
     ended = trio.Event()
 
-    def take(messages: Sequence[Received]) -> None:
-        taken.extend(messages)
+    def on_received(messages: Sequence[Received]) -> None:
+        received.extend(messages)
         if not messages:
             ended.set()
 
-    deliver_to(take)
+    deliver_to(on_received)
     messages = [_message(number) for number in range(3)]
     await _send_one_by_one(other, messages)
     await other.aclose()
     await ended.wait()
-    _expect(taken, messages, "all messages in order")
+    _expect(received, messages, "all messages in order")
     return None
 
 

@@ -32,10 +32,10 @@ Seven more members are used where they exist:
     was sent. When such a channel ends, requests without a report were not sent. For other channels
     that is unknown.
 
-`deliver_to(take: Callable[[Sequence[Received]], None]) -> None`
-    Makes the channel call `take` with messages as they arrive, in place of `receive`, so that an
-    idle session needs no task. `take` neither waits nor raises. A full queue of responses does not
-    stop such a channel; so its `send_nowait` always sends everything.
+`deliver_to(on_received: Callable[[Sequence[Received]], None]) -> None`
+    Makes the channel call `on_received` with messages as they arrive, in place of `receive`, so
+    that an idle session needs no task. `on_received` neither waits nor raises. A full queue of
+    responses does not stop such a channel; so its `send_nowait` always sends everything.
 
 `mcp_trio.testing.check_channel` checks all of this for any transport.
 """

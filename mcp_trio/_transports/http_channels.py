@@ -2,8 +2,8 @@
 
 `SessionChannel` serves one legacy session (protocol versions with a handshake). Each POST with
 requests has a stream of its own, for the responses and the messages that belong to them. Other
-messages go to the stream of the client's GET. A broken connection ends nothing: the messages are
-kept, and the client reconnects with the id of the last event that it has received.
+messages go to the stream of the client's GET. A broken connection cancels no request: the messages
+are kept, and the client reconnects with the id of the last event that it has received.
 
 `StatelessChannel` serves all stateless requests by one session. Clients choose their request ids
 independently, so the channel renumbers each request, and restores the client's id in everything
@@ -42,8 +42,8 @@ from mcp_trio._transports.http_response import QueuedMessage, ResponseStream
 from mcp_trio.limits import Limits
 from mcp_trio.types import CancelledParams, RequestId
 
-Take: TypeAlias = Callable[[Sequence[Received]], None]
-"""The session's synchronous receiver; an empty sequence means that the channel has ended."""
+OnReceived: TypeAlias = Callable[[Sequence[Received]], None]
+"""The session's function for received messages; an empty sequence is the end of the input."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -59,9 +59,10 @@ class RoutedChannel(ABC):
 
     limits: Limits
     transport: str = "http"
-    _take: Take | None = attrs.field(default=None, init=False)
+    _on_received: OnReceived | None = attrs.field(default=None, init=False)
+    # The messages that are kept for `receive`, which `_received_changed` wakes.
     _received: tuple[Received, ...] = attrs.field(default=(), init=False)
-    _changed: Wakeup = attrs.field(factory=Wakeup, init=False)
+    _received_changed: Wakeup = attrs.field(factory=Wakeup, init=False)
     _has_input_ended: bool = attrs.field(default=False, init=False)
     _is_closed: bool = attrs.field(default=False, init=False)
 
@@ -75,41 +76,41 @@ class RoutedChannel(ABC):
 
     # Received messages
 
-    def deliver_to(self, take: Take) -> None:
-        """Pass the messages that are kept, and all later ones, to `take`."""
-        self._take = take
+    def deliver_to(self, on_received: OnReceived) -> None:
+        """Pass the messages that are kept, and all later ones, to `on_received`."""
+        self._on_received = on_received
         received, self._received = self._received, ()
         if received:
-            take(received)
+            on_received(received)
         if self._has_input_ended:
-            take([])
+            on_received([])
 
     def _pass_to_session(self, message: bytes) -> None:
         """Pass one message to the session, or keep it; a closed channel drops it."""
         if self._is_closed:
             return
-        if self._take is not None:
-            self._take([message])
+        if self._on_received is not None:
+            self._on_received([message])
         else:
             self._received = (*self._received, message)
-            self._changed.wake()
+            self._received_changed.wake()
 
     async def receive(self) -> Sequence[Received]:
         """Return the messages that have been received, as `Channel.receive` documents."""
         await trio.lowlevel.checkpoint()
         while not (self._received or self._has_input_ended or self._is_closed):
-            await self._changed.wait()
+            await self._received_changed.wait()
         if self._is_closed:
             raise trio.ClosedResourceError(CLOSED_TEXT)
         received, self._received = self._received, ()
         return received
 
-    def finish(self) -> None:
+    def end_input(self) -> None:
         """End the session's input."""
         self._has_input_ended = True
-        self._changed.wake()
-        if self._take is not None:
-            self._take([])
+        self._received_changed.wake()
+        if self._on_received is not None:
+            self._on_received([])
 
     # Sent messages
 
@@ -134,8 +135,8 @@ class RoutedChannel(ABC):
     async def aclose(self) -> None:
         """Close the channel, and end the session's input and all streams."""
         self._is_closed = True
-        self.finish()
-        self._take = None
+        self.end_input()
+        self._on_received = None
         for stream in self._open_streams():
             stream.end()
         await trio.lowlevel.cancel_shielded_checkpoint()
@@ -165,9 +166,10 @@ class SessionChannel(RoutedChannel):
     events: EventStore | None = None
     network: str | None = None
     _standalone: ResponseStream | None = attrs.field(default=None, init=False)
+    # The streams whose events the event store keeps, by their numbers there.
     _numbered: dict[int, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
     _stream_of: dict[RequestId, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
-    # The streams of requests that go on here; another instance may wait for their responses.
+    # The streams of requests that began on another machine, until an HTTP request asks for them.
     _continued: dict[RequestId, ResponseStream] = attrs.field(default=NO_ITEMS, init=False)
     _has_left: bool = attrs.field(default=False, init=False)
 
@@ -190,13 +192,13 @@ class SessionChannel(RoutedChannel):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the session is idle: no request is unanswered, and no GET is open."""
+        """Return whether the session is idle: all requests are answered, and no GET is open."""
         has_get = self._standalone is not None and self._standalone.sender is not None
         return not (self._stream_of or has_get)
 
     @property
     def is_answered(self) -> bool:
-        """Return whether no request of the client is unanswered."""
+        """Return whether all requests of the client are answered."""
         return not self._stream_of
 
     # Received messages
@@ -264,7 +266,7 @@ class SessionChannel(RoutedChannel):
                 return  # the client has cancelled the request; a GET never carries responses
             stream = self.standalone
         if stream.number is None and not (message.is_response or self.has_one_stream):
-            self._number(stream)
+            self._register(stream)
         event_id = None if stream.number is None else self._event_store.keep(stream.number, message)
         stream.put(QueuedMessage(message, event_id, message.is_response))
         if message.is_response and request_id is not None:
@@ -273,7 +275,7 @@ class SessionChannel(RoutedChannel):
     # Event streams, and clients that reconnect
 
     def begin_events(self, stream: ResponseStream, *, has_first_event: bool = True) -> str | None:
-        """Give the stream's events ids, because it is about to be sent as events.
+        """Prepare a stream to be sent as events: give each message in its queue an event id.
 
         Args:
             stream: The stream.
@@ -289,15 +291,15 @@ class SessionChannel(RoutedChannel):
             first_id, *others = self._event_store.append_ended_stream(stream.messages)
             stream.set_event_ids(others)
             return first_id if has_first_event else None
-        number = self._number(stream) if stream.number is None else stream.number
+        number = self._register(stream) if stream.number is None else stream.number
         if stream is self._standalone and not stream.has_messages:
             first_id = self._event_store.keep(number, b"")
         else:
             first_id, stream.first_event_id = stream.first_event_id, None
         return first_id if has_first_event else None
 
-    def _number(self, stream: ResponseStream) -> int:
-        """Register the stream with the event store, which keeps all of its messages from now on."""
+    def _register(self, stream: ResponseStream) -> int:
+        """Make the event store keep all messages of a stream; return the stream's number there."""
         store = self._event_store
         number = stream.number = store.open_stream(tuple(stream.awaits))
         stream.first_event_id = store.keep(number, b"")
@@ -310,8 +312,12 @@ class SessionChannel(RoutedChannel):
             self._numbered = {}
         self._numbered[number] = stream
 
-    def last_event_id(self, stream: ResponseStream) -> str:
-        """Return the id of a new event without a message, which precedes all later messages."""
+    def add_last_event(self, stream: ResponseStream) -> str:
+        """Add an event without a message; a client that reconnects with its id misses nothing.
+
+        Returns:
+            The id of the event.
+        """
         assert stream.number is not None
         return self._event_store.keep(stream.number, b"")
 
@@ -465,15 +471,18 @@ class StatelessChannel(RoutedChannel):
         if request.params is None or not has_line_end(bytes(request.params)):
             message = Request(number, request.method, request.params)
             self._pass_to_session(DecodedMessage(encoded, message, auth, client))
-        else:  # encoding has changed the params' white space: decode the bytes that are recorded
+        else:
+            # `encoded` has no line ends in its params. The session records these bytes, so it has
+            # to decode them as well.
             self._pass_to_session(with_sender(encoded, auth, client))
         return opened
 
     def _client_number(self, address: str | None) -> int:
         """Return the number of a client, which stands for its address in recordings.
 
-        A number is used once. The client that was not seen for longest is forgotten when there are
-        more than `limits.http.clients_remembered_max`; it gets another number when it comes back.
+        A number is used for one client only. When there are more clients than
+        `limits.http.clients_remembered_max`, the least recently seen one is forgotten; it gets
+        another number when it comes back.
         """
         network, clients = network_of(address), self._clients
         number = clients.pop(network, None)
@@ -506,12 +515,12 @@ class StatelessChannel(RoutedChannel):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the channel is idle: no request is unanswered."""
+        """Return whether the channel is idle: all requests are answered."""
         return not self._open
 
     @property
     def is_answered(self) -> bool:
-        """Return whether no request is unanswered, except subscriptions, which end with us."""
+        """Return whether all requests are answered, except subscriptions, which the server ends."""
         return all(request.method == LISTEN for request in self._open.values())
 
     # Sent messages

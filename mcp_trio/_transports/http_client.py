@@ -2,8 +2,8 @@
 
 The session writes messages to the channel and reads messages from it, as from any other channel.
 The channel reads the few members of a message that decide how it is sent: a stateless message with
-the headers of its protocol version, a legacy one with the session id that `initialize` was answered
-with. If a server rejects both, the channel tries HTTP+SSE, the transport of 2024-11-05.
+the headers of its protocol version, a legacy one with the session id from the response to
+`initialize`. If a server rejects both, the channel tries HTTP+SSE, the transport of 2024-11-05.
 
 https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#streamable-http
 """
@@ -307,8 +307,9 @@ class HttpChannel:
     # a Streamable HTTP server.
     _message_url: httpx2.URL | None = attrs.field(default=None, init=False)
 
-    _requests_bytes: int = attrs.field(default=0, init=False)
-    _posted_bytes: int = attrs.field(default=0, init=False)
+    # The bytes of requests count when their tasks start, those of other messages as they are sent.
+    _request_bytes: int = attrs.field(default=0, init=False)
+    _other_bytes: int = attrs.field(default=0, init=False)
 
     _nursery: trio.Nursery = attrs.field(init=False)
     _started: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -355,7 +356,7 @@ class HttpChannel:
     @property
     def bytes_sent(self) -> int:
         """The bytes that were sent; grows while a `send` makes progress."""
-        return self._requests_bytes + self._posted_bytes
+        return self._request_bytes + self._other_bytes
 
     async def send(self, messages: Sequence[bytes]) -> None:
         """Send messages; return when the server has accepted all that are not requests.
@@ -415,7 +416,7 @@ class HttpChannel:
             return False
         request = self._pending[message.id] = _PendingRequest(message, message.id)
         self._nursery.start_soon(self._run_request, request)
-        self._requests_bytes += len(message.data)
+        self._request_bytes += len(message.data)
         return True
 
     async def _run_request(self, request: _PendingRequest) -> None:
@@ -442,7 +443,7 @@ class HttpChannel:
         try:
             await self._post_request(request, stream)
         except UnexpectedResponse as unexpected:
-            await self._take_unexpected(request, unexpected)
+            await self._handle_unexpected_response(request, unexpected)
         if self._message_url is not None:
             await request.answered.wait()
         is_stateless = request.message.version is not None
@@ -485,7 +486,7 @@ class HttpChannel:
                 if body and media_type_of(response.headers.get("content-type")) != JSON:
                     raise UnexpectedResponse(response, body)
                 if body:
-                    await self._take(body, request)
+                    await self._pass_to_session(body, request)
                 if not request.answered.is_set():
                     text = f"the server answered HTTP {response.status_code}"
                     raise OutcomeUnknown(f"{text} without a JSON-RPC response")
@@ -494,7 +495,7 @@ class HttpChannel:
         limits = self._endpoint_client.limits
         return EventStream(
             endpoint_client=self._endpoint_client,
-            on_message=partial(self._take, request=request),
+            on_message=partial(self._pass_to_session, request=request),
             random_source=self._random_source,
             reported_state=self._reported_state,
             resume_seconds=math.inf if request is None else limits.http.resume_seconds,
@@ -532,7 +533,9 @@ class HttpChannel:
 
     # Responses, and other messages of the server
 
-    async def _take(self, data: bytes | Oversized, request: _PendingRequest | None = None) -> None:
+    async def _pass_to_session(
+        self, data: bytes | Oversized, request: _PendingRequest | None = None
+    ) -> None:
         """Pass a received message to the session, and wait until there is room for the next one.
 
         A response finishes its request. A list of tools is passed on without the unusable ones.
@@ -577,7 +580,7 @@ class HttpChannel:
             request.scope.deadline = trio.current_time() + linger_seconds
         return request
 
-    async def _take_unexpected(
+    async def _handle_unexpected_response(
         self, request: _PendingRequest, unexpected: UnexpectedResponse
     ) -> None:
         """Interpret an unsuccessful response by its body, or else by its HTTP status.
@@ -588,17 +591,17 @@ class HttpChannel:
         data = one_line(unexpected.body)
         error = self._decoder.decode(data)
         is_error = isinstance(error, ErrorResponse)
-        # An error without an id that answers the first request of a client is ignored, unless only
-        # stateless servers have its code: the server may have only the transport HTTP+SSE, and
-        # accept no POST at this URL.
+        # A server that has only HTTP+SSE accepts no POST at this URL, and may reject it by an error
+        # without an id. So such an error is no response to the first request of a client, unless
+        # only stateless servers send its code.
         if isinstance(error, ErrorResponse) and method in (DISCOVER, INITIALIZE):
             is_error = error.id is not None or error.error.code in STATELESS_CODES
         if is_error:
             # Some servers send another id, or none.
-            await self._take(reencoded_with_id(data, request.id), request)
+            await self._pass_to_session(reencoded_with_id(data, request.id), request)
         elif unexpected.is_client_error and method == DISCOVER:
             text = f"HTTP {unexpected.status} {unexpected.phrase}"
-            await self._take(encode_error(request.id, METHOD_NOT_FOUND, text), request)
+            await self._pass_to_session(encode_error(request.id, METHOD_NOT_FOUND, text), request)
         elif unexpected.is_client_error and method == INITIALIZE and self._message_url is None:
             # The server may have HTTP+SSE: send `initialize` again.
             reason = await self._find_endpoint()
@@ -609,7 +612,7 @@ class HttpChannel:
             try:
                 await self._post_request(request, self._event_stream(request))
             except UnexpectedResponse as again:
-                await self._take_unexpected(request, again)
+                await self._handle_unexpected_response(request, again)
         else:
             raise unexpected
 
@@ -617,7 +620,9 @@ class HttpChannel:
 
     async def _find_endpoint(self) -> str:
         """Open the stream of an HTTP+SSE server; return why there is none, or an empty text."""
-        stream = HttpSseStream(endpoint_client=self._endpoint_client, on_message=self._take)
+        stream = HttpSseStream(
+            endpoint_client=self._endpoint_client, on_message=self._pass_to_session
+        )
 
         async def read() -> None:
             await stream.run()
@@ -634,7 +639,7 @@ class HttpChannel:
     async def _send_without_response(self, message: OutgoingMessage) -> None:
         """Send a message that is not a request, and wait until the server has accepted it.
 
-        So these messages arrive in order. A message that cannot be delivered is logged.
+        The wait keeps these messages in order. A message that cannot be delivered is logged.
         """
         request_id = message.cancelled_id
         if request_id is None:
@@ -661,12 +666,12 @@ class HttpChannel:
         """
         seconds = self._endpoint_client.limits.messages.write_stall_seconds / 2
         kind = message.method or "a response"
-        bytes_after = self._posted_bytes + len(message.data)
+        bytes_after = self._other_bytes + len(message.data)
         try:
             with trio.fail_after(seconds) as stall_timeout:
 
                 def on_progress(size: int) -> None:
-                    self._posted_bytes += size
+                    self._other_bytes += size
                     stall_timeout.deadline = trio.current_time() + seconds
 
                 headers = self._headers(message)
@@ -686,7 +691,7 @@ class HttpChannel:
         else:
             return True
         finally:
-            self._posted_bytes = bytes_after
+            self._other_bytes = bytes_after
         return False
 
     # The standalone stream, for the server's own requests and notifications
@@ -695,8 +700,8 @@ class HttpChannel:
         """Open the standalone stream, and wait until the server has accepted it.
 
         Many servers drop their messages while there is no such stream: a tool that sends a request
-        to its client would wait for ever. A server that sends the headers with the first event only
-        is waited for until `limits.http.get_stream_seconds` have passed.
+        to its client would wait for ever. Some servers send the headers only with the first event,
+        so this waits for at most `limits.http.get_stream_seconds`.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#listening-for-messages-from-the-server
         """

@@ -352,9 +352,9 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
         begin_events: Called when the events start; returns the id of a first event without a
             message, or None for no such event.
         first_event: The first event if `begin_events` returns None.
-        last_event_id: Returns the id of a last event without a message, with which the client can
-            reconnect when the server closes the connection before the stream has ended. Without
-            it, the connection stays open until the stream ends.
+        add_last_event: Adds a last event without a message, and returns its id, with which the
+            client can reconnect when the server closes the connection before the stream has ended.
+            Without it, the connection stays open until the stream ends.
         unanswered: Returns the response for a stream that ends without a message; None for an
             empty one.
         prefers_events: Whether to send events to a client that accepts both events and JSON.
@@ -368,7 +368,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
     challenge_of: Callable[[Any], Headers] | None = None
     begin_events: Callable[[], str | None] = _nothing
     first_event: Event | None = None
-    last_event_id: Callable[[], str] | None = None
+    add_last_event: Callable[[], str] | None = None
     unanswered: Callable[[], CompleteResponse | None] = _nothing
     prefers_events: bool = False
     settle: Callable[[], Awaitable[None]] | None = None
@@ -491,7 +491,7 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 await self.settle()
             await exchange.send(encode_event(first))
         end_at = math.inf
-        if self.last_event_id is not None:
+        if self.add_last_event is not None:
             end_at = trio.current_time() + http.stream_seconds_max
         while stream.has_messages or not (stream.is_ended or trio.current_time() >= end_at):
             if not stream.is_ready:
@@ -514,8 +514,8 @@ class StreamSender(msgspec.Struct, kw_only=True, eq=False):
                 await exchange.send(events)
         if not stream.is_ended:
             # The last event has the id and the delay with which the client is to reconnect.
-            assert self.last_event_id is not None
-            last = Event(id=self.last_event_id(), retry_ms=http.sse_retry_ms)
+            assert self.add_last_event is not None
+            last = Event(id=self.add_last_event(), retry_ms=http.sse_retry_ms)
             await exchange.send(encode_event(last))
             stream.stop_sending(sender)  # the client may reconnect before this response has ended
         await exchange.end()

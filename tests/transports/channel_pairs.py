@@ -296,7 +296,7 @@ class _Session:
 
     def shut(self, cause: str) -> None:  # noqa: ARG002  the reason makes no difference
         if isinstance(self.channel, SessionChannel):
-            self.channel.finish()
+            self.channel.end_input()
         self.end()
 
     def end(self) -> None:

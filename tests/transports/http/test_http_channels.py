@@ -73,7 +73,7 @@ async def test_posted_messages_are_received_in_order():
     assert stream.awaits == {1}
     with trio.testing.assert_checkpoints():
         assert len(await made.receive()) == 2
-    made.finish()
+    made.end_input()
     assert not await made.receive()
 
 
@@ -395,7 +395,7 @@ def test_an_error_of_a_subscription_has_no_subscription_id():
 async def test_the_end_of_a_stateless_channel_ends_every_stream():
     made = stateless_channel()
     slot = asked(made, 1)
-    made.finish()
+    made.end_input()
     assert len(await made.receive()) == 1
     assert not await made.receive()
     await made.aclose()
@@ -440,7 +440,7 @@ async def test_a_message_is_received_in_the_step_that_delivers_it():
     notify(made, "tide")
     notify(made, "ebb")
     assert taken == [[TIDE], [EBB]]
-    made.finish()
+    made.end_input()
     assert taken[2:] == [[]]
 
 
@@ -450,7 +450,7 @@ async def test_earlier_messages_are_received_first(has_ended):
     notify(made, "tide")
     notify(made, "ebb")
     if has_ended:
-        made.finish()
+        made.end_input()
     made.deliver_to(lambda batch: taken.append(list(batch)))
     assert taken == [[TIDE, EBB], *([[]] if has_ended else [])]
 
@@ -476,7 +476,7 @@ async def test_receive_returns_all_messages_and_is_woken(nursery):
     await trio.testing.wait_all_tasks_blocked()
     notify(made, "tide")
     await trio.testing.wait_all_tasks_blocked()
-    made.finish()
+    made.end_input()
     await trio.testing.wait_all_tasks_blocked()
     assert received == [[TIDE, EBB], [TIDE]]
     await made.aclose()
