@@ -60,22 +60,23 @@ DEFAULT_SECRET_NAMES: Final = frozenset(
     }
 )
 
-_NAMES_REMEMBERED_MAX: Final = 4096
+_NAMES_CACHED_MAX: Final = 4096
 _NAME_CHARS_MAX: Final = 128
 
 # A word by its capitals, as in `apiKey`; and a run of letters, whatever their case.
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 
-# Words and separators. A value often has other characters.
+# A name: words and separators alone. Secret values often have digits and other characters.
 _NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
 
-# Members that name the value beside them, and the members with that value.
+# The members of an object such as `{"name": "api_key", "value": "…"}`: one names the secret, the
+# other has it.
 NAME_MEMBERS: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
 VALUE_MEMBERS: Final = frozenset({"value", "Value"})
 
 # Words that may follow a secret name: a `password_hash` is as secret as a password.
-_NEUTRAL: Final = frozenset(
+_FOLLOWING_WORDS: Final = frozenset(
     {"base", "confirmation", "encoded", "hash", "header", "hex", "pem", "plain", "raw", "repeat"}
     | {"string", "text", "value"}
 )
@@ -99,41 +100,42 @@ class SecretNames:
         for name in self.names:
             if not _words(name):
                 raise ValueError(f"a secret name needs a letter: {name!r}")
-        self._endings = {_words(name) for name in names}
-        self._joined = {"".join(words) for words in self._endings}
-        self._long = tuple(each for each in self._joined if len(each) >= _ENDING_CHARS_MIN)
-        self._covers = functools.lru_cache(_NAMES_REMEMBERED_MAX)(self._covers_uncached)
+        self._word_lists = {_words(name) for name in names}
+        # The same names without separators, as in `PGPASSWORD`.
+        self._joined = {"".join(words) for words in self._word_lists}
+        self._long_joined = tuple(each for each in self._joined if len(each) >= _ENDING_CHARS_MIN)
+        self._covers = functools.lru_cache(_NAMES_CACHED_MAX)(self._covers_uncached)
 
     def covers(self, name: str) -> bool:
         """Return whether the value with this name is secret."""
         return len(name) <= _NAME_CHARS_MAX and self._covers(name)
 
     def is_listed(self, name: str) -> bool:
-        """Return whether this is one of the secret names itself, which is no secret.
+        """Return whether this text is one of the secret names, and so no secret itself.
 
-        A name with digits or signs beside the words may be a secret that begins like a name.
+        A text with digits or other signs is none of them: it may be a secret that has a name in it.
         """
         is_short = len(name) <= _NAME_CHARS_MAX
-        return is_short and _NAME.fullmatch(name) is not None and _words(name) in self._endings
+        return is_short and _NAME.fullmatch(name) is not None and _words(name) in self._word_lists
 
     def _covers_uncached(self, name: str) -> bool:
         words = _words(name)
         if words == _PROGRESS_TOKEN:
             return False
         last = "".join(_LETTERS.findall(name)[-1:]).lower()
-        if last in self._joined or last.endswith(self._long):
+        if last in self._joined or last.endswith(self._long_joined):
             return True
-        while words[1:] and words[-1] in _NEUTRAL and words not in self._endings:
+        while words[1:] and words[-1] in _FOLLOWING_WORDS and words not in self._word_lists:
             words = words[:-1]
-        return any(words[begin:] in self._endings for begin in range(len(words)))
+        return any(words[begin:] in self._word_lists for begin in range(len(words)))
 
 
 @functools.lru_cache(16)
 def secret_names(names: frozenset[str]) -> SecretNames:
-    """Return the names, which all sessions of the process share, with what they remember.
+    """Return the same `SecretNames` for equal names, so that all sessions share its cache.
 
     Raises:
-        ValueError: As `SecretNames`.
+        ValueError: A name has no letter.
     """
     return SecretNames(names)
 
