@@ -43,12 +43,6 @@ def segment_name(path: str, number: int) -> str:
     return f"{stem}.{number}{suffix}"
 
 
-def first_name(path: str) -> str:
-    """Return the name of the first file of the recording that has `path` as a later segment."""
-    stem, suffix = _split(path)
-    return re.sub(r"\.[0-9]+\Z", "", stem) + suffix
-
-
 def segment_of(path: str) -> tuple[str, int]:
     """Return the first file of the recording that has `path` as a segment, and its number.
 
@@ -379,19 +373,20 @@ class WritingThread:
 
     It has no lock: only the caller changes the counters `_handed_…`, and only the thread changes
     the counters `_written_…`. After a failure the thread has ended, and the caller may use the sink
-    again.
+    again. The caller may also end the thread when the sink is fast again (`has_caught_up`): a write
+    is slow if it takes longer than `slow_seconds`.
 
     Raises:
         RuntimeError: No thread can be started.
     """
 
     def __init__(
-        self, sink: Sink, *, write_clock: Callable[[], float], fast_seconds_max: float
+        self, sink: Sink, *, write_clock: Callable[[], float], slow_seconds: float
     ) -> None:
         self.failure: Exception | None = None
         self._sink = sink
         self._write_clock = write_clock
-        self._fast_seconds_max = fast_seconds_max
+        self._slow_seconds = slow_seconds
         self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
         self._handed_bytes = self._handed_records = 0
         self._written_bytes = self._written_records = 0
@@ -434,7 +429,7 @@ class WritingThread:
             except Exception as error:  # a disk may fail in any way; the recorder writes a gap
                 self.failure = error
                 return
-            self._last_was_fast = self._write_clock() - begin <= self._fast_seconds_max
+            self._last_was_fast = self._write_clock() - begin <= self._slow_seconds
             self._written_records += batch.records
             self._written_bytes += len(batch.data)
 
@@ -467,7 +462,7 @@ def open_recording(
     if opening.segment > 1:
         raise RecordingError(
             f"{name} is segment {opening.segment} of a recording: name its first file,"
-            f" {first_name(name)}"
+            f" {segment_of(name)[0]}"
         )
     last = first
     if first:
@@ -528,6 +523,7 @@ class _Opening(msgspec.Struct):
     role: str = ""
 
 
+# The keys of a record's body and kind are "f" and "k"; see `_journal/records.py`.
 class _FirstRecord(msgspec.Struct, rename={"body": "f"}):
     body: _Opening
 

@@ -476,7 +476,7 @@ class Recorder:
     def _start_thread(self) -> None:
         try:
             self._thread = WritingThread(
-                self._sink, write_clock=self._write_clock, fast_seconds_max=self._slow_seconds
+                self._sink, write_clock=self._write_clock, slow_seconds=self._slow_seconds
             )
         except RuntimeError:  # no thread can be started: writes stay slow, but no record is lost
             return

@@ -31,9 +31,9 @@ from mcp_trio._recorder.files import (
     CompressedSink,
     FileSink,
     Segments,
-    first_name,
     later_names,
     segment_name,
+    segment_of,
 )
 from mcp_trio._recorder.options import begin_session, open_recorder
 from mcp_trio._recorder.writer import Recorder
@@ -590,7 +590,7 @@ def test_while_the_disk_is_slow_the_file_stays_the_same(tmp_path):
 )
 def test_a_segment_is_named_after_the_first(path, second):
     assert segment_name(path, 2) == second
-    assert first_name(second) == path
+    assert segment_of(second) == (path, 2)
 
 
 def test_segments_are_found_in_their_order(tmp_path):
