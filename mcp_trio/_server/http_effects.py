@@ -21,7 +21,7 @@ from mcp_trio._journal.records import HTTP, HTTP_CLOSE, encode_body
 from mcp_trio._server.effects import NO_RESULT, OPAQUE, active_context, no_arguments
 from mcp_trio._session.effects import Effect, perform
 from mcp_trio._transports.http_client_requests import default_ssl_context
-from mcp_trio._transports.http_libraries import ConvertedAuth, errors_of, library_of, send
+from mcp_trio._transports.http_libraries import ConvertedAuth, errors_converted_to, library_of, send
 from mcp_trio.limits import MIB
 
 REQUEST_HEADERS: Final = frozenset({"accept", "content-type"})
@@ -126,7 +126,7 @@ class EffectTransport(_Transport):
         )
         library = library_of(request)
         # The error may have been recorded by a handler that used the other library.
-        with errors_of(library):
+        with errors_converted_to(library):
             response = await perform(context.caller, effect)
         return library.Response(
             response.status,

@@ -23,7 +23,12 @@ from mcp_trio._protocol.http_headers import (
 from mcp_trio._protocol.http_requests import LAST_EVENT_ID, SESSION_ID, text_of_body
 from mcp_trio._transports.channel import text_with_cause
 from mcp_trio._transports.connections import RandomSource, ReportedState, pause_seconds
-from mcp_trio._transports.http_libraries import Library, errors_of, library_of, stream_of
+from mcp_trio._transports.http_libraries import (
+    Library,
+    converted_stream,
+    errors_converted_to,
+    library_of,
+)
 from mcp_trio.errors import ConfigError, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
 
@@ -271,9 +276,9 @@ class EndpointClient:
         )
         if content is not None:
             body = _RequestBody(content, self.limits.messages.chunk_bytes, on_progress)
-            request.stream = stream_of(self._library, body)
+            request.stream = converted_stream(self._library, body)
         options = {} if self.auth is None else {"auth": self.auth}
-        with errors_of(httpx2):
+        with errors_converted_to(httpx2):
             response = await self.http.send(request, stream=True, follow_redirects=False, **options)
         try:
             yield response
@@ -368,13 +373,13 @@ async def body_pieces(
     """
     pieces = response.aiter_raw() if is_raw else response.aiter_bytes()
     try:
-        with errors_of(httpx2):
+        with errors_converted_to(httpx2):
             yield pieces
     finally:
         with (
             trio.CancelScope() as leaving,
             suppress(httpx2.HTTPError, httpx2.StreamError),
-            errors_of(httpx2),
+            errors_converted_to(httpx2),
         ):
             leaving.cancel()
             async for _ in pieces:

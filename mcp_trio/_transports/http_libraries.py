@@ -32,7 +32,7 @@ def library_of(value: object) -> Library:
 
 
 @contextmanager
-def errors_of(library: Library) -> Generator[None]:
+def errors_converted_to(library: Library) -> Generator[None]:
     """Replace an error of the other library by the error of `library` with the same class name.
 
     The original error is the `__cause__` of its replacement.
@@ -45,6 +45,7 @@ def errors_of(library: Library) -> Generator[None]:
             raise
         if not isinstance(error, source.RequestError | source.StreamError):
             raise
+        # The most specific class that the library exports; some errors have a private class.
         kind: type = next(
             each for each in type(error).__mro__ if getattr(source, each.__name__, None) is each
         )
@@ -61,7 +62,7 @@ def errors_of(library: Library) -> Generator[None]:
 
 @attrs.frozen(eq=False, repr=False)
 class _ConvertedPieces(AsyncIterator[bytes]):
-    """The pieces of a body, with the errors of `library`.
+    """The pieces of a body, whose errors are converted to those of `library`.
 
     An async generator would be left unfinished when a request is cancelled, which Trio warns of.
     """
@@ -70,7 +71,7 @@ class _ConvertedPieces(AsyncIterator[bytes]):
     library: Library
 
     async def __anext__(self) -> bytes:
-        with errors_of(self.library):
+        with errors_converted_to(self.library):
             return await anext(self.pieces)
 
 
@@ -84,18 +85,18 @@ def _stream_class(library: Library) -> Any:
             return _ConvertedPieces(aiter(self._stream), library)
 
         async def aclose(self) -> None:
-            with errors_of(library):
+            with errors_converted_to(library):
                 await self._stream.aclose()
 
     return Stream
 
 
-def stream_of(library: Library, stream: AsyncIterable[bytes]) -> Any:
+def converted_stream(library: Library, stream: AsyncIterable[bytes]) -> Any:
     """Return a body as an `AsyncByteStream` of `library`."""
     return stream if library_of(stream) is library else _stream_class(library)(stream)
 
 
-def request_of(library: Library, request: Any) -> Any:
+def converted_request(library: Library, request: Any) -> Any:
     """Return a request as one of `library`; its body is read from the original request."""
     if library_of(request) is library:
         return request
@@ -103,7 +104,7 @@ def request_of(library: Library, request: Any) -> Any:
         request.method,
         str(request.url),
         headers=request.headers.raw,
-        stream=stream_of(library, request.stream),
+        stream=converted_stream(library, request.stream),
         extensions=request.extensions,
     )
 
@@ -129,8 +130,8 @@ async def send(transport: Any, request: Any) -> Any:
             the request.
     """
     library = library_of(request)
-    with errors_of(library):
-        converted = request_of(library_of(transport) or library, request)
+    with errors_converted_to(library):
+        converted = converted_request(library_of(transport) or library, request)
         if converted is not request:
             await converted.aread()
         response = await transport.handle_async_request(converted)
@@ -141,7 +142,7 @@ async def send(transport: Any, request: Any) -> Any:
         return library.Response(
             response.status_code,
             headers=response.headers.raw,
-            stream=stream_of(library, response.stream),
+            stream=converted_stream(library, response.stream),
             extensions=response.extensions,
         )
 
@@ -174,12 +175,12 @@ class ConvertedAuth(httpx2.Auth):
         """Run the flow with a copy of the request; the copy is sent with what the flow changed."""
         library = library_of(self._auth)
         assert library is not None
-        flow = self._auth.async_auth_flow(request_of(library, request))
+        flow = self._auth.async_auth_flow(converted_request(library, request))
         try:
             sent = await anext(flow)
             while True:
-                response = yield request_of(httpx2, sent)
-                body = stream_of(library, _ReadBody(response))
+                response = yield converted_request(httpx2, sent)
+                body = converted_stream(library, _ReadBody(response))
                 converted = _decoded_response(library, response, stream=body, request=sent)
                 sent = await flow.asend(converted)
         except StopAsyncIteration:

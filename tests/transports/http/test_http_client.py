@@ -22,7 +22,7 @@ from mcp_trio._transports.channel import ReceivedQueue
 from mcp_trio._transports.connections import ReportedState
 from mcp_trio._transports.http_client import ToolHeaders, agreed_version, outgoing_message
 from mcp_trio._transports.http_client_requests import body_pieces
-from mcp_trio._transports.http_libraries import errors_of, library_of
+from mcp_trio._transports.http_libraries import errors_converted_to, library_of
 from mcp_trio.errors import OutcomeUnknown
 from mcp_trio.limits import DEFAULT_LIMITS, MIB, MessageLimits
 from mcp_trio.transports import Lost, Oversized, open_http_channel
@@ -1624,7 +1624,10 @@ def test_other_objects_have_no_library():
 @pytest.mark.parametrize("name", ["ConnectError", "TooManyRedirects"])
 def test_an_error_becomes_the_one_of_the_same_name(library, name):
     original = getattr(other(library), name)("no route")
-    with pytest.raises(getattr(library, name), match="no route") as caught, errors_of(library):
+    with (
+        pytest.raises(getattr(library, name), match="no route") as caught,
+        errors_converted_to(library),
+    ):
         raise original
     assert caught.value.__cause__ is original
     with pytest.raises(RuntimeError, match="has not been set"):
@@ -1633,7 +1636,7 @@ def test_an_error_becomes_the_one_of_the_same_name(library, name):
 
 def test_an_error_of_a_stream_keeps_its_text(library):
     original = other(library).StreamConsumed()
-    with pytest.raises(library.StreamConsumed) as caught, errors_of(library):
+    with pytest.raises(library.StreamConsumed) as caught, errors_converted_to(library):
         raise original
     assert str(caught.value) == str(original)
 
@@ -1641,7 +1644,7 @@ def test_an_error_of_a_stream_keeps_its_text(library):
 @pytest.mark.parametrize("make", [lambda library: library.ReadError("cut"), lambda _: KeyError(1)])
 def test_errors_of_the_same_library_and_of_none_are_not_replaced(library, make):
     original = make(library)
-    with pytest.raises(type(original)) as caught, errors_of(library):
+    with pytest.raises(type(original)) as caught, errors_converted_to(library):
         raise original
     assert caught.value is original
 
@@ -1650,6 +1653,6 @@ def test_an_error_with_its_response_is_not_replaced(library):
     source = other(library)
     request = source.Request("GET", "http://mcp.test")
     original = source.HTTPStatusError("503", request=request, response=source.Response(503))
-    with pytest.raises(source.HTTPStatusError) as caught, errors_of(library):
+    with pytest.raises(source.HTTPStatusError) as caught, errors_converted_to(library):
         raise original
     assert caught.value is original
