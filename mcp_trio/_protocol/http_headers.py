@@ -174,6 +174,7 @@ def date_at(second: int) -> bytes:
 _ELEMENT: Final = re.compile(r'(?:[^,"]+|"(?:[^"\\]|\\.)*"?)+')
 # A weight of zero means that the media type is not accepted (RFC 9110, section 12.4.2).
 _ZERO_WEIGHT: Final = re.compile(r";[ \t]*q=0(?:\.0*)?[ \t]*(?=;|\Z)", re.IGNORECASE)
+# A longer `Accept` is not cached, so that no client fills the memory.
 _CACHED_CHARS_MAX: Final = 256
 
 
@@ -271,15 +272,15 @@ def encoded_value(value: str) -> str:
     return f"{_PREFIX}{base64.b64encode(value.encode()).decode()}{_SUFFIX}"
 
 
-def decoded_value(text: str) -> str:
-    """Return the value of a header: the decoded Base64 between markers, or the text itself.
+def decoded_value(name: str, text: str) -> str:
+    """Return the value of a header `name`: the decoded Base64 between markers, or the text itself.
 
     Raises:
         HeaderMismatchError: The text between the markers is not Base64 of UTF-8, or the text has
             characters that have to be encoded.
     """
     if not _ALLOWED.fullmatch(text):
-        raise HeaderMismatchError("has characters that must be sent as Base64")
+        raise HeaderMismatchError(f"{name} has characters that must be sent as Base64")
     inner = text.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     if len(inner) != len(text) - len(_PREFIX + _SUFFIX):
         return text
@@ -290,7 +291,7 @@ def decoded_value(text: str) -> str:
             return value.decode()
     except (binascii.Error, UnicodeDecodeError):
         pass
-    raise HeaderMismatchError("has invalid Base64 between its markers")
+    raise HeaderMismatchError(f"{name} has invalid Base64 between its markers")
 
 
 # `x-mcp-header` in a tool's input schema.
@@ -481,10 +482,7 @@ def _single_value(request: HttpRequest, name: str) -> str | None:
 
 def _decoded_header(request: HttpRequest, name: str) -> str | None:
     text = _single_value(request, name)
-    try:
-        return None if text is None else decoded_value(text)
-    except HeaderMismatchError as error:
-        raise HeaderMismatchError(f"{name} {error}") from None
+    return None if text is None else decoded_value(name, text)
 
 
 def _check_same(name: str, sent: str | None, expected: str | None) -> None:
