@@ -29,7 +29,7 @@ from mcp_trio._auth.provider_tokens import (
     ProviderToken,
     ProviderTokens,
     TokenResponse,
-    authorized,
+    token_auth,
 )
 from mcp_trio._jsonrpc.channel_messages import AuthInfo
 from mcp_trio._protocol.http_headers import HttpRequest
@@ -291,7 +291,7 @@ class IdentityProvider:
         async def value() -> str:
             return (await self.token_of(auth)).value
 
-        return authorized(value, check_url)
+        return token_auth(value, check_url)
 
     async def token_of(self, auth: AuthInfo | None) -> ProviderToken:
         """Return the provider's token of a user; call it inside of an effect.

@@ -31,8 +31,9 @@ _RENEWAL_SECONDS: Final = 60.0
 # A token without a lifetime is used until the login ends.
 _UNLIMITED_SECONDS: Final = 1e9
 
-# One process renews the tokens of a login; another one tries after this time without a result.
-_TURN_SECONDS: Final = 30.0
+# A process claims the renewal of the tokens of a login for this time; if it has not finished then,
+# another process claims it.
+_CLAIM_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
 
 _KEY_BYTES: Final = 32
@@ -67,14 +68,17 @@ class TokenResponse:
 class _KeptTokens:
     """The tokens of a login, with Unix times.
 
-    Until `renewal_until`, other processes leave the renewal to one of them.
+    Attributes:
+        renew_at: The time from which the tokens are renewed.
+        expires_at: The time at which the access token expires.
+        claimed_until: The time until which one process alone renews the tokens.
     """
 
     access_token: str
     refresh_token: str | None
     renew_at: float
     expires_at: float
-    renewal_until: float = 0.0
+    claimed_until: float = 0.0
 
     @classmethod
     def of(cls, response: TokenResponse, refresh_token: str | None, now: float) -> "_KeptTokens":
@@ -166,7 +170,7 @@ class ProviderTokens:
             now = self.now()
             if now < tokens.renew_at:
                 return tokens.access_token
-            if now < tokens.renewal_until:
+            if now < tokens.claimed_until:
                 if now < tokens.expires_at:
                     return tokens.access_token
                 await trio.sleep(_POLL_SECONDS)
@@ -174,7 +178,7 @@ class ProviderTokens:
             if tokens.refresh_token is None:
                 await self._swap(login_id, stored, None, ends_at)
                 raise self._ended()
-            claimed = attrs.evolve(tokens, renewal_until=now + _TURN_SECONDS)
+            claimed = attrs.evolve(tokens, claimed_until=now + _CLAIM_SECONDS)
             with trio.CancelScope(shield=True):
                 claim = await self._swap(login_id, stored, claimed, ends_at)
                 if claim is not None:
@@ -234,6 +238,7 @@ class ProviderTokens:
         """Store encrypted tokens in place of `old`; return the record, or None if that failed."""
         record = None
         if new is not None:
+            # Base64URL of 256 bits lacks one character of padding.
             nonce = base64.urlsafe_b64decode(self.random() + "=")[:_NONCE_BYTES]
             text = msgspec.json.encode((new, ends_at))
             record = nonce + self._cipher.encrypt(nonce, text, login_id.encode())
@@ -250,8 +255,8 @@ CREDENTIALS: Final = "mcp_trio.credentials"
 """
 
 
-def authorized(token_of: Callable[[], Awaitable[str]], check: Callable[[str], None]) -> Any:
-    """Return a function for `auth=` of a request: it is sent with a token, to its own origin only.
+def token_auth(token_of: Callable[[], Awaitable[str]], check: Callable[[str], None]) -> Any:
+    """Return a function for `auth=` of a request, which sends it with a token to its origin alone.
 
     Args:
         token_of: Returns the token, inside of the effect.
@@ -265,7 +270,7 @@ def authorized(token_of: Callable[[], Awaitable[str]], check: Callable[[str], No
         async def with_token(sent: Any) -> Any:
             if _origin(sent) != origin:  # after a redirect
                 return sent
-            # The request of the handler stays without the token.
+            # A copy, so that the handler's request has no token.
             headers = type(sent.headers)(sent.headers)
             headers["Authorization"] = f"Bearer {await token_of()}"
             extensions: Mapping[str, Any] = sent.extensions

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError
-from mcp_trio._auth.provider_tokens import CREDENTIALS, authorized
+from mcp_trio._auth.provider_tokens import CREDENTIALS, token_auth
 from mcp_trio.auth import (
     AccessDenied,
     AuthInfo,
@@ -231,7 +231,7 @@ async def test_a_token_replaces_other_credentials_of_a_request():
     async def token():
         return "access-token-1"
 
-    add = authorized(token, lambda _: None)
+    add = token_auth(token, lambda _: None)
     headers = [("authorization", "Basic eA=="), ("accept", "a"), ("accept", "b")]
     request = add(httpx2.Request("GET", "https://api.example/files", headers=headers))
     sent = await request.extensions[CREDENTIALS](request)
