@@ -1153,7 +1153,9 @@ class ClientFlow:
         kinds: Mapping[str, Literal["Bearer", "DPoP"]] = {"bearer": BEARER, "dpop": DPOP}
         kind = kinds.get(granted.token_type.lower())
         if kind is None:
-            raise self._error(f"{self._issuer} issued a token of another type than Bearer or DPoP")
+            raise self._error(
+                f"{self._issuer} issued a token whose type is neither Bearer nor DPoP"
+            )
         if self.requires_dpop and kind != DPOP:
             raise self._error(f"{self._issuer} issued a token that is not bound to a key (DPoP)")
         is_refresh = self.step in (Step.RENEWAL, Step.REFRESH)

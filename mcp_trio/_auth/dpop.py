@@ -104,7 +104,7 @@ class DPoP:
         try:
             header = jws.extract_compact(proof.encode("ascii"), registry=registry).headers()
             if header.get("typ") != _PROOF_TYPE:
-                raise InvalidProofError("the proof has another type than dpop+jwt")
+                raise InvalidProofError("the type (typ) of the proof is not dpop+jwt")
             given = dict(header["jwk"])
             if given.get("kty") == "oct":
                 raise InvalidProofError("the proof has no public key")

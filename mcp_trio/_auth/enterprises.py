@@ -103,7 +103,7 @@ class Enterprise:
         """
         token = await self._signed(assertion)
         if str(token.header.get("typ", "")).lower() not in _TYPES:
-            raise InvalidAssertionError("the assertion has another type than oauth-id-jag+jwt")
+            raise InvalidAssertionError("the type (typ) of the assertion is not oauth-id-jag+jwt")
         try:
             claims = msgspec.convert(token.claims, _Claims)
         except msgspec.ValidationError as error:

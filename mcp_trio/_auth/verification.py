@@ -40,11 +40,14 @@ ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519"),
 )
-"""The algorithms of signatures with a public key; with a shared secret a server could sign too."""
+"""The algorithms of signatures with a public key.
 
-# RFC 9068, section 4, asks for the first; many authorization servers send the second.
-_TOKEN_TYPES: Final = frozenset({"at+jwt", "application/at+jwt"})
-_UNTYPED: Final = frozenset({"jwt", ""})
+Those with a shared secret are left out: a server that can verify such a signature could forge it.
+"""
+
+# RFC 9068, section 4, requires one of the first; many authorization servers send one of the second.
+_ACCESS_TOKEN_TYPES: Final = frozenset({"at+jwt", "application/at+jwt"})
+_GENERIC_TYPES: Final = frozenset({"jwt", ""})
 
 _HEADER_BYTES_MAX: Final = 8192
 
@@ -98,14 +101,16 @@ class TokenCache:
         return auth
 
     def keep(self, token: str, auth: AuthInfo, until: float = math.inf) -> None:
-        """Keep a verified token until then or its expiry, but not longer than `seconds_max`."""
-        until = min(until, self.until(auth))
-        self._kept[self._digest(token)] = until, auth
+        """Keep a verified token until `until` or `end_of(auth)`, whichever comes first."""
+        self._kept[self._digest(token)] = min(until, self.end_of(auth)), auth
         if len(self._kept) > self.tokens_max:
             self._kept.popitem(last=False)
 
-    def until(self, auth: AuthInfo) -> float:
-        """Return the Unix time until which a token is kept that is verified now."""
+    def end_of(self, auth: AuthInfo) -> float:
+        """Return the Unix time until which a token that is verified now is kept.
+
+        It is kept until it expires, but not longer than `seconds_max`.
+        """
         until = self.now() + self.seconds_max
         return until if auth.expires_at is None else min(until, auth.expires_at)
 
@@ -199,25 +204,23 @@ class JWTVerifier:
                 "the token is not a JSON Web Token with an allowed algorithm"
             ) from error
         kind = header.get("typ", "")
-        accepted = _TOKEN_TYPES if self.requires_token_type else _TOKEN_TYPES | _UNTYPED
+        accepted = _ACCESS_TOKEN_TYPES
+        if not self.requires_token_type:
+            accepted |= _GENERIC_TYPES
         if not isinstance(kind, str) or kind.lower() not in accepted:
-            raise InvalidTokenError("the token has another type than an access token")
+            raise InvalidTokenError("the type (typ) of the token is not that of an access token")
         key_id = header.get("kid")
         keys = self._given_keys
         if keys is None:
             keys = await self._issuer.keys(key_id if isinstance(key_id, str) else None)
-        auth = auth_of_claims(self._claims(token, keys, registry))
-        self._cache.keep(token, auth)
-        return auth
-
-    def _claims(self, token: str, keys: "Iterable[Key]", registry: "JWSRegistry") -> dict[str, Any]:
-        """Return the claims of a token that one of the keys has signed, and that is in time."""
         signed = signed_by(token, keys, registry)
         if signed is None:
             raise InvalidTokenError("the token is signed by no key of the issuer")
         claims = signed.claims
         check_claims(claims, issuer=self.issuer, now=self.now(), leeway_seconds=self.leeway_seconds)
-        return claims
+        auth = auth_of_claims(claims)
+        self._cache.keep(token, auth)
+        return auth
 
 
 def signed_by(text: str, keys: "Iterable[Key]", registry: "JWSRegistry") -> "Token | None":
@@ -234,7 +237,7 @@ def signed_by(text: str, keys: "Iterable[Key]", registry: "JWSRegistry") -> "Tok
 def check_claims(
     claims: Mapping[str, Any], *, issuer: str, now: float, leeway_seconds: int = 0
 ) -> None:
-    """Check the issuer and the times of an access token, and that it is for some server.
+    """Check the issuer and the times of an access token, and that it has an audience.
 
     Raises:
         InvalidTokenError: One of them is missing or wrong, or the token has expired.
@@ -301,8 +304,9 @@ def auth_of_claims(claims: Mapping[str, Any]) -> AuthInfo:
 
 
 def _is_time(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and value - value == 0  # not infinite, and a number
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 # Introspection ------------------------------------------------------------------------------------
@@ -369,7 +373,7 @@ class Introspection:
         """Return the facts about an active token; None if it is not active.
 
         Raises:
-            InvalidTokenError: The token is not in time, or not for any named server.
+            InvalidTokenError: The token has expired, is not yet valid, or has no audience.
             VerifierUnavailableError: The authorization server is away, or rejects this server.
         """
         known = self._cache.get(token)
@@ -384,7 +388,7 @@ class Introspection:
         if "iss" in members and members["iss"] != self.issuer:
             raise InvalidTokenError("the token is of another issuer")
         if self.requires_audience and not members.get("aud"):
-            raise InvalidTokenError("the token is for no named server")
+            raise InvalidTokenError("the token has no audience (aud)")
         not_before: Any = members.get("nbf")
         if _is_time(not_before) and not_before > self.now() + self.leeway_seconds:
             raise InvalidTokenError("the token is not yet valid")
@@ -398,9 +402,10 @@ class Introspection:
 
     async def _share(self, store: StateStore, token: str, auth: AuthInfo) -> None:
         """Give the facts about a token to the other instances, unless the store is away or full."""
-        until, key = self._cache.until(auth), self._key(token)
+        until, key = self._cache.end_of(auth), self._key(token)
         seconds = until - self.now()
         with suppress(RequestError):
+            # A store may keep a value only under a key that was taken.
             await store.take(key, seconds=seconds, client=auth.principal)
             facts = msgspec.json.encode(_SharedToken(auth, until))
             await store.keep(key, facts, seconds=seconds)
@@ -446,7 +451,8 @@ class StaticTokens:
         """Accept these tokens: `StaticTokens({"a-token": AuthInfo(subject="alice")})`.
 
         Args:
-            tokens: For each token its `AuthInfo`, or the name of the user alone. They are not kept.
+            tokens: For each token its `AuthInfo`, or the name of the user alone. Only digests of
+                the tokens are kept.
 
         Raises:
             ValueError: A token is empty, or has other characters than visible ASCII.
@@ -461,7 +467,7 @@ class StaticTokens:
         ]
 
     async def verify(self, token: str) -> AuthInfo | None:
-        """Return the facts given for a token, in a time that does not depend on the tokens."""
+        """Return the facts given for a token; the time that this takes tells nothing about them."""
         digest, found = self._digest(token), None
         for each, auth in self._known:
             if hmac.compare_digest(each, digest):

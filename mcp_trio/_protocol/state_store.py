@@ -1,18 +1,18 @@
-"""The interface of stores of what may be used once: sealed states, and proofs of clients.
+"""The interface of stores that mark sealed states and proofs of clients as used.
 
-A store also keeps what belongs to a key for a while: the result of the retry that used a state, or
-what an authorization server says about a token.
+A store can also keep a value under a key for a while: the result of the retry that used a state, or
+the facts that an authorization server returns about a token.
 """
 
 from typing import Protocol
 
 
 class StateStore(Protocol):
-    """A store of what may be used once, shared by all instances of a server.
+    """A store of used keys, shared by all instances of a server.
 
-    A key identifies a sealed state, which is one round of one request, or the proof of a client.
-    The store may forget a key after `seconds`. It raises `RequestError` (server busy) while it is
-    away, except in `keep`.
+    A key identifies a sealed state, which is one round of one request, the proof of a client, or a
+    token. The store may forget a key after `seconds`. It raises `RequestError` (server busy) while
+    it is away, except in `keep`.
     """
 
     async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
@@ -24,9 +24,9 @@ class StateStore(Protocol):
         ...
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep the result of the retry that used a state."""
+        """Keep a value, such as the result of a retry, under a key that was taken."""
         ...
 
     async def kept(self, key: str) -> bytes | None:
-        """Return the kept result, for a client that repeats a retry; None if there is none."""
+        """Return the value that is kept under a key; None if there is none."""
         ...

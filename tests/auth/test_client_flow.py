@@ -815,7 +815,7 @@ def test_when_a_token_is_renewed(expires_in, expires_at, renew_at):
         (answer(b"oops", 500), "issued no token: HTTP 500"),
         (answer({"token_type": "Bearer"}), "without an access_token"),
         (answer(b"<html>"), "without an access_token"),
-        (answer({**TOKEN, "token_type": "mac"}), "another type than Bearer or DPoP"),
+        (answer({**TOKEN, "token_type": "mac"}), "whose type is neither Bearer nor DPoP"),
         (answer({**TOKEN, "access_token": ""}), "characters that no token may have"),
         (answer({**TOKEN, "access_token": "a\r\nX: y"}), "characters that no token may have"),
         (answer({**TOKEN, "refresh_token": "a b"}), "characters that no token may have"),

@@ -115,8 +115,8 @@ async def test_an_assertion_is_used_once(site, issuer):
 @pytest.mark.parametrize(
     ("claims", "text"),
     [
-        ({"typ": "at+jwt"}, "another type"),
-        ({"typ": None}, "another type"),
+        ({"typ": "at+jwt"}, "is not oauth-id-jag+jwt"),
+        ({"typ": None}, "is not oauth-id-jag+jwt"),
         ({"iss": "https://other.example"}, "is not known here"),
         ({"iss": f"{PROVIDER}/"}, "is not known here"),
         ({"iss": None}, "is not known here"),

@@ -110,8 +110,8 @@ ATTACKS = {
     "a token that is not valid yet": (lambda it: it.token(nbf=NOW + 31), "not yet valid"),
     "a token from the future": (lambda it: it.token(iat=NOW + 31), "future"),
     "no audience": (lambda it: it.token(aud=None), "aud"),
-    "an ID token": (lambda it: it.token(typ="id+jwt"), "another type"),
-    "a DPoP proof": (lambda it: it.token(typ="dpop+jwt"), "another type"),
+    "an ID token": (lambda it: it.token(typ="id+jwt"), "not that of an access token"),
+    "a DPoP proof": (lambda it: it.token(typ="dpop+jwt"), "not that of an access token"),
     "a token without a subject": (lambda it: it.token(sub=None, client_id=None), "neither"),
     "no JSON Web Token": (lambda _: "abc", "JSON Web Token"),
     "a token of one MiB": (lambda _: "a.b." + "c" * 2**20, "JSON Web Token"),
@@ -133,7 +133,7 @@ async def test_the_types_of_access_tokens(issuer, verifier, typ):
     assert (await verifier.verify(issuer.token(typ=typ))).subject == "anna"
     strict = verifier_for(issuer, requires_token_type=True)
     if typ in {"JWT", None}:
-        with pytest.raises(InvalidTokenError, match="another type"):
+        with pytest.raises(InvalidTokenError, match="not that of an access token"):
             await strict.verify(issuer.token(typ=typ))
     else:
         assert (await strict.verify(issuer.token(typ=typ))).subject == "anna"
@@ -371,7 +371,7 @@ async def test_the_secret_may_be_sent_in_the_form(issuer):
     ("change", "reason"),
     [
         ({"iss": "https://evil.example"}, "another issuer"),
-        ({"aud": None}, "no named server"),
+        ({"aud": None}, "no audience"),
         ({"nbf": NOW + 31}, "not yet valid"),
         ({"exp": NOW - 31}, "expired"),
         ({"exp": "soon"}, "exp"),
@@ -485,7 +485,7 @@ async def test_a_proof_is_accepted(clock, claims):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"typ": "at+jwt"}, "another type"),
+        ({"typ": "at+jwt"}, r"type \(typ\) of the proof"),
         ({"htm": "GET"}, "another method"),
         ({"htu": "https://other.example/mcp"}, "another URL"),
         ({"htu": "http://server.example/mcp"}, "another URL"),
