@@ -3,10 +3,11 @@
 Every process that can read the file may connect. So only its owner can read it, and it exists for
 as long as the server listens. The file of a server that has ended is recognised by its process id.
 
-`locked_path` excludes other processes while one checks a path and replaces the file there. Two
-servers that both find the socket or lock file of a dead one must not both replace it, and no single
-system call does both steps: link(2) fails if a file exists, rename(2) replaces any file, and a
-server that moves a file away to check it takes it from the clients of a live server.
+A server replaces the socket or lock file of a server that has ended: it checks the file, and then
+replaces it. `locked_path` excludes other processes meanwhile, so that of two servers only one does
+this. No system call could do both steps at once: link(2) fails if a file exists, and rename(2)
+replaces any file. Nor can a server move the file away to check it: if its server is alive, clients
+would not find it.
 
 The lock is flock(2) on a file beside the path, `.name.lock`, which exists only while it is locked.
 The folder itself is not locked, because every process that can read a folder can lock it, and so
@@ -55,7 +56,7 @@ def locked_path(path: str) -> Generator[None]:
     for _ in range(_TRIES):
         descriptor = os.open(flock_path, _FLAGS, 0o600)
         try:
-            if _has_locked(descriptor, flock_path):
+            if _try_lock_at(flock_path, descriptor):
                 try:
                     yield
                 finally:
@@ -68,8 +69,8 @@ def locked_path(path: str) -> Generator[None]:
     raise OSError(errno.EBUSY, "another process holds this lock", os.fspath(flock_path))
 
 
-def _has_locked(descriptor: int, flock_path: Path) -> bool:
-    """Return whether the file at the path is the one that this process has locked."""
+def _try_lock_at(flock_path: Path, descriptor: int) -> bool:
+    """Lock an open file; return whether this process has the lock, and the file is still there."""
     if not try_lock(descriptor):
         return False
     try:
@@ -81,7 +82,9 @@ def _has_locked(descriptor: int, flock_path: Path) -> bool:
 _BYTES_MAX: Final = 64 * 1024
 
 
-class _Lock(msgspec.Struct, rename="camel"):
+class _Members(msgspec.Struct, rename="camel"):
+    """The members of the JSON object in a lock file."""
+
     port: int
     auth_token: str
     pid: int
@@ -126,19 +129,20 @@ def read_lock_file(path: LockPath) -> LockFile | None:
     except FileNotFoundError:
         return None
     try:
-        lock = msgspec.json.decode(text, type=_Lock)
+        members = msgspec.json.decode(text, type=_Members)
     except (ValueError, RecursionError):
         raise ConfigError(
             f"{os.fspath(path)}: not a lock file, which has port, authToken and pid"
         ) from None
-    if lock.pid <= 0 or not is_running(lock.pid):  # for kill(2) 0 and less is a process group
+    # For kill(2), 0 and negative numbers are process groups.
+    if members.pid <= 0 or not is_running(members.pid):
         return None
-    return LockFile(port=lock.port, token=lock.auth_token, pid=lock.pid)
+    return LockFile(port=members.port, token=members.auth_token, pid=members.pid)
 
 
 @contextlib.contextmanager
 def lock_file(path: LockPath, *, port: int, token: str) -> Generator[None, None, None]:
-    """Keep a lock file of this process at `path` within the block; readers never see a part of it.
+    """Keep a lock file of this process at `path` within the block; its content appears at once.
 
     Raises:
         OSError: The file cannot be written, or a live process has one there (`FileExistsError`).
@@ -146,7 +150,7 @@ def lock_file(path: LockPath, *, port: int, token: str) -> Generator[None, None,
     """
     lock_path = Path(path)
     draft = lock_path.with_name(f".{lock_path.name}.{secrets.token_hex(8)}")
-    text = msgspec.json.encode(_Lock(port=port, auth_token=token, pid=os.getpid()))
+    text = msgspec.json.encode(_Members(port=port, auth_token=token, pid=os.getpid()))
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
