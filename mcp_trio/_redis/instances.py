@@ -45,17 +45,32 @@ from mcp_trio._server.instances import (
 logger = logging.getLogger("mcp_trio")
 
 _NAME_BYTES: Final = 8
-_RENEWALS_PER_LEASE: Final = 3
-_ROUNDS_TO_LOSE: Final = 2
-_INBOX_LEASES: Final = 20  # An inbox is deleted so many leases after its last renewal.
 _MILLISECONDS: Final = 1000
+_POLL_SECONDS: Final = 0.01
+
+# The times within one lease at which an instance renews it and looks for those of the others. An
+# instance is lost when so many looks in a row have found no lease of it.
+_RENEWALS_PER_LEASE: Final = 3
+_LOST_AFTER_MISSED_LEASES: Final = 2
+
+# Redis deletes an inbox so many leases after its owner has last renewed it.
+_INBOX_LEASES: Final = 20
+
+# The times within `session_seconds` at which an instance renews the keys of its sessions.
+_RENEWALS_PER_SESSION: Final = 4
+
+# The maximum time of each wait of a leaving instance for its requests, and that of the script by
+# which an instance takes a batch of messages.
 _LEAVE_SECONDS: Final = 1.0
 _TAKE_SECONDS: Final = 2.0
-_POLL_SECONDS: Final = 0.01
-_EXPIRIES: Final = 4  # within the time after which a session is forgotten
-_RUNS, _LEAVES = b"runs", b"leaves"
-_TAKEN, _UNKNOWN = 0, -1  # results of scripts: another instance has the session, or none has it
-_KINDS: Final = ("session", "events", "streams", "calls")  # of the keys of a session
+
+# The values of the key `instance:NAME`.
+_RUNNING, _LEAVING = b"runs", b"leaves"
+
+# The results of scripts that store something of a session: another instance has it, or none.
+_TAKEN, _UNKNOWN = 0, -1
+
+_SESSION_KEYS: Final = ("session", "events", "streams", "calls")
 _ENTRIES_MAX: Final = 1000  # that one script removes
 
 # The owner of a session that was handed over is an empty string.
@@ -156,13 +171,6 @@ class _Link:
         self.unconfirmed.clear()
         self.unconfirmed_bytes = 0
 
-    def follows(self, entry: _Entry, received: tuple[int, int]) -> bool:
-        """Return whether a message is the one after the last that was received."""
-        epoch, number = received
-        if entry.epoch == epoch:
-            return entry.number == number + 1
-        return entry.epoch > epoch and entry.number == 1
-
 
 @attrs.define(eq=False, repr=False)
 class RedisInstances:
@@ -204,13 +212,14 @@ class RedisInstances:
             nursery.start_soon(take_messages)
             await self.connection.settle()
             yield instance
+            # Forwarded requests get the time to finish, also those that are taken meanwhile.
             with trio.move_on_after(_LEAVE_SECONDS):
-                while handler.peers():  # noqa: ASYNC110  Forwarded requests are answered.
+                while handler.peers():  # noqa: ASYNC110
                     await trio.sleep(_POLL_SECONDS)
             reading.cancel()  # Later messages stay unread, for another instance to act upon.
             await has_stopped.wait()
             with trio.move_on_after(_LEAVE_SECONDS):
-                while handler.peers():  # noqa: ASYNC110  Requests that were taken are answered.
+                while handler.peers():  # noqa: ASYNC110
                     await trio.sleep(_POLL_SECONDS)
             instance.end_lease()
             await self.connection.settle()
@@ -229,10 +238,10 @@ class RedisInstance:
     _unconfirmed_bytes_max: int
     _sessions: dict[str, SessionFacts] = attrs.field(factory=dict[str, SessionFacts], init=False)
     _links: dict[str, _Link] = attrs.field(factory=dict[str, _Link], init=False)
-    _state: bytes = attrs.field(default=_RUNS, init=False)
+    _state: bytes = attrs.field(default=_RUNNING, init=False)
     _is_stale: bool = attrs.field(default=True, init=False)
     _withdrawing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _expiries_due: float = attrs.field(default=0.0, init=False)
+    _next_session_renewal: float = attrs.field(default=0.0, init=False)
 
     # Sessions.
 
@@ -257,7 +266,7 @@ class RedisInstance:
     def forget(self, session_id: str) -> None:
         """Remove a session of this instance, with its events."""
         self._sessions.pop(session_id, None)
-        keys = [self._connection.key(kind, session_id) for kind in _KINDS]
+        keys = [self._connection.key(kind, session_id) for kind in _SESSION_KEYS]
         self._post_script(_FORGET, keys, [self.name])
 
     def _post_script(
@@ -362,7 +371,7 @@ class RedisInstance:
 
     async def leave(self) -> None:
         """Begin to leave: `others` of other instances no longer names this one."""
-        self._state = _LEAVES
+        self._state = _LEAVING
         await self._connection.call(partial(self._set_lease, is_new=True))
 
     async def _set_lease(self, redis: Any, *, is_new: bool) -> bool:
@@ -396,10 +405,11 @@ class RedisInstance:
             lambda pipeline: pipeline.expire(inbox, seconds),
             lambda pipeline: pipeline.expire(taken, seconds),
         )
-        if trio.current_time() >= self._expiries_due:
-            self._expiries_due = trio.current_time() + self._session_seconds / _EXPIRIES
+        if trio.current_time() >= self._next_session_renewal:
+            pause_seconds = self._session_seconds / _RENEWALS_PER_SESSION
+            self._next_session_renewal = trio.current_time() + pause_seconds
             for session_id in self._sessions:
-                for kind in _KINDS:
+                for kind in _SESSION_KEYS:
                     self._post_expiry(self._connection.key(kind, session_id))
         for name, link in self._links.items():
             if link.received > link.confirmed:
@@ -434,7 +444,7 @@ class RedisInstance:
                 link.missed_leases = 0
                 continue
             link.missed_leases += 1
-            if link.missed_leases >= _ROUNDS_TO_LOSE:
+            if link.missed_leases >= _LOST_AFTER_MISSED_LEASES:
                 self._lose(name, link)
 
     def _lose(self, name: str, link: _Link) -> None:
@@ -446,7 +456,7 @@ class RedisInstance:
         return bool(await redis.exists([self._lease_key(name)]))
 
     async def is_lost(self, name: str) -> bool:
-        """Return whether the lease of an instance is over, also after the time of one renewal."""
+        """Return whether an instance has no lease, now and after the time between two renewals."""
         if await self._connection.call(partial(self._has_lease, name)):
             return False
         await trio.sleep(self._lease_seconds / _RENEWALS_PER_LEASE)
@@ -462,7 +472,7 @@ class RedisInstance:
             return []
         keys = [self._lease_key(name) for name in names]
         states = await self._connection.call(lambda redis: redis.mget(keys))
-        return [name for name, state in zip(names, states, strict=True) if state == _RUNS]
+        return [name for name, state in zip(names, states, strict=True) if state == _RUNNING]
 
     # Messages.
 
@@ -505,14 +515,15 @@ class RedisInstance:
     async def _take_once(self, key: str, entries: Sequence[tuple[str, bytes]]) -> bool:
         """Delete messages and act on them; return False if Redis is away.
 
-        If this is cancelled in between, the sender would take the messages for executed.
+        Cancellation between the two would lose the messages: for the sender, a deleted message has
+        been executed. So both run in a shield.
         """
         decoded, args = [_decode_entry(data) for _, data in entries], list[str]()
         received: dict[str, tuple[int, int]] = {}
         for (entry_id, _), entry in zip(entries, decoded, strict=True):
             link = self._links.setdefault(entry.sender, _Link())
             position = ""
-            if link.follows(entry, received.get(entry.sender, link.received)):
+            if _follows(entry, received.get(entry.sender, link.received)):
                 received[entry.sender] = (entry.epoch, entry.number)
                 position = _position(received[entry.sender])
             args += [entry_id, entry.sender, position]
@@ -535,7 +546,7 @@ class RedisInstance:
             link.received = entry.epoch, 0
             self._handler.lose(entry.sender)
         # After a gap, the sender writes all unconfirmed messages again.
-        if link.follows(entry, link.received):
+        if _follows(entry, link.received):
             link.received = entry.epoch, entry.number
             self._handler.receive(entry.sender, entry.message)
 
@@ -553,6 +564,14 @@ class RedisInstance:
                     if await self._connection.evaluate(_WITHDRAW, keys, *args):
                         link.unread.append(entry.message)
         return link.unread
+
+
+def _follows(entry: _Entry, received: tuple[int, int]) -> bool:
+    """Return whether a message is the next one after the epoch and number `received`."""
+    epoch, number = received
+    if entry.epoch == epoch:
+        return entry.number == number + 1
+    return entry.epoch > epoch and entry.number == 1
 
 
 def _position(received: tuple[int, int]) -> str:
