@@ -313,13 +313,13 @@ Examples:
 )
 @session_parameters
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--call", "prompts", is_flag=True, help="Call the server from a prompt instead.")
+@click.option("--call", "opens_prompt", is_flag=True, help="Call the server from a prompt instead.")
 @click.pass_context
 def inspect_command(
-    context: click.Context, /, *, as_json: bool, prompts: bool, **chosen: Any
+    context: click.Context, /, *, as_json: bool, opens_prompt: bool, **chosen: Any
 ) -> None:
     """Show everything that a server offers, as a page."""
-    if prompts:
+    if opens_prompt:
         from mcp_trio._cli.call_prompt import run_prompt
 
         if as_json:

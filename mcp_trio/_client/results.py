@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 
 from mcp_trio import types
+from mcp_trio._journal.calls import INTERNAL_ERROR_PREFIX
 from mcp_trio._protocol.json_schema import SchemaValidator
 from mcp_trio.errors import (
     INVALID_PARAMS,
@@ -130,10 +131,10 @@ def is_resource_not_found(error: RequestError) -> bool:
 
 
 def is_internal_error(result: CallToolResult) -> bool:
-    """Return whether a failed tool sent the text that a server has for unexpected exceptions."""
+    """Return whether a tool failed by an exception, as the text of a server of ours says."""
     match result.content:
         case [types.TextContent(text=text)]:
-            return text.startswith("internal error in ")
+            return text.startswith(INTERNAL_ERROR_PREFIX)
         case _:
             return False
 

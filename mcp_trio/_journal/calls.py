@@ -41,7 +41,7 @@ NO_ERROR_KINDS: Final[frozenset[ErrorKind]] = frozenset({"", "cancelled", "unans
 
 # A result does not name the kind of its error. So two kinds are recognized by the text that the
 # server gives them: an internal error by its beginning, a timeout by a part of it.
-_INTERNAL_ERROR_PREFIX: Final = "internal error in "
+INTERNAL_ERROR_PREFIX: Final = "internal error in "
 _TIMEOUT_PHRASE: Final = "timed out: it did not finish within"
 
 # The name of the mark as JSON; searching for these bytes costs less than decoding each mark.
@@ -236,7 +236,7 @@ def _error_in(message: _Message) -> tuple[ErrorKind, str]:
         text = "\n".join(_string(block.text) for block in blocks)
     if _TIMEOUT_PHRASE in text:
         return "timeout", text
-    return "internal" if text.startswith(_INTERNAL_ERROR_PREFIX) else "tool", text
+    return "internal" if text.startswith(INTERNAL_ERROR_PREFIX) else "tool", text
 
 
 def _key(channel: int, request_id: Any) -> tuple[int, Any]:
