@@ -364,7 +364,7 @@ class ReplayDivergence(MCPError):
         hint: The likeliest cause, or what the difference means if there is no sign of a cause.
         causes: The likely causes, the likeliest first.
         suspended: For each lane the file and line at which it waits.
-        untracked_calls: The calls before the divergence that bypassed the context.
+        untracked_calls: The calls before the divergence that handlers made without their context.
         follows: The record of an earlier divergence from which this one may follow, in a replay
             that finds all of them; None otherwise.
         later: The later divergences, in a replay that finds all of them.

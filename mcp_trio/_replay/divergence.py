@@ -85,7 +85,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
         operation: The operation of the replay; None if every task waits.
         problem: An error that belongs to no record.
         suspended: For each other lane the location at which it waits.
-        untracked_calls: The calls so far that bypassed the context.
+        untracked_calls: The untracked calls so far.
         list_change: The change since the recording of what the request uses, such as `the tool
             "sell" was changed`; empty if there is none.
         is_strict: Whether all records are compared, not only what is sent.
@@ -140,7 +140,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_calls(self) -> Sequence[UntrackedCall]:
-        """The calls of the request that bypassed the context."""
+        """The untracked calls of the request."""
         return [call for call in self.untracked_calls if self.is_of_request(call.lane)]
 
     @property

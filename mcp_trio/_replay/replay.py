@@ -53,8 +53,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
             line.
         continuing: For each lane that would continue after the cut of a recording, the location at
             which it waits.
-        untracked_calls: The calls that bypassed the context. Their results are not recorded, so
-            that they can make another replay diverge.
+        untracked_calls: The calls that handlers made without their context. Their results are not
+            recorded, so that they can make another replay diverge.
         list_changes: A text for each tool, prompt, resource and template that was added, removed or
             changed since. No recorded request used it, or the mode is "outbound".
         lifespan: A sentence that reports whether the server's lifespan ran again, or was replaced;

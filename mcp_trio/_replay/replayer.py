@@ -10,26 +10,28 @@ All tasks *settle* when they are blocked and no thread runs. The replayer then l
 at its position. It advances the clock to the record's time, which lets deadlines expire that had
 expired by then. What it does next depends on the kind of the record:
 
-- It delivers an `in` or `shut` record to the session.
-- A `step` record, or another record that begins a step, lets its lane go on. The lane goes on to
-  its next wait, and has to make the records that follow the step.
-- Three kinds of `mark` records are in a file of several sessions or with a lifespan. At one the
-  replayer begins a session, at one it begins the lifespan, and at one it cancels the lifespan. The
-  operations of lanes make all other marks.
-- The session itself makes `end`, when none of its tasks run any more.
-- A record that no task has made when all tasks have settled is a divergence.
+- `in`, `shut`: it passes the message to the session, or shuts the session down.
+- `step`, or another record that begins a step: it lets the lane go on. The lane runs to its next
+  wait, and has to make the records that follow the step.
+- `mark`, of a session or lifespan: it begins the session, begins the lifespan, or cancels the
+  lifespan. Such marks are in a file of several sessions, or with a lifespan. All other marks are
+  made by the operations of lanes.
+- `end`: the session makes it itself, when none of its tasks run any more.
 
-How exactly deadlines expire as recorded depends on the recorded clock (`OpenBody.clock`). Under
+A record that no task has made when all tasks have settled is a divergence.
+
+The recorded clock (`OpenBody.clock`) decides how exactly deadlines are replayed. Under
 `TICK_CLOCK`, all records of one turn of the event loop have the same time, so the order of
 deadlines and other events is known. Under `FOREIGN_CLOCK` it is not, and a deadline may expire a
 little later than recorded.
 
 Because the steps are those of the recording and in its order, everything that tasks do between two
-waits (locks, events, channels, shared memory, cancel scopes) happens as recorded. Nothing shields a
-task: a lane whose cancellation was recorded is cancelled by its own scope.
+waits (locks, events, channels, shared memory, cancel scopes) happens as recorded. The replayer
+cancels no lane for a recorded cancellation: a scope of the lane has to do that, as when recorded.
 
-An effect is not run. Its lane waits for the recorded outcome: a value is waited for under a shield,
-because the effect had ended when the lane went on; a cancellation has to come by itself.
+An effect is not run. Its lane waits for the recorded outcome. If that is a result or an error,
+nothing can cancel the wait, because the effect had ended when the lane went on. If it is a
+cancellation, the lane waits until its scope is cancelled.
 
 When the replay is over, `Abort` wakes all lanes; it is no `Exception`, so that `except Exception`
 in users' code does not stop it.
@@ -82,6 +84,7 @@ from mcp_trio._replay.trace import (
     begins_session,
     body_name,
     is_child,
+    is_notification_lane,
     is_request_lane,
     is_rounds_task,
     key_of,
@@ -197,8 +200,8 @@ class LaneWait:
         outcome_index: The index of the record of the outcome for which it waits, in a replay that
             compares only sent messages; None in other replays and waits.
         is_for_cancellation: Whether it waits for its cancellation, which no record causes.
-        is_timed: Whether it goes on in the turn of the event loop in which it is ready, so that a
-            step that is recorded later is a divergence.
+        is_timed: Whether a live session would have let it go on in the turn of the event loop in
+            which it is ready. If its step is recorded in a later turn, the replay diverges.
         since: The time at which it began to wait.
         is_ready: Whether it waited already when the clock came to the current time.
     """
@@ -213,7 +216,9 @@ class LaneWait:
 
 
 class Replayer:
-    """A replay of all sessions of a trace.
+    """A replay of all sessions of a trace that compares all records.
+
+    `OutboundReplayer` is the replay that compares only what is sent.
 
     Attributes:
         is_strict: Whether all records are compared, not only what is sent.
@@ -229,8 +234,8 @@ class Replayer:
             the location at which they wait.
         has_shut_itself: Whether a session shut down where none is recorded.
         last_delivered: The number of the last delivered `in` record.
-        untracked_calls: The calls that bypassed the context, in order, each once.
-        calls: The source location of each lane's last call of its context.
+        untracked_calls: The untracked calls, in order, each once.
+        call_locations: The source location of each lane's last call of its context.
     """
 
     make_lifespan: Callable[[int], LifespanRun]
@@ -263,7 +268,7 @@ class Replayer:
         self.has_shut_itself = False
         self.last_delivered = 0
         self.untracked_calls: dict[UntrackedCall, None] = {}
-        self.calls: dict[LaneKey, str] = {}
+        self.call_locations: dict[LaneKey, str] = {}
         # The last task that has acted in each lane; it may have ended, or act in another lane now.
         self._tasks: dict[LaneKey, trio.lowlevel.Task] = {}
         # The lanes that have taken a turn.
@@ -285,7 +290,7 @@ class Replayer:
     async def run_sessions(
         self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
     ) -> None:
-        """Replay all records, then abort every task; the arguments are those of `RunController`."""
+        """Replay all records, then abort every task, as `RunController.run_sessions` describes."""
         try:
             if not self.trace.has_session_marks:
                 self.sessions[0] = await begin(0, None)
@@ -371,7 +376,10 @@ class Replayer:
             self.diverge(next(additional, None))
 
     async def force(self, record: Record) -> None:
-        """Let the record happen a little later than recorded, if its deadline was not exact."""
+        """Let deadlines expire that follow the record closely, until its lane makes the record.
+
+        This does nothing unless the recorded deadlines were inexact.
+        """
         if self.clock.kind != FOREIGN_CLOCK or self.position.is_at_missing or record.lane is None:
             return
         index, until_ns = self.position.index, record.time_ns + int(_LATE_SECONDS_MAX * 1e9)
@@ -502,7 +510,7 @@ class Replayer:
     ) -> None:
         """Wait, uncancellably, until the replayer lets the lane go on.
 
-        The arguments are those of `LaneWait` and `Lane`.
+        `LaneWait` explains `has_operation` and `outcome_index`, and `Lane` explains `has_own_pace`.
 
         Raises:
             Abort: The replay is over.
@@ -514,7 +522,7 @@ class Replayer:
         is_timed = has_begun and not (has_operation or has_own_pace)
         self.waiting_lanes[lane] = LaneWait(task, has_operation, outcome_index, is_timed=is_timed)
         # The end of a session cancels handlers of notifications, after its last record.
-        may_outlive_session = lane[1].startswith("n") and lane in self._lanes_begun
+        may_outlive_session = is_notification_lane(lane) and lane in self._lanes_begun
         if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):
             last = self.trace.last_index(lane)
             if last < self.position.index:
@@ -522,7 +530,8 @@ class Replayer:
         await trio.lowlevel.wait_task_rescheduled(lambda _: AbortResult.FAILED)
         if self._stopping is not None and self._stopping[0] == lane:
             (_, stopped), self._stopping = self._stopping, None
-            self._report_stop(stopped, raises_abort=has_operation)  # as in `end_run`
+            # A lane that waits before a step gets `Abort` at its next operation; see `end_run`.
+            self._report_stop(stopped, raises_abort=has_operation)
 
     async def wait_for_cancellation(self, lane: LaneKey) -> None:
         """Wait until the lane is cancelled.
@@ -603,7 +612,7 @@ class Replayer:
         return body if self.redactor is None else self.redactor.redact(kind, body)
 
     def note_untracked_call(self, untracked_call: UntrackedCall) -> None:
-        """Keep a call that bypassed the context."""
+        """Keep an untracked call; an equal one is kept once."""
         self.untracked_calls[untracked_call] = None
 
     def note_lifespan_use(self, attribute: str, instead: str) -> None:
@@ -678,11 +687,12 @@ class Replayer:
             self.finish()
             raise Abort
 
-    def goes_on_with_other_values(self, operation: Operation) -> bool:
-        """Note an operation with other values than those of the record, and consume the record.
+    def accept_other_values(self, operation: Operation) -> bool:
+        """Note an operation that differs from the record in its values only; consume the record.
 
-        Return False, and do nothing, if the replay is to end at the first divergence, or if the
-        operation differs in something else.
+        Returns:
+            False, without any change, if the replay is to end at the first divergence, or if the
+            operation differs in something else.
         """
         divergence = self._divergence_here(operation) if self.finds_all else None
         if divergence is None or not divergence.differs_in_values_only:
@@ -768,5 +778,9 @@ class Replayer:
 
 
 def _resumes(record: Record, *, has_operation: bool) -> bool:
-    """Return whether a record lets its lane go on that waits in an operation, or before a step."""
+    """Return whether a record ends the wait of its lane.
+
+    A wait in an operation ends with any record but a step, and a wait before a step with a record
+    that begins one.
+    """
     return record.kind != "step" if has_operation else bool(record.step_start)

@@ -46,6 +46,7 @@ from mcp_trio._replay.trace import (
     OUTCOMES,
     LaneKey,
     body_name,
+    is_notification_lane,
     key_of,
     patch_name,
     recorded_outcome,
@@ -109,7 +110,7 @@ class SessionReplay:
             following = trace.next_record(key, index)
         if following is None:
             # A handler of notifications may outlive its session.
-            has_waited = trace.may_lack_record(index) or lane.name.startswith("n")
+            has_waited = trace.may_lack_record(index) or is_notification_lane(key)
         else:
             has_waited = following.step_start == HAS_WAITED
         await self._take_turn(lane, waits=has_waited or not lane.has_steps)
@@ -350,7 +351,7 @@ class SessionReplay:
         index, is_missing = replayer.position.index, replayer.position.is_at_missing
         if record is None or is_missing or not self._is_same(record, kind, lane, ordinal, body):
             operation = self._operation(kind, lane, ordinal, body)
-            if not replayer.goes_on_with_other_values(operation):
+            if not replayer.accept_other_values(operation):
                 replayer.diverge(operation)
         elif lane is not None and lane.has_steps and not replayer.is_in_step(record):
             operation = self._operation(kind, lane, ordinal, body)
@@ -364,7 +365,7 @@ class SessionReplay:
             and replayer.trace.last_index(self._key(lane)) > index
             and (location := current_location())
         ):
-            replayer.calls[self._key(lane)] = location
+            replayer.call_locations[self._key(lane)] = location
 
     def _is_same(
         self, record: Record, kind: str, lane: Lane | None, ordinal: int | None, body: bytes | None
@@ -381,8 +382,8 @@ class SessionReplay:
         location, session = current_location(), replayer.sessions.get(self.channel)
         if not location and key is not None and session is not None:
             # When the result of a handler is sent, no line of users' code runs that could be named.
-            if key in replayer.calls:
-                location = f"after the call {replayer.calls[key]}"
+            if key in replayer.call_locations:
+                location = f"after the call {replayer.call_locations[key]}"
             else:
                 request = request_data(replayer.trace.journal, key[1])
                 location = handler_location(session.application, request)

@@ -248,6 +248,11 @@ def is_request_lane(lane: LaneKey) -> bool:
     return lane[1].startswith("r") and not is_child(lane)
 
 
+def is_notification_lane(lane: LaneKey) -> bool:
+    """Return whether a lane is that of a handler of notifications, or of its child task."""
+    return lane[1].startswith("n")
+
+
 def request_lane(lane: LaneKey) -> LaneKey:
     """Return the lane of the handler to which a lane belongs."""
     return lane[0], request_lane_name(lane[1])
