@@ -13,7 +13,7 @@ the environment.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -27,7 +27,13 @@ import msgspec
 
 from mcp_trio._catalogue.catalogue import is_being_written, names_in_folder, recordings_of
 from mcp_trio._recorder.encryption import is_encrypted
-from mcp_trio._recorder.files import COMPRESSED_SUFFIX, SUFFIX, segment_name, segment_of
+from mcp_trio._recorder.files import (
+    COMPRESSED_SUFFIX,
+    SUFFIX,
+    later_names,
+    segment_name,
+    segment_of,
+)
 from mcp_trio._system import try_lock
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import MIB
@@ -124,6 +130,7 @@ class FolderUpload:
         url: The URL of the store.
         compress: Whether a file that is neither compressed nor encrypted is compressed on its way.
         with_running: Whether the complete segments of a recording are uploaded while it goes on.
+        only: The recordings to upload, by the names of their first files; None for all.
         is_ending: Returns whether to stop before the next file, or within a large one.
         on_uploaded: Called with the number of bytes of each file after it was uploaded.
 
@@ -135,6 +142,7 @@ class FolderUpload:
     url: str
     compress: bool = attrs.field(kw_only=True)
     with_running: bool = attrs.field(kw_only=True)
+    only: Collection[str] | None = attrs.field(default=None, kw_only=True)
     is_ending: Callable[[], bool] = attrs.field(default=lambda: False, kw_only=True)
     on_uploaded: Callable[[int], object] = attrs.field(default=lambda _: None, kw_only=True)
     _store: "ObjectStore" = attrs.field(init=False)
@@ -165,7 +173,12 @@ class FolderUpload:
         uploaded = self._short_list(list_path, names)
         problems: list[str] = []
         failures = 0
-        for first, recording in sorted(recordings_of(self.folder, names, self._settled).items()):
+        recordings = recordings_of(self.folder, names, self._settled)
+        if self.only is not None:
+            missing = [self.folder / name for name in sorted({*self.only} - recordings.keys())]
+            problems += [f"cannot upload {path}: no such recording" for path in missing]
+            recordings = {first: recordings[first] for first in self.only if first in recordings}
+        for first, recording in sorted(recordings.items()):
             *files, last = (self.folder / name for name in recording.files)
             number = segment_of(last.name)[1] + 1
             # Another segment may have begun since the names were read, before this one was closed.
@@ -174,6 +187,8 @@ class FolderUpload:
                 or Path(segment_name(os.fspath(self.folder / first), number)).exists()
             )
             if is_running and not self.with_running:
+                if self.only is not None:
+                    problems.append(_still_recorded(self.folder / first))
                 continue
             is_settled = not is_running
             for path in files if is_running else (*files, last):
@@ -237,6 +252,84 @@ class FolderUpload:
             uploaded = {name: changed for name, changed in uploaded.items() if name in kept}
             _write_private(path, map(_line, uploaded.items()))
         return uploaded
+
+
+def upload_recordings(
+    recordings: Mapping[Path, Collection[str] | None], url: str
+) -> tuple[int, list[str]]:
+    """Upload complete recordings, compressed.
+
+    Args:
+        recordings: By folder the names of the recordings' first files; None for all in the folder.
+        url: The URL of the store.
+
+    Returns:
+        The number of files that were uploaded, and what failed.
+
+    Raises:
+        OSError, RecordingError: As `FolderUpload`.
+    """
+    sizes: list[int] = []
+    problems: list[str] = []
+    for folder, only in recordings.items():
+        upload = FolderUpload(
+            folder, url, compress=True, with_running=False, only=only, on_uploaded=sizes.append
+        )
+        failed = upload.run()
+        if failed is None:
+            failed = [
+                f"{folder} is not copied: another process copies from it now; try again later"
+            ]
+        problems += failed
+    return len(sizes), problems
+
+
+def copy_to_folder(recordings: Iterable[Path], folder: Path) -> tuple[int, int, list[str]]:
+    """Copy complete recordings, named by their first files, into a folder.
+
+    It is created if need be, for its owner only, and so are the copies. A file that the folder has,
+    with the same size, is not copied again.
+
+    Returns:
+        The number of files that were copied, that of files which were there, and what failed.
+
+    Raises:
+        RecordingError: The folder cannot be created.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordingError(f"cannot copy to {folder}: {error.strerror}") from error
+    copied = present = 0
+    problems: list[str] = []
+    for first in recordings:
+        try:
+            files = [first, *map(Path, later_names(os.fspath(first)))]
+            if is_being_written(os.fspath(files[-1])):
+                problems.append(_still_recorded(first))
+                continue
+            # The first file last: readers look for segments that are named like it.
+            for file in reversed(files):
+                target, size = folder / file.name, file.stat().st_size
+                if not target.exists():
+                    with file.open("rb") as opened:
+                        _write_private(target, _read(opened))
+                    copied += 1
+                elif target.stat().st_size == size:
+                    present += 1
+                else:
+                    problems.append(
+                        f"cannot copy {file}: {target} is another file of the same name; copy to"
+                        " another folder"
+                    )
+                    break
+        except OSError as error:
+            problems.append(f"cannot copy {first} to {folder}: {error.strerror}")
+    return copied, present, problems
+
+
+def _still_recorded(path: Path) -> str:
+    return f"{path} is not copied: a session is still being recorded to it"
 
 
 def download(url: str, folder: Path, pattern: str = "*") -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from mcp_trio._cli.options import STDIN, files_of
 from mcp_trio._cli.output import (
     Column,
     Line,
@@ -270,22 +271,28 @@ def stats_command(
     short_help="Copy recordings to or from an S3-compatible store or a cloud bucket.",
     epilog="""\b
 FROM and TO are a folder and the URL of a store: s3://bucket/prefix, gs://..., az://...,
-file:///... Credentials are in the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-AWS_REGION, and AWS_ENDPOINT_URL for a server that is not of AWS.
-This needs: pip install 'mcp_trio[upload]'
+file:///... A FROM of - stands for the recordings that stdin names, the output of `mcp-trio find`;
+they are copied to a folder, or to a store.
+
+\b
+Credentials are in the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+and AWS_ENDPOINT_URL for a server that is not of AWS.
+A URL needs: pip install 'mcp_trio[upload]'
 
 \b
 From a folder, its complete recordings are copied, without those in folders of it. They are
-compressed on the way, unless they are encrypted. Files that were copied are not copied again.
+compressed on the way to a store, unless they are encrypted. Files that were copied are not copied
+again.
 
 \b
-Exit status: 0 success; 1 a file could not be copied to the store, or another process copies from
-the folder now; 2 wrong usage, or the store or the folder cannot be used.
+Exit status: 0 success; 1 a file could not be copied, or another process copies from the folder
+now, or stdin names no recording; 2 wrong usage, or the store or the folder cannot be used.
 
 \b
 Examples:
   mcp-trio copy s3://bucket/shop recordings/ --name 'shop-20261128*'
   mcp-trio copy recordings/ s3://bucket/shop
+  mcp-trio find recordings/ 'user:ada error:any' --json | mcp-trio copy - complaint/
 """,
 )
 @click.argument("source", metavar="FROM")
@@ -298,17 +305,20 @@ Examples:
 )
 @click.pass_context
 def copy_command(context: click.Context, /, source: str, target: str, pattern: str | None) -> None:
-    """Copy recordings FROM a store TO a folder, or from a folder to a store."""
-    from mcp_trio._catalogue.uploads import FolderUpload, download
+    """Copy recordings FROM a store TO a folder, from a folder to a store, or those of stdin."""
+    from mcp_trio._catalogue.uploads import copy_to_folder, download, upload_recordings
     from mcp_trio._recorder.policy import check_upload_url
 
     urls = [each for each in (source, target) if "://" in each]
-    if len(urls) != 1:
+    if source == STDIN and target == STDIN:
+        raise click.UsageError("TO is a folder, or the URL of a store")
+    if source != STDIN and len(urls) != 1:
         raise click.UsageError(
             "one of FROM and TO is a folder, the other the URL of a store, such as s3://bucket"
         )
     try:
-        check_upload_url(urls[0])
+        for url in urls:
+            check_upload_url(url)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if source in urls:
@@ -316,20 +326,25 @@ def copy_command(context: click.Context, /, source: str, target: str, pattern: s
         click.echo(f"{copied} files copied, {present} were there")
         return
     if pattern is not None:
-        raise click.UsageError("--name chooses recordings of a store: FROM is a folder")
-    if not Path(source).is_dir():
+        raise click.UsageError("--name chooses recordings of a store: FROM is none")
+    recordings: list[Path] = []
+    chosen: dict[Path, set[str] | None] = {Path(source): None}
+    if source == STDIN:
+        recordings, chosen = list(map(Path, files_of(source))), {}
+        for each in recordings:
+            chosen[each.parent] = (chosen.get(each.parent) or set()) | {each.name}
+    elif not Path(source).is_dir():
         raise click.UsageError(f"{source} is no folder")
-    sizes: list[int] = []
-    upload = FolderUpload(
-        Path(source), target, compress=True, with_running=False, on_uploaded=sizes.append
-    )
-    try:
-        problems = upload.run()
-    except OSError as error:
-        raise click.UsageError(f"cannot copy from {source}: {error.strerror}") from error
-    if problems is None:
-        problems = [f"nothing is copied: another process copies from {source} now; try again later"]
+    if urls:
+        try:
+            copied, problems = upload_recordings(chosen, target)
+        except OSError as error:
+            raise click.UsageError(f"cannot copy from {source}: {error.strerror}") from error
+        copies = f"{copied} files copied"
+    else:
+        copied, present, problems = copy_to_folder(recordings, Path(target))
+        copies = f"{copied} files copied, {present} were there"
     for problem in problems:
         click.echo(problem, err=True)
-    click.echo(f"{len(sizes)} files copied")
+    click.echo(copies)
     context.exit(1 if problems else 0)

@@ -7,6 +7,7 @@ whether to send telemetry.
 
 import math
 import os
+import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar
 
 import attrs
 import click
+import msgspec
 
 from mcp_trio._cli.output import lines_with_bar
 from mcp_trio._version import __version__
@@ -184,6 +186,58 @@ header_option: Final = click.option(
 
 
 # FILE: a recording.
+
+
+STDIN: Final = "-"
+"""In place of a FILE, it stands for the recordings that stdin names."""
+
+
+class FoundRecording(msgspec.Struct, frozen=True):
+    """A recording that stdin names; its role is known if `mcp-trio find --json` has printed it."""
+
+    file: str
+    role: str = ""
+
+
+class NoRecordingsError(click.ClickException):
+    """Stdin names no recording, as after a `mcp-trio find` that found none; status 1."""
+
+    def __init__(self) -> None:
+        super().__init__("stdin names no recording")
+
+
+def recordings_on_stdin() -> list[FoundRecording]:
+    """Return the recordings that stdin names: one a line, or a JSON object as of `mcp-trio find`.
+
+    Raises:
+        NoRecordingsError: There is none.
+        click.UsageError: A JSON object has no `file`.
+    """
+    found: list[FoundRecording] = []
+    for number, line in enumerate(sys.stdin, 1):
+        text = line.strip()
+        if text.startswith("{"):
+            try:
+                found.append(msgspec.json.decode(text, type=FoundRecording))
+            except msgspec.DecodeError as error:
+                raise click.UsageError(
+                    f"line {number} of stdin names no recording: {error}; pipe the output of"
+                    " `mcp-trio find` with --json or --files to this command"
+                ) from error
+        elif text:
+            found.append(FoundRecording(text))
+    if not found:
+        raise NoRecordingsError
+    return found
+
+
+def files_of(file: str) -> list[str]:
+    """Return the FILE, or for `-` the recordings that stdin names.
+
+    Raises:
+        NoRecordingsError, click.UsageError: As `recordings_on_stdin`.
+    """
+    return [each.file for each in recordings_on_stdin()] if file == STDIN else [file]
 
 
 def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:

@@ -14,13 +14,16 @@ import msgspec
 
 from mcp_trio._cli.completion import complete_recordings, complete_targets
 from mcp_trio._cli.options import (
+    STDIN,
     check_overwrites_nothing,
     combined,
     errors_naming,
+    files_of,
     is_same_recording,
     lines_of,
     overwrite_option,
     read_key,
+    recordings_on_stdin,
     records_of,
     segments_of,
 )
@@ -129,11 +132,15 @@ the rows that they select, in all rounds; together, they select the rows that me
 --channel, --kind, --from and --to hide everything else.
 
 \b
-Exit status: 0 success; 2 not a recording.
+A FILE of - stands for the recordings that stdin names: the output of `mcp-trio find`.
+
+\b
+Exit status: 0 success; 1 stdin names no recording; 2 not a recording.
 
 \b
 Examples:
   mcp-trio show recordings/trip.mcprec.jsonl --errors
+  mcp-trio find recordings/ error:internal --json | mcp-trio show - --errors
   mcp-trio show recordings/trip.mcprec.jsonl --at 12 --full
   mcp-trio show recordings/trip.mcprec.jsonl --method 'tools/*' --slower-than 100
   mcp-trio show recordings/trip.mcprec.jsonl --json | jq 'select(.took_ms > 100)'
@@ -146,12 +153,17 @@ Examples:
 def show_command(file: str, *, full: bool, as_json: bool, **chosen: Any) -> None:
     """Show the recording FILE as a timeline."""
     selection = Selection(**chosen)
-    if as_json:
-        rows, _ = read_rows(file)
-        lines = msgspec.json.Encoder().encode_lines(list(selection.rows(rows)))
-        echo_json(lines, nl=False)
-    else:
-        print_timeline(file, selection, with_messages=full)
+    for number, each in enumerate(files_of(file)):
+        if as_json:
+            rows, _ = read_rows(each)
+            shown: Sequence[Any] = list(selection.rows(rows))
+            if file == STDIN:
+                shown = [{"file": each, **msgspec.to_builtins(row)} for row in shown]
+            echo_json(msgspec.json.Encoder().encode_lines(shown), nl=False)
+            continue
+        if file == STDIN:
+            echo_text(f"\n{each}:" if number else f"{each}:")
+        print_timeline(each, selection, with_messages=full)
 
 
 # `mcp-trio diff`.
@@ -184,12 +196,17 @@ different sides, such as a client's and a server's, are compared by their messag
 side sent are those that the other received.
 
 \b
-Exit status: 0 no difference; 1 differences; 2 a file is not a recording.
+A - in place of A or B is the next recording that stdin names.
+
+\b
+Exit status: 0 no difference; 1 differences, or stdin names no recording; 2 a file is not a
+recording.
 
 \b
 Examples:
   mcp-trio diff before.mcprec.jsonl after.mcprec.jsonl
   mcp-trio diff client.mcprec.jsonl server.mcprec.jsonl.zst --json | jq .path
+  mcp-trio find recordings/ tool:book --limit 2 --json | mcp-trio diff - -
 """,
 )
 @click.argument("a", shell_complete=complete_recordings)
@@ -208,6 +225,13 @@ def diff_command(
     """Compare the recordings A and B."""
     from mcp_trio._journal.diff import diff, role_of
 
+    if places := [a, b].count(STDIN):
+        found_files = [each.file for each in recordings_on_stdin()]
+        if len(found_files) != places:
+            raise click.UsageError(
+                f"stdin names {len(found_files)} recordings for {places} -: two are compared"
+            )
+        a, b = (found_files.pop(0) if each == STDIN else each for each in (a, b))
     left, right = _undamaged_records(a), _undamaged_records(b)
     with busy_bar("comparing"):
         found = diff(left, right)

@@ -14,8 +14,10 @@ import msgspec
 
 from mcp_trio._cli.completion import complete_recordings
 from mcp_trio._cli.options import (
+    STDIN,
     check_overwrites_nothing,
     errors_naming,
+    files_of,
     is_same_recording,
     overwrite_option,
     read_key,
@@ -66,14 +68,20 @@ A JSONPATH is such as $.params.arguments.pin; res:$.body applies to the results 
 and tools/call:$.result.structuredContent.pin to one method.
 
 \b
+A FILE of - stands for the recordings that stdin names, the output of `mcp-trio find`; OUT is a
+folder then. Without --key, all of them have the same random key, so equal secrets stay equal.
+
+\b
 Exit status: 0 success; 1 a short secret is still in OUT, or would be in FILE, which is then
-not replaced; 2 FILE is damaged or not a recording, or OUT cannot be written.
+not replaced, or stdin names no recording; 2 FILE is damaged or not a recording, or OUT cannot be
+written.
 
 \b
 Examples:
   mcp-trio redact trip.mcprec.jsonl -o clean.mcprec.jsonl
   mcp-trio redact trip.mcprec.jsonl --in-place --name "house number"
   mcp-trio redact trip.mcprec.jsonl --rule '$.params.arguments.pin' --key team.key > c.jsonl
+  mcp-trio find recordings/ error:any --json | mcp-trio redact - -o clean/
 """,
 )
 @click.argument("file", shell_complete=complete_recordings)
@@ -118,8 +126,44 @@ def redact_command(
     **rules: Any,
 ) -> None:
     """Write the recording FILE with its secrets replaced by tokens."""
-    from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._journal.redaction_tokens import KEY_BYTES
+
+    redaction = _redaction(**rules)
+    key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
+    if file != STDIN:
+        target = _output_file(file, output, in_place=in_place)
+        if target is not None and not in_place:
+            check_overwrites_nothing(target, overwrite=overwrite)
+        context.exit(_redact(file, target, redaction, key_bytes, in_place=in_place))
+
+    if output is None and not in_place:
+        raise click.UsageError("- needs -o with a folder, or --in-place")
+    files = files_of(file)
+    if output is not None:
+        try:
+            Path(output).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.UsageError(f"{output} cannot be created: {error.strerror}") from error
+    status = 0
+    for each in files:
+        try:
+            out = None if output is None else os.fspath(Path(output, Path(each).name))
+            target = _output_file(each, out, in_place=in_place)
+            if out is not None:
+                check_overwrites_nothing(out, overwrite=overwrite)
+            redacted = _redact(each, target, redaction, key_bytes, in_place=in_place)
+            status = max(status, redacted)
+        except (RecordingError, click.UsageError) as error:  # the others are redacted
+            echo_error(str(error))
+            status = 2
+    context.exit(status)
+
+
+def _redact(
+    file: str, target: str | None, redaction: "Redaction", key: bytes, *, in_place: bool
+) -> int:
+    """Redact a recording to a file, or to stdout without a target; return the exit status."""
+    from mcp_trio._journal.redaction import redact_recording
     from mcp_trio._recorder.encryption import is_encrypted
 
     # Without a maximum number of secrets, which protects live sessions only.
@@ -127,23 +171,14 @@ def redact_command(
         DEFAULT_LIMITS,
         recording=RecordingLimits(secrets_max=sys.maxsize, secrets_chars_max=sys.maxsize),
     )
-    target = _output_file(file, output, in_place=in_place)
-    if target is not None and not in_place:
-        check_overwrites_nothing(target, overwrite=overwrite)
-    redaction = _redaction(**rules)
     remaining: list[RemainingSecret] = []
-    key_bytes = secrets.token_bytes(KEY_BYTES) if key is None else read_key(key)
     try:
         with errors_naming(file):
             records = _intact_records(file)
             with busy_bar("redacting"):
                 lines = list(
                     redact_recording(
-                        records,
-                        redaction,
-                        key=key_bytes,
-                        limits=limits,
-                        on_remaining=remaining.append,
+                        records, redaction, key=key, limits=limits, on_remaining=remaining.append
                     )
                 )
     except ValueError as error:
@@ -157,7 +192,7 @@ def redact_command(
         echo_error(f"{file} is unchanged")
     else:
         _write_and_replace(target, lines, encrypt=in_place and is_encrypted(target))
-    context.exit(1 if remaining else 0)
+    return 1 if remaining else 0
 
 
 def _report_remaining(remaining: "Sequence[RemainingSecret]") -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from mcp_trio._cli.completion import (
     complete_targets,
 )
 from mcp_trio._cli.options import (
+    STDIN,
     TRANSPORTS,
     TakesServerCommand,
     check_headers,
@@ -34,6 +36,7 @@ from mcp_trio._cli.options import (
     listening,
     load_server,
     read_key,
+    recordings_on_stdin,
     serving_options,
     target_errors,
     with_header_hint,
@@ -77,15 +80,17 @@ _DIVERGENCE_MEMBERS: Final = (
     short_help="Run handlers against a recording.",
     epilog="""\b
 With a TARGET, its handlers run in this process, and nothing else is started or contacted; with
-several recordings, it is imported anew for each. With --inputs, a URL or a COMMAND, a live
+several recordings, it is imported anew for each. With --where, --jobs, --junit or --markdown, or
+a FILE of -, which stands for the recordings that stdin names, recordings are replayed in parallel
+processes, and differences are summed up by cause. With --inputs, a URL or a COMMAND, a live
 server gets the messages of the recorded client. Any recording will do then; ids, tokens, cursors
 and times in the responses are not compared.
 
 \b
 Exit status: 0 no difference, or none before the record at which --until or a debugger ended the
 replay; 1 a difference: the first one for a TARGET without --all, all of them for a live server;
-or no request was compared; 2 the recording cannot be used, such as one of a client or a damaged
-one, or the server cannot be reached.
+or no request was compared, or stdin names no recording; 2 the recording cannot be used, such as
+one of a client or a damaged one, or the server cannot be reached.
 
 \b
 Examples:
@@ -94,6 +99,7 @@ Examples:
   mcp-trio replay recordings/trip.mcprec.jsonl server.py --break 42
   mcp-trio replay recordings/ server.py --repeat 20
   mcp-trio replay recordings/ server.py --where 'tool:book after:2026-11-01' --markdown pr.md
+  mcp-trio find recordings/ error:timeout --json | mcp-trio replay - server.py
   mcp-trio replay recordings/trip.mcprec.jsonl.zst package.module:server
   mcp-trio replay recordings/trip.mcprec.jsonl --ignore '$.result._meta' -- npx -y some-server
   mcp-trio replay recordings/trip.mcprec.jsonl http://127.0.0.1:8000/mcp
@@ -184,15 +190,19 @@ Examples:
     "after:2026-11-01', in parallel, and sum the differences up by cause; see `mcp-trio find`.",
 )
 @click.option(
-    "--jobs", metavar="N", type=click.IntRange(1), help="With --where: the number of processes."
+    "--jobs", metavar="N", type=click.IntRange(1), help="Replay in parallel, in N processes."
 )
-@click.option("--junit", metavar="FILE", help="With --where: write a report in JUnit's XML.")
-@click.option("--markdown", metavar="FILE", help="With --where: write a report in Markdown.")
+@click.option(
+    "--junit", metavar="FILE", help="Replay in parallel, and write a report in JUnit's XML."
+)
+@click.option(
+    "--markdown", metavar="FILE", help="Replay in parallel, and write a report in Markdown."
+)
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object per difference, and nothing else; with --where per recording.",
+    help="Print one JSON object per difference, and nothing else; in parallel, per recording.",
 )
 @click.pass_context
 def replay_command(
@@ -219,7 +229,8 @@ def replay_command(
 ) -> None:
     """Run the handlers of TARGET against the recording FILE, and compare every byte they send.
 
-    Each FILE may also be a folder, which stands for all recordings of servers in it.
+    Each FILE may also be a folder, which stands for all recordings of servers in it, or - for
+    those that stdin names.
     """
     has_command = command_after_dashes(context) is not None
     live_options = [name for name, value in options.items() if is_given(value)]
@@ -227,16 +238,20 @@ def replay_command(
         files, target = (*files, target), None
     if not files:
         raise click.UsageError("name a FILE, and a TARGET or a URL, or a COMMAND after --")
-    if where is not None:
-        if target is None or len(files) != 1 or not Path(files[0]).is_dir():
+    if where is not None or STDIN in files or jobs or junit or markdown:
+        is_live = target is None or is_url(target) or has_command
+        if where is not None and (is_live or len(files) != 1 or not Path(files[0]).is_dir()):
             raise click.UsageError("--where takes one folder and a TARGET")
+        if target is None or is_live:
+            raise click.UsageError("-, --jobs, --junit and --markdown need a TARGET")
         others = (repeat, schedule, until, break_at, key, all_divergences, allow_damaged, inputs)
         if any(map(is_given, others)) or live_options:
             raise click.UsageError(
-                "--where takes no other options than --mode, --jobs, --junit, --markdown and --json"
+                "--where, -, --jobs, --junit and --markdown take no other options than each other,"
+                " --mode and --json"
             )
-        status = _replay_where(
-            files[0],
+        status = _replay_in_parallel(
+            files,
             target,
             where,
             mode=mode,
@@ -246,8 +261,6 @@ def replay_command(
             as_json=as_json,
         )
         context.exit(status)
-    if jobs or junit or markdown:
-        raise click.UsageError("--jobs, --junit and --markdown need --where")
     has_folder = any(map(os.path.isdir, files))
     is_single_replay = len(files) == 1 and not has_folder and repeat is None
     file, stops_at_record = files[0], until is not None or break_at is not None
@@ -467,7 +480,7 @@ def replay_summary(report: "ReplayReport", seconds: float) -> str:
     return "\n".join(lines)
 
 
-# Many recordings, which a query finds.
+# Many recordings, in parallel.
 
 _FILES_OF_CAUSE_MAX: Final = 5
 
@@ -475,10 +488,10 @@ _FILES_OF_CAUSE_MAX: Final = 5
 _RECORDING_MEMBERS: Final = ("file", "status", "seconds", "requests", "text", "cause")
 
 
-def _replay_where(
-    folder: str,
+def _replay_in_parallel(
+    files: Sequence[str],
     target: str,
-    query: str,
+    query: str | None,
     *,
     mode: "Mode",
     processes: int | None,
@@ -486,7 +499,18 @@ def _replay_where(
     markdown: str | None,
     as_json: bool,
 ) -> int:
-    """Replay the recordings of servers in a folder that a query finds; return the exit status.
+    """Replay recordings of servers, and sum differences up by cause; return the exit status.
+
+    Args:
+        files: Recordings, folders, and `-` for the recordings that stdin names; with a query one
+            folder.
+        target: The server.
+        query: The query that finds the recordings in the folder.
+        mode: As of `replay`.
+        processes: The number of processes; by default one for each processor.
+        junit: The file for a report in JUnit's XML.
+        markdown: The file for a report in Markdown.
+        as_json: Whether to print an object for each recording in place of the summary.
 
     Raises:
         click.UsageError: The query is invalid, or a report cannot be written.
@@ -494,15 +518,25 @@ def _replay_where(
     """
     from mcp_trio._replay.many_replays import replay_in_parallel
 
-    with opened_catalogue(folder, updates=True) as catalogue:
-        rows = catalogue.find(query, oldest_first=True)
-    files = [row.file for row in rows if row.role == "server"]
-    if not files:
+    if query is not None:
+        with opened_catalogue(files[0], updates=True) as catalogue:
+            rows = catalogue.find(query, oldest_first=True)
+        found = [row.file for row in rows if row.role == "server"]
+    else:
+        found = []
+        for file in files:
+            if file == STDIN:
+                named = recordings_on_stdin()
+                found += [each.file for each in named if each.role in ("", "server")]
+            else:
+                found += _recordings(file)
+    recordings = list(dict.fromkeys(found))
+    if not recordings:
         click.echo("no recording of a server matches", err=True)
         return 1
     with target_errors():
-        replays = replay_in_parallel(files, target, mode=mode, processes=processes)
-        outcomes = list(items_with_bar(replays, "replaying", len(files)))
+        replays = replay_in_parallel(recordings, target, mode=mode, processes=processes)
+        outcomes = list(items_with_bar(replays, "replaying", len(recordings)))
     by_cause: dict[str, list[ReplayOutcome]] = {}
     for outcome in outcomes:
         if outcome.status != "same":
@@ -518,8 +552,9 @@ def _replay_where(
     if junit is not None:
         _write_report(junit, _junit(outcomes))
     if markdown is not None:
+        of = f"of `{', '.join(files)}`" if STDIN not in files else "of recordings"
         where = f" (`{query}`)" if query else ""
-        heading = f"### Replay of `{folder}`{where}\n\n{summary}.\n"
+        heading = f"### Replay {of}{where}\n\n{summary}.\n"
         _write_report(markdown, "\n".join([heading, *_markdown_lines(causes)]) + "\n")
     if as_json:
         for each in outcomes:
@@ -529,11 +564,11 @@ def _replay_where(
     echo_text(summary)
     lines = [
         Line(
-            (str(len(found)), found[0].status, cause),
+            (str(len(failed)), failed[0].status, cause),
             colour="red",
-            below=f"mcp-trio replay {found[0].file}",
+            below=shlex.join(["mcp-trio", "replay", failed[0].file, target]),
         )
-        for cause, found in causes
+        for cause, failed in causes
     ]
     if lines:
         print_table((Column("recordings", "right"), Column("status"), Column("cause")), lines)

@@ -87,6 +87,7 @@ _INCIDENTAL: Final = frozenset(
         ("open", "$.clock_ns"),
         ("open", "$.seed"),
         ("open", "$.session"),
+        ("open", "$.redaction.key"),
         ("open", "$.writer"),
         ("cxl", "$x"),
         ("cxl", f"$x.{EXPIRED_LIMIT}"),

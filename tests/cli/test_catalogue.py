@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -43,6 +44,68 @@ def test_find_exits_with_1_if_it_finds_nothing_and_with_2_for_a_wrong_query(invo
         assert (shown.exit_code, shown.output) == (1, "")
     assert invoke("find", str(folder), "tol:none").exit_code == 2
     assert invoke("find", str(folder), "--files", "--json").exit_code == 2
+
+
+def test_rows_of_find_are_input_to_other_commands(invoke, folder, s3, tmp_path):  # noqa: F811
+    rows = invoke("find", str(folder), "tool:book", "--json").output
+    files = [json.loads(line)["file"] for line in rows.splitlines()]
+    assert len(files) == 3
+    for stdin in (rows, "\n".join(files)):
+        shown = invoke("show", "-", "--method", "tools/call", input=stdin).output
+        assert [line for line in shown.splitlines() if line.endswith(":")] == [
+            f"{file}:" for file in files
+        ]
+    shown = invoke("show", "-", "--json", "--errors", input=rows).output
+    errors = [json.loads(line) for line in shown.splitlines()]
+    assert len({row["file"] for row in errors}) == 1
+    assert all(row["file"] in files for row in errors)
+
+    two = "\n".join(files[:2])
+    assert invoke("diff", "-", "-", input=two).output == invoke("diff", *files[:2]).output
+    assert invoke("diff", files[0], "-", input=files[0]).exit_code == 0
+    shown = invoke("diff", "-", "-", input=rows)
+    assert (shown.exit_code, "stdin names 3 recordings for 2 -" in shown.output) == (2, True)
+
+    copies = tmp_path / "copies"
+    copied = invoke("copy", "-", str(copies), input=rows)
+    assert (copied.exit_code, copied.output) == (0, "3 files copied, 0 were there\n")
+    for path in map(Path, files):
+        assert (copies / path.name).read_bytes() == path.read_bytes()
+    assert invoke("copy", "-", "s3://shop/some", input=rows).output == "3 files copied\n"
+    back = invoke("copy", "s3://shop/some", str(tmp_path / "back"))
+    assert back.output == "3 files copied, 0 were there\n"
+
+
+def test_what_cannot_be_copied_is_named_and_the_others_are_copied(invoke, folder, tmp_path):  # noqa: F811
+    first, second, third, _ = sorted(folder.glob("*.mcprec.jsonl"))
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    (copies / first.name).write_text("other")
+    names = f"{first}\n{second}x\n{third}\n"
+    shown = invoke("copy", "-", str(copies), input=names)
+    assert (shown.exit_code, shown.stdout) == (1, "1 files copied, 0 were there\n")
+    assert "is another file of the same name" in shown.stderr
+    assert f"cannot copy {second}x" in shown.stderr
+    shown = invoke("copy", "-", f"file://{copies}", input=f"{second}\n{second}x\n")
+    assert (shown.exit_code, shown.stdout) == (1, "1 files copied\n")
+    assert f"cannot upload {second}x: no such recording" in shown.stderr
+    with second.open("rb") as file:
+        assert try_lock(file.fileno())
+        for target in (str(tmp_path / "new"), f"file://{folder}"):
+            shown = invoke("copy", "-", target, input=str(second))
+            assert (shown.exit_code, "still being recorded" in shown.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("show", "-"), ("diff", "-", "-"), ("redact", "-", "--in-place"), ("copy", "-", "new")],
+)
+def test_stdin_that_names_no_recording_is_an_error(invoke, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    shown = invoke(*command, input="")
+    assert (shown.exit_code, shown.output) == (1, "Error: stdin names no recording\n")
+    shown = invoke(*command, input='{"name": "x"}')
+    assert (shown.exit_code, "line 1 of stdin names no recording" in shown.output) == (2, True)
 
 
 def test_index_counts_the_recordings_and_names_what_is_left_out(invoke, folder):  # noqa: F811
@@ -144,7 +207,7 @@ def test_a_folder_that_another_process_copies_from_is_an_error(invoke, folder, s
     finally:
         os.close(descriptor)
     assert shown.exit_code == 1
-    assert f"another process copies from {folder} now" in shown.stderr
+    assert f"{folder} is not copied: another process copies from it" in shown.stderr
 
 
 @pytest.mark.parametrize(
@@ -155,6 +218,7 @@ def test_a_folder_that_another_process_copies_from_is_an_error(invoke, folder, s
         (("a", "ftp://b"), "is not the URL of a store"),
         (("none", "s3://b"), "none is no folder"),
         ((".", "s3://b", "--name", "x*"), "--name chooses recordings of a store"),
+        (("-", "-"), "TO is a folder"),
     ],
 )
 def test_wrong_usage_of_copy_is_named(invoke, arguments, error):

@@ -165,6 +165,24 @@ def test_an_invalid_tool_list_defines_no_secrets(write, invoke):
     assert invoke("redact", write(("out", odd))).exit_code == 0
 
 
+def test_the_recordings_that_stdin_names_are_redacted_with_one_key(path, tmp_path, invoke):
+    clean, other = tmp_path / "clean", path.with_name("other.mcprec.jsonl")
+    other.write_bytes(path.read_bytes())
+    names = f"{path}\n{tmp_path / 'none'}\n{other}\n"
+    done = invoke("redact", "-", "-o", clean, input=names)
+    assert (done.exit_code, "cannot read" in done.stderr) == (2, True)
+    first, second = ((clean / each.name).read_bytes() for each in (path, other))
+    assert b"correct-horse" not in first
+    assert first.splitlines()[1:] == second.splitlines()[1:]
+    done = invoke("redact", "-", "-o", clean, input=f"{path}")
+    assert (done.exit_code, "exists" in done.stderr) == (2, True)
+    assert (
+        invoke("redact", "-", "--in-place", input=names.replace("none", path.name)).exit_code == 0
+    )
+    assert b"correct-horse" not in other.read_bytes()
+    assert invoke("redact", "-", input=names).exit_code == 2
+
+
 def test_in_place_replaces_the_file_behind_a_link(path, tmp_path, invoke):
     link = tmp_path / "link.mcprec.jsonl"
     link.symlink_to(path)

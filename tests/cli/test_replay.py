@@ -1253,6 +1253,28 @@ def test_differences_are_summed_up_by_cause(invoke, store):
     assert sorted(statuses) == ["diverged", "diverged", "diverged", "same", "same"]
 
 
+def test_recordings_that_stdin_names_are_summed_up_by_cause(invoke, store):
+    change(store)
+    rows = invoke("find", "recordings", "tool:sell", "--json").output
+    shown = invoke("replay", "-", "store.py", "--markdown", "pr.md", input=rows)
+    assert shown.exit_code == 1
+    assert "0 of 3 recordings replay the same" in shown.output
+    (command,) = (line for line in shown.output.splitlines() if "mcp-trio replay" in line)
+    assert command.split()[-1] == "store.py"
+    assert (store / "pr.md").read_text().startswith("### Replay of recordings\n")
+    row = json.loads(rows.splitlines()[0])
+    clients = json.dumps(row | {"role": "client"})
+    for stdin in ("", clients):
+        assert invoke("replay", "-", "store.py", input=stdin).exit_code == 1
+
+
+def test_files_and_folders_are_replayed_in_parallel_for_a_report(invoke, store):
+    one = f"recordings/{sale(store).name}"
+    shown = invoke("replay", "recordings", one, "store.py", "--junit", "junit.xml")
+    assert shown.output.startswith("5 of 5 recordings replay the same")
+    assert len(ET.parse("junit.xml").getroot().findall("testcase")) == 5
+
+
 def test_a_damaged_recording_is_an_error_of_its_own(invoke, store):
     path = sale(store)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -1299,19 +1321,20 @@ def test_a_damaged_recording_is_an_error_of_its_own(invoke, store):
         (
             ["recordings", "store.py", "--where", "", "--repeat", "2"],
             2,
-            "takes no other options",
+            "no other options",
         ),
         (
             ["recordings", "store.py", "--where", "", "--until", "0"],
             2,
-            "takes no other options",
+            "no other options",
         ),
         (
             ["recordings", "store.py", "--where", "", "--channel", "0"],
             2,
-            "takes no other options",
+            "no other options",
         ),
-        (["recordings", "store.py", "--junit", "x"], 2, "need --where"),
+        (["recordings", "http://127.0.0.1:1/mcp", "--junit", "x"], 2, "need a TARGET"),
+        (["-", "store.py", "--repeat", "2"], 2, "no other options"),
         (
             ["recordings", "store.py", "--where", "", "--junit", "no/x"],
             2,

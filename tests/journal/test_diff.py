@@ -162,15 +162,17 @@ LOG = b'{"jsonrpc":"2.0","method":"notifications/message"}'
 SERVER = [("in", CALL_1), ("out", LOG), ("in", CALL_2), ("out", ANSWER_2), ("out", ANSWER_1)]
 
 
-def proxied(*frames, seed=1):
+def proxied(*frames, **opening):
     encoder = RecordEncoder()
-    body = OpenBody(transport="t", role="proxy", name="n", version="", started="now", seed=seed)
+    body = OpenBody(transport="t", role="proxy", name="n", version="", started="now", **opening)
     records = [encoder.record("open", encode_body(body), 0)]
     return records + [encoder.record(kind, frame, 0) for kind, frame in frames]
 
 
-def test_the_random_seed_is_ignored():
-    assert diff(proxied(*SERVER), proxied(*SERVER, seed=2)) == []
+def test_the_random_seed_and_key_are_ignored():
+    assert diff(proxied(*SERVER, seed=1), proxied(*SERVER, seed=2)) == []
+    left, right = (proxied(*SERVER, redaction={"key": key, "rules": 1}) for key in "ab")
+    assert diff(left, right) == []
 
 
 def test_an_additional_notification_is_the_only_difference():
