@@ -156,7 +156,12 @@ class Telemetry:
                 span = self._tracer.start_span(
                     f"effect {activity.name}",
                     kind=SpanKind.INTERNAL,
-                    attributes={"mcp_trio.effect.name": activity.name},
+                    attributes={
+                        "mcp_trio.effect.name": activity.name,
+                        **recording_attributes(
+                            activity.recording, activity.session_id, activity.record
+                        ),
+                    },
                 )
                 activity.scopes.append(partial(_attached, set_span_in_context(span)))
                 return partial(_end_effect, span)

@@ -304,6 +304,7 @@ def _perform_without_waiting(caller: EffectCaller, effect: Effect[Result]) -> Re
     lane = _lane_in_loop(caller)
     if lane is None:
         return _run_in_place(caller, effect, None)[0]
+    lane.command_record = None  # the record follows when the value is known
     errors: list[BaseException] = []
 
     def read() -> Outcome:
@@ -508,7 +509,7 @@ class _InsideEffect:
             self._outer = LANE.set(innermost.outer)
         request = caller.observation
         if request is not None:
-            self._observation = request.effect(name)
+            self._observation = request.effect(name, None if lane is None else lane.command_record)
             self._observation.__enter__()
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:

@@ -325,7 +325,7 @@ class Recording(_Live):
 
     def effect_started(self, lane: Lane, body: bytes) -> None:
         """Record `cmd`."""
-        self._record("cmd", body, lane)
+        lane.command_record = self._record("cmd", body, lane)
 
     def resumed(
         self, lane: Lane, kind: str, body: bytes | None = None, *, is_cancelled: bool = False
@@ -377,12 +377,11 @@ class Recording(_Live):
         body: bytes | None,
         lane: Lane | None,
         envelope: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> int:
         if lane is None:
-            self.recorder.record(kind, body, channel=self.channel)
-            return
+            return self.recorder.record(kind, body, channel=self.channel)
         has_waited, lane.has_waited = lane.has_waited, False
         lane.ordinal += 1
-        self.recorder.record(
+        return self.recorder.record(
             kind, body, lane.name, lane.ordinal, self.channel, envelope, _EMBED, has_waited
         )

@@ -60,6 +60,8 @@ class Lane(msgspec.Struct, eq=False):
         has_waited: True if the current operation has waited.
         has_own_pace: True if a thread, or a task of the session without a lane, decides when it
             goes on. A replay then does not compare when the lane is ready.
+        command_record: The number of the record with which the current effect began; None for a
+            value, and without a recording.
         effect_begin: The time at which the current effect began, if that has a deadline.
         effect_deadline: The deadline of the current effect.
     """
@@ -75,6 +77,7 @@ class Lane(msgspec.Struct, eq=False):
     is_in_operation: bool = False
     has_waited: bool = False
     has_own_pace: bool = False
+    command_record: int | None = None
     effect_begin: float = 0.0
     effect_deadline: float = math.inf
 

@@ -58,7 +58,8 @@ class Activity(msgspec.Struct, kw_only=True, eq=False):
         params: The params of a request or call: a struct of `mcp_trio.types`, a mapping, or None.
         request_id: The id of a request; of a call, as soon as it is sent.
         peer: The peer, as far as it is known; it has the principal and the trace context.
-        record: The number of the record with the request or call; None without a recording.
+        record: The number of the record with the request or call, or of an effect's command; for a
+            value, such as a time, that of the request that reads it; None without a recording.
         size_bytes: The size of a request.
         is_denied: True as soon as an access rule has rejected the request.
         scopes: Functions that return context managers in which the activity's code runs; an
@@ -219,11 +220,20 @@ class Observation:
         assert self._token is not None
         CURRENT_ACTIVITY.reset(self._token)
 
-    def effect(self, name: str) -> "Observation":
-        """Return the observation of an effect that the handler of this request begins."""
+    def effect(self, name: str, record: int | None) -> "Observation":
+        """Return the observation of an effect of the handler of this request.
+
+        `record` is the number of the record with which it began, if it has one.
+        """
         outer = self.activity
         return self._observers.begin(
-            Activity(kind="effect", name=name, session=outer.session, outer=outer)
+            Activity(
+                kind="effect",
+                name=name,
+                session=outer.session,
+                record=outer.record if record is None else record,
+                outer=outer,
+            )
         )
 
     def closed(self, cause: str) -> None:

@@ -1,6 +1,7 @@
 """Spans and measurements by OpenTelemetry's SDK, in memory and at a receiver of OTLP."""
 
 import itertools
+import json
 
 import pytest
 import trio
@@ -188,6 +189,12 @@ def test_a_span_leads_to_its_record_and_the_record_to_its_trace(tmp_path):
     assert len(rows) == 1
     assert f"{span.context.trace_id:032x}" in rows[0]
     assert "shown: 2 of" in shown
+    effect = by_name(exporter)["effect ctx.sleep", SpanKind.INTERNAL]
+    assert effect.attributes["mcp_trio.recording.file"] == file
+    at = str(effect.attributes["mcp_trio.recording.record"])
+    shown = CliRunner().invoke(commands, ["show", file, "--at", at, "--json"]).output
+    rows = [json.loads(line) for line in shown.splitlines()]
+    assert [row["kind"] for row in rows if row["record"] == int(at)] == ["cmd"]
     found = CliRunner().invoke(
         commands, ["find", str(tmp_path), f"trace:{span.context.trace_id:032x}"]
     )
