@@ -44,6 +44,7 @@ _POLICY: Final[Mapping[str, tuple[str, str]]] = {
     "forgotten": ("recordings_forgotten", "Sessions whose recording the policy did not keep."),
     "unrecorded": ("recordings_unrecorded", "Sessions that could not be recorded."),
     "removed": ("recordings_removed", "Recordings that the retention has removed."),
+    "uploaded": ("recording_uploads", "Files of recordings that were uploaded to the store."),
 }
 
 
@@ -135,6 +136,11 @@ class Metrics:
             yield CounterMetricFamily(f"mcp_{name}", text, value=getattr(status, member))
         text = "1 while recordings cannot be written or redacted; else 0."
         yield GaugeMetricFamily("mcp_recording_degraded", text, value=bool(status.problem))
+        text = "1 while complete recordings cannot be uploaded to the store; else 0."
+        failing = bool(status.upload_problem)
+        yield GaugeMetricFamily("mcp_recording_upload_degraded", text, value=failing)
+        text = "Bytes of records in memory, of sessions that are not kept so far; an estimate."
+        yield GaugeMetricFamily("mcp_recording_held_bytes", text, value=status.held_bytes)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -213,6 +213,14 @@ async def test_a_disk_that_fails_shows_in_health_and_metrics(tmp_path, autojump_
         found = samples(metrics.text().decode())
         assert found["mcp_recording_degraded",] == 1
         assert found["mcp_recording_lost_records_total",] == 3
+        assert found["mcp_recording_upload_degraded",] == 0
+        policy.status.report_upload("the store is away")
+        policy.status.count_upload(512)
+        policy.status.held_bytes = 700
+        found = samples(metrics.text().decode())
+        assert found["mcp_recording_upload_degraded",] == 1
+        assert found["mcp_recording_uploads_total",] == 1
+        assert found["mcp_recording_held_bytes",] == 700
 
 
 def test_workers_have_no_common_metrics():
