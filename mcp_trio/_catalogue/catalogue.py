@@ -135,6 +135,8 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
         tools: The tools that were called, with the number of calls.
         principals: The users whose requests are in it.
         error_kinds: The kinds of errors, with the number of calls.
+        effects: The effects of its handlers, with the number of times that each ran.
+        masked: The number of secrets that were replaced, by the name of their member.
         kept: The reasons for which it was kept.
         complete: Whether it was closed.
         loss: Whether records were lost.
@@ -159,6 +161,8 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, int]
     principals: list[str]
     error_kinds: dict[str, int]
+    effects: dict[str, int]
+    masked: dict[str, int]
     kept: list[str]
     complete: bool
     loss: bool
@@ -172,6 +176,8 @@ _DETAILS: Final = {
     " recording IN ({}) GROUP BY recording, error",
     "principals": "SELECT recording, principal, count(*) FROM calls WHERE principal != ''"
     " AND recording IN ({}) GROUP BY recording, principal",
+    "effects": "SELECT recording, name, number FROM effects WHERE recording IN ({})",
+    "masked": "SELECT recording, name, number FROM masked WHERE recording IN ({})",
     "kept": "SELECT recording, tag, 1 FROM tags WHERE recording IN ({})",
 }
 # The other attributes, each with its column.

@@ -6,6 +6,7 @@ the same call. A minus before a term excludes what it matches; a term without a 
 """
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,8 +17,8 @@ from mcp_trio._journal.calls import ERROR_KINDS, NO_ERROR_KINDS
 from mcp_trio._protocol.suggestions import did_you_mean
 
 _TERM: Final = re.compile(r'\s*(-?)(?:([a-z]+):)?("(?:[^"\\]|\\.)*"|[^\s"]+)(?=\s|$)')
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|m|g)(?:i?b)?", re.IGNORECASE)
 _BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 # The condition in SQL for each value of `is:`.
@@ -62,27 +63,37 @@ def _error(value: str) -> Condition:
     return Condition("calls.error = ?", (value,))
 
 
+def _seconds(value: str) -> float | None:
+    """Return the seconds of a duration such as `500ms`; None if the text is no duration."""
+    match = _DURATION.fullmatch(value)
+    return None if match is None else float(match[1]) * _SECONDS[match[2]]
+
+
 def _duration(operator: str) -> Callable[[str], Condition]:
     def condition(value: str) -> Condition:
-        match = _DURATION.fullmatch(value)
-        if match is None:
+        seconds = _seconds(value)
+        if seconds is None:
             raise ValueError(f"not a duration: {value!r}; write 500ms, 2s, 3m or 1h")
-        return Condition(f"calls.seconds {operator} ?", (float(match[1]) * _SECONDS[match[2]],))
+        return Condition(f"calls.seconds {operator} ?", (seconds,))
 
     return condition
 
 
 def _time(operator: str) -> Callable[[str], Condition]:
     def condition(value: str) -> Condition:
+        ago = _seconds(value)
+        if ago is not None:
+            return Condition(f"recordings.started {operator} ?", (time.time() - ago,))
         try:
-            time = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value)
         except ValueError as error:
             raise ValueError(
-                f"not a time: {value!r}; write 2026-11-01 or 2026-11-01T13:30, in UTC"
+                f"not a time: {value!r}; write 2026-11-01 or 2026-11-01T13:30, in UTC, or 2h or 7d"
+                " for so long ago"
             ) from error
-        if time.tzinfo is None:
-            time = time.replace(tzinfo=UTC)
-        return Condition(f"recordings.started {operator} ?", (time.timestamp(),))
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return Condition(f"recordings.started {operator} ?", (moment.timestamp(),))
 
     return condition
 
@@ -135,6 +146,7 @@ _RECORDING_KEYS: Final[Mapping[str, Callable[[str], Condition]]] = {
     "server": _like("recordings.name"),
     "version": _like("recordings.version"),
     "client": _like("recordings.client"),
+    "protocol": _like("recordings.protocol_version"),
     "transport": _like("recordings.transport"),
     "role": _equal("recordings.role"),
     "after": _time(">="),

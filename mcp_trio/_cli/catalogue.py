@@ -34,8 +34,8 @@ QUERY is a list of terms, all of which match; terms with the same key are altern
   user:ada trace:ID slower:2s faster:10ms            … of the same call
   text:"seat taken" or "seat taken"                  texts of errors, and indexed arguments
   kept:error effect:charge is:cut is:lossy           why it was kept; its effects; its state
-  after:2026-11-01 before:2026-11-02T13:30           its beginning, in UTC
-  server:theatre version:2.* client:claude* transport:http role:server session:ID
+  after:2026-11-01 before:2026-11-02T13:30 after:2h  its beginning, in UTC, or so long ago
+  server:theatre version:2.* client:claude* protocol:2025-* transport:http role:server session:ID
   file:greeter-2026* larger:5m
 A minus excludes: -error:any. Put the QUERY in quotes.
 """

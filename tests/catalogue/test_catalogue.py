@@ -70,6 +70,10 @@ TOMORROW = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
         (f"before:{TOMORROW}", [BOOKING, TAKEN, SLOW, RESOURCE]),
         (f"after:{TOMORROW}", []),
         ("after:2026-01-01T10:00+01:00", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("after:2h", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("before:0.5d", []),
+        ("protocol:2026-*", [BOOKING, TAKEN, SLOW, RESOURCE]),
+        ("protocol:2025-*", []),
         ("larger:1m", []),
         ("larger:10", [BOOKING, TAKEN, SLOW, RESOURCE]),
         ("user:ada", []),
@@ -112,6 +116,8 @@ def test_a_row_has_the_facts_about_a_session(catalogue):
     assert row.error_kinds == {"tool": 1, "protocol": 1}
     assert (row.calls, row.errors, row.complete, row.loss) == (3, 2, True, False)
     assert datetime.now(UTC) - row.started < timedelta(minutes=1)
+    (slow,) = catalogue.find("tool:pay")
+    assert (row.effects, slow.effects, slow.masked) == ({}, {"ctx.sleep": 1}, {})
 
 
 def test_the_newest_is_first_and_the_rows_can_be_limited(catalogue):
