@@ -46,6 +46,7 @@ class ThreadBridge:
             handler's session.
         scope: The cancel scope of the handler; once it is cancelled, calls are rejected.
         is_abandoned: Whether `abandon` was called.
+        trio_token: The token of the event loop.
     """
 
     name: str
@@ -53,6 +54,9 @@ class ThreadBridge:
     innermost_lane: Lane | None = None
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     is_abandoned: bool = attrs.field(default=False, init=False)
+    trio_token: trio.lowlevel.TrioToken = attrs.field(
+        factory=trio.lowlevel.current_trio_token, init=False
+    )
     _has_ended: bool = attrs.field(default=False, init=False)
     _locks_to_release: list[Callable[[], None]] = attrs.field(factory=list[Any], init=False)
     _running: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -119,6 +123,35 @@ class ThreadBridge:
             return cast("Result", await running)
         finally:
             await self.let_run(self.lane)
+
+    def run(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
+        """Run an async function of the handler in the event loop, as `trio.from_thread.run` does.
+
+        Called in the thread. The function has a lane of its own, and runs even if the request is
+        over.
+        """
+        lane = LANE.set(None)
+        try:
+            return trio.from_thread.run(self._run_in_child_lane, function, *args)
+        finally:
+            LANE.reset(lane)
+
+    async def _run_in_child_lane(
+        self, function: Callable[..., Awaitable[Result]], *args: Any
+    ) -> Result:
+        async def call() -> Result:
+            return await function(*args)
+
+        lane = None if self.innermost_lane is None else self.innermost_lane.child()
+        LANE.set(lane)
+        running: Any = drive(call(), tuple(lanes_with_steps(lane)))
+        if not self.sequencer.replays:
+            return cast("Result", await running)
+        self.sequencer.thread_waits()
+        try:
+            return cast("Result", await running)
+        finally:
+            await self.let_run(None)
 
     async def _run_until_abandoned(self, function: Callable[[], Awaitable[Result]]) -> Result:
         with trio.CancelScope() as self._awaiting_outcome:
@@ -248,7 +281,7 @@ async def run_in_thread(
 def _call(
     handler: Callable[..., Result], keywords: Mapping[str, Any], bridge: ThreadBridge
 ) -> Result:
-    with capturing_in_thread(bridge.call):
+    with capturing_in_thread(bridge.call, bridge.run, bridge.trio_token):
         result = handler(**keywords)
     if inspect.iscoroutine(result):
         result.close()

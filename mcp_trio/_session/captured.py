@@ -10,11 +10,15 @@ Clocks that logging, the import system, Trio, this package or a library reads fo
 not captured, because the number of these calls is not the same in a replay. Neither are those of
 finalizers that the garbage collector runs, and of threads that a handler started itself.
 
+What the thread of a `def` handler runs in the event loop by `trio.from_thread` is a lane of its
+own: a replay runs it in the recorded order.
+
 Three things are not captured: functions that were stored where `rebind_in_users_modules` does not
 look, instances of `random.Random` that were made outside of any lane, and `datetime.now` in a
 Python whose types in C cannot be changed.
 """
 
+import inspect
 import random
 import sys
 import threading
@@ -32,7 +36,7 @@ import msgspec
 import trio
 
 from mcp_trio._journal.records import encode_body
-from mcp_trio._session.call_sites import is_collecting, module_of, reads_for_handler
+from mcp_trio._session.call_sites import is_collecting, module_of, owner_of, reads_for_handler
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.journal import Outcome, Sequencer
 from mcp_trio._session.lanes import LANE, Lane
@@ -55,10 +59,12 @@ class ImportNotes(msgspec.Struct, frozen=True, eq=False):
 
 
 class _HandlerThread(msgspec.Struct, frozen=True):
-    """The thread of a handler, and the function with which it runs a function in the event loop."""
+    """The thread of a handler, and its ways into the event loop; see `capturing_in_thread`."""
 
     thread: int
     call: Callable[[Callable[[], Awaitable[Any]]], Any]
+    run: _Function
+    trio_token: trio.lowlevel.TrioToken
 
 
 _HANDLER_THREAD: Final[ContextVar[_HandlerThread | None]] = ContextVar(
@@ -69,9 +75,19 @@ _HANDLER_THREAD: Final[ContextVar[_HandlerThread | None]] = ContextVar(
 @contextmanager
 def capturing_in_thread(
     call: Callable[[Callable[[], Awaitable[Any]]], Any],
+    run: _Function,
+    trio_token: trio.lowlevel.TrioToken,
 ) -> Generator[None, None, None]:
-    """Capture what the calling thread of a handler reads; `call` runs a function in the loop."""
-    token = _HANDLER_THREAD.set(_HandlerThread(threading.get_ident(), call))
+    """Capture what the calling thread of a handler reads, and what it runs in the event loop.
+
+    Args:
+        call: A function that runs one of this package in the loop that has the `trio_token`, while
+            the request is not over.
+        run: A function that takes the place of `trio.from_thread.run` for the handler.
+        trio_token: The token of the event loop.
+    """
+    thread = _HandlerThread(threading.get_ident(), call, run, trio_token)
+    token = _HANDLER_THREAD.set(thread)
     try:
         yield
     finally:
@@ -310,8 +326,34 @@ def _seed_method(original: _Function) -> _Function:
     return seed
 
 
+# The event loop -----------------------------------------------------------------------------------
+
+
+def _run_in_loop(original: _Function, *, is_async: bool) -> _Function:
+    """Return a `trio.from_thread.run`, or `run_sync`, that a handler's thread calls in its lane."""
+
+    def run(function: _Function, *args: Any, trio_token: Any = None) -> Any:
+        thread = None if LANE.get() is None else _calling_thread()
+        is_ours = owner_of(sys._getframe(1).f_code.co_filename) == "mcp_trio"  # noqa: SLF001
+        if thread is None or is_ours or trio_token not in {None, thread.trio_token}:
+            return original(function, *args, trio_token=trio_token)
+        if is_async:
+            return thread.run(function, *args)
+
+        async def call() -> Any:
+            result = function(*args)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(f"Trio expected a sync function, but {function!r} is asynchronous")
+            return result
+
+        return thread.run(call)
+
+    return run
+
+
 def capture() -> None:
-    """Replace the functions of the tables, and the functions of `random`."""
+    """Replace the functions of the tables, of `random`, and of `trio.from_thread`."""
     for name in _CLOCKS:
         replace_function(name, partial(_clock_function, name))
     for name in _FUNCTIONS:
@@ -324,3 +366,5 @@ def capture() -> None:
             name = f"random.{attribute}"
             replace_function(name, partial(_random_function, name))
     replace_function("random.Random.seed", _seed_method)
+    for name, is_async in ("trio.from_thread.run", True), ("trio.from_thread.run_sync", False):
+        replace_function(name, partial(_run_in_loop, is_async=is_async))

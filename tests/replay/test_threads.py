@@ -1,6 +1,9 @@
 """Replay of `def` handlers: one thread runs at a time, and all threads end."""
 
+import contextvars
+import json
 import math
+import random
 import threading
 import time
 from collections import Counter
@@ -68,6 +71,10 @@ def calling(count):
     return client
 
 
+def answer_text(message):
+    return message["result"]["content"][0]["text"]
+
+
 async def real_seconds(seconds):
     """Threads take real time, under any clock of the run."""
     await trio.to_thread.run_sync(time.sleep, seconds)
@@ -122,6 +129,83 @@ def test_a_read_within_a_thread_takes_another_one(world, recorded):
     path = recorded(reading, calling(3))
     replayed = world.replayed(path, make_server(reading))
     assert replayed.ordered == world.played(path)
+
+
+# What a thread runs in the event loop by itself.
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_threads_run_in_the_event_loop_replays_in_the_recorded_order(world, recorded, number):
+    log, lock, variable = [], trio.Lock(), contextvars.ContextVar("variable", default=0)
+
+    async def step(thread, turn):
+        log.append([thread, turn, variable.get()])
+        await trio.sleep(0.001 * random.randrange(4))
+        async with lock:
+            log.append([thread, turn, fetch(f"{thread}")])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 0)
+            nursery.start_soon(trio.lowlevel.checkpoint)
+        return turn
+
+    def running(ctx, thread):
+        variable.set(thread)
+        for turn in range(3):
+            threading.Event().wait(random.random() / 1000)
+            assert trio.from_thread.run(step, thread, turn) == turn
+            trio.from_thread.run_sync(log.append, [thread, turn, "sync"])
+        with pytest.raises(TypeError):
+            trio.from_thread.run(log.append, "never")
+        with pytest.raises(TypeError):
+            trio.from_thread.run_sync(step, thread, 4)
+        with pytest.raises(ZeroDivisionError):
+            trio.from_thread.run_sync(divmod, 1, 0)
+        return log
+
+    path = recorded(running, calling(5))
+    recorded_log, log[:] = [*log], []
+    heard = world.replayed(path, make_server(running), number=number)
+    assert heard.sent_messages == world.sent_frames(path)
+    assert heard.ordered == world.played(path)
+    assert log == recorded_log
+
+
+def test_a_thread_uses_the_event_loop_after_the_end_of_its_request(world, recorded):
+    begun, may_end, notes, done = threading.Event(), threading.Event(), [], trio.Event()
+
+    async def finish():
+        await trio.sleep(0.001)
+        notes.append("finished")
+        done.set()
+
+    def working(ctx, number):
+        if number == 2:
+            trio.from_thread.run(done.wait)
+            return notes
+        try:
+            begun.set()
+            may_end.wait(5)
+        finally:
+            trio.from_thread.run_sync(notes.append, "ends")
+            trio.from_thread.run(finish)
+
+    async def client(peer, _session):
+        await peer.handshake()
+        for number in 1, 2:
+            params = {"name": "run", "arguments": {"number": number}}
+            await peer.send_request("tools/call", params, id=number)
+            assert await trio.to_thread.run_sync(begun.wait, 5)
+        await peer.cancel(1)
+        await trio.sleep(1)
+        may_end.set()
+        assert json.loads(answer_text(await peer.receive())) == notes
+
+    path = recorded(working, client)
+    assert notes == ["ends", "finished"]
+    done, notes[:] = trio.Event(), []
+    heard = world.replayed(path, make_server(working))
+    assert heard.ordered == world.played(path)
+    assert notes == ["ends", "finished"]
 
 
 # Cancellation.
