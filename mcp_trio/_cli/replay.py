@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mcp_trio._replay.replay import Mode, ReplayReport
     from mcp_trio._replay.schedules import Schedule
     from mcp_trio._replay.sweep import SweepReport
+    from mcp_trio._server.server import Server
 
 
 # `mcp-trio replay`.
@@ -336,7 +337,7 @@ def replay_command(
     try:
         # Handlers may print, but stdout is for the report.
         with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
-            server = load_server(target)
+            server = _load_noting_imports(target)
             start = time.perf_counter()
             with busy_bar("replaying"):
                 replayed = replay(
@@ -356,6 +357,14 @@ def replay_command(
         context.exit(1)
     if not as_json:
         echo_text(replay_summary(replayed, time.perf_counter() - start))
+
+
+def _load_noting_imports(target: str) -> "Server":
+    """Import the server; a divergence names what its modules have read meanwhile."""
+    from mcp_trio._session.untracked_calls import noting_imports
+
+    with noting_imports():
+        return load_server(target)
 
 
 def _replay_to_stop(
@@ -382,7 +391,7 @@ def _replay_to_stop(
     start = time.perf_counter()
     # Handlers may print, but stdout is for the report.
     with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
-        report = run_replay(file, load_server(target), stop=stop, **options)
+        report = run_replay(file, _load_noting_imports(target), stop=stop, **options)
     if report is not None:
         echo_text(replay_summary(report, time.perf_counter() - start))
         if not stop.has_stopped:

@@ -296,6 +296,7 @@ _VALUE_CHARS_MAX: Final = 80
 _DIFFERENCES_MAX: Final = 5
 _CAUSES_MAX: Final = 3
 _UNTRACKED_MAX: Final = 5
+_IMPORT_CALLS_MAX: Final = 5
 _WAITING_MAX: Final = 5
 
 _OPERATIONS: Final = {
@@ -805,6 +806,19 @@ def _concurrent_sessions_cause(divergence: Divergence) -> str:
     )
 
 
+def _import_cause(_: Divergence) -> str:
+    calls = calls_at_import()
+    if not calls:
+        return ""
+    texts = [call.text for call in calls[:_IMPORT_CALLS_MAX]]
+    more = len(calls) - len(texts)
+    count = "a call that is" if len(calls) == 1 else "calls that are"
+    return (
+        f"{count} not recorded: {', '.join(texts)}{f' and {more} more' if more else ''}, when the"
+        f" module was imported: use {calls[0].instead}"
+    )
+
+
 CAUSES: Final[Sequence[Callable[[Divergence], str]]] = (
     _shield_cause,
     _failure_cause,
@@ -822,5 +836,5 @@ CAUSES: Final[Sequence[Callable[[Divergence], str]]] = (
 POSSIBLE_CAUSES: Final[Sequence[Callable[[Divergence], str]]] = (
     _earlier_sessions_cause,
     _concurrent_sessions_cause,
-    lambda _: f"a call that is not recorded: {calls[-1]}" if (calls := calls_at_import()) else "",
+    _import_cause,
 )

@@ -986,18 +986,22 @@ def test_a_clock_that_the_module_of_the_server_has_read_is_named_as_the_cause(in
 
     class Recorded:
         async def serve(self, channel):
-            with fresh_server(str(target)) as server:
-                await server.serve(channel, record=path)
+            await import_server(str(target)).serve(channel, record=path)
 
     async def call_tool():
         async with Client(Recorded()) as client:
             await client.call_tool("started")
 
     trio.run(call_tool)
+    call = "time.time_ns() at clock.py:5, when the module was imported: use the lifespan"
     shown = invoke("replay", path, target)
     assert shown.exit_code == 1
-    cause = "time.time_ns() at clock.py:5, when the module was imported: use the lifespan"
-    assert cause in shown.stderr
+    assert f"a call that is not recorded: {call}" in shown.stderr
+    many = "".join(f"V{number} = time.monotonic()\n" for number in range(6))
+    target.write_text(READING_AT_IMPORT.replace("STARTED = ", many + "STARTED = "))
+    shown = invoke("replay", path, target)
+    calls = ", ".join(f"time.monotonic() at clock.py:{line}" for line in range(5, 10))
+    assert f"calls that are not recorded: {calls} and 2 more, when the module" in shown.stderr
 
 
 def test_output_of_handlers_is_not_in_the_report(invoke, shop):
