@@ -832,7 +832,7 @@ def scene_of(path):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
             yield Scene(clients, theirs, negotiated_version)
-            clients.finish()
+            clients.end_input()
 
     return scene_of
 
