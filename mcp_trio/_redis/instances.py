@@ -293,6 +293,11 @@ class RedisInstance:
         """Wait until Redis has all that was stored or sent, or does not answer."""
         await self._connection.settle()
 
+    async def wait_until_stored(self) -> None:
+        """Wait until Redis has all that was stored or sent."""
+        await trio.lowlevel.checkpoint()
+        await self._connection.wait_until_written()
+
     async def find(self, session_id: str) -> StoredSession | None:
         """Return a session, or None if there is none."""
         key = self._session_key(session_id)

@@ -494,6 +494,8 @@ class Forwarder:
                 return
             if not await self.instance.take(session_id, before):
                 return
+            # An owner that is only slow may have stored newer facts until then.
+            stored = await self.instance.find(session_id) or stored
             facts, is_open = stored.facts, False
             try:
                 if facts.is_movable:

@@ -421,10 +421,21 @@ class HttpSessions:
         return opened
 
     async def publish(self, session: HttpSession) -> None:
-        """Let the other instances know a session whose handshake was answered, or its values."""
+        """Let the other instances know a session whose handshake was answered."""
         if self.instance is not None and session.id in self._open:
             self.instance.keep(session.id, session.facts)
             await self.instance.settle()
+
+    async def publish_values(self, session: HttpSession) -> None:
+        """Let the other instances know what handlers keep in a session.
+
+        This waits longer than `publish`: a session that begins again in another instance would not
+        have a change that its client knows.
+        """
+        if self.instance is not None and session.id in self._open:
+            self.instance.keep(session.id, session.facts)
+            with suppress(StoreUnavailableError):
+                await self.instance.wait_until_stored()
 
     def note_message(self, session: HttpSession, message: Message | Batch, encoded: bytes) -> None:
         """Let the other instances know a message that they need to open the session anew."""
@@ -828,7 +839,7 @@ class Runtime:
             opened.application.kept_values = KeptValues(
                 self.server.limits.http.session_values_bytes_max,
                 lambda: opened.is_opening or opened.values == opened.stored_values,
-                partial(self.sessions.publish, opened),
+                partial(self.sessions.publish_values, opened),
             )
             opened.application.may_move = True
         return opened

@@ -139,6 +139,14 @@ class Instance(Protocol):
         """
         ...
 
+    async def wait_until_stored(self) -> None:
+        """Wait until all that was stored or sent so far has reached the store.
+
+        Raises:
+            StoreUnavailableError: The store has not answered for some seconds.
+        """
+        ...
+
     async def find(self, session_id: str) -> StoredSession | None:
         """Return a session, or None if there is none.
 
@@ -306,6 +314,10 @@ class MemoryInstance:
         return self.shared.calls.get(session_id, {})
 
     async def settle(self) -> None:
+        """Only execute a checkpoint: everything is stored at once."""
+        await trio.lowlevel.checkpoint()
+
+    async def wait_until_stored(self) -> None:
         """Only execute a checkpoint: everything is stored at once."""
         await trio.lowlevel.checkpoint()
 

@@ -148,9 +148,9 @@ async def check_instance_store(
         # Sessions.
         assert await one.find("a") is None, "there is no session before one is kept"
         one.keep("a", facts)
-        await one.settle()
+        await one.wait_until_stored()
         found = await two.find("a")
-        assert found is not None, "after settle, a session is found"
+        assert found is not None, "a stored session is found"
         assert (found.facts, found.owner) == (facts, one.name), "it has its facts and its owner"
         two.keep("a", SessionFacts(principal=None, opening=()))
         two.forget("a")

@@ -301,13 +301,16 @@ async def test_a_pause_that_is_shorter_than_a_lease_loses_nothing(redis, join):
         redis.pause()
         one.send(two.name, b"late")
         await one.settle()  # returns after a moment
-        await trio.sleep(2)
+        with trio.move_on_after(2) as waiting:
+            await one.wait_until_stored()
+        assert waiting.cancelled_caught
         redis.go_on()
 
         async def has_arrived():
             return handlers[1].received
 
         await until(has_arrived)
+        await one.wait_until_stored()
         await trio.sleep(2)
         assert [each.lost for each in handlers] == [[], []]
         assert (await two.find("a")).owner == one.name

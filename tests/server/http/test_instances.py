@@ -6,6 +6,7 @@ import trio
 
 from mcp_trio import Context, Limits
 from mcp_trio._protocol.event_store import MemoryEventStore
+from mcp_trio._server.instances import MemoryInstance
 from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
 from mcp_trio.limits import HttpLimits, ShutdownLimits
 from mcp_trio.recording import replay
@@ -372,6 +373,37 @@ async def test_an_owner_that_was_taken_for_lost_answers_nothing_that_it_cannot_s
     assert (stale.status, b"outcome is unknown" in stale.answer_body) == (BROKEN_OFF, True)
     assert len(there.runtime.sessions) == 0
     assert text((await ask(here, client, call("count", id=4))).json) == "3"
+
+
+async def test_a_session_goes_on_with_what_was_stored_when_it_was_taken(
+    open_sites, stores, monkeypatch, autojump_clock
+):
+    def make():
+        server = harbour()
+
+        @server.tool
+        async def count(*, ctx: Context) -> int:
+            ctx.state["count"] = ctx.state.get("count", 0) + 1
+            return ctx.state["count"]
+
+        return server
+
+    here, there = await open_sites(make=make)
+    client = await there.open()
+    await client.ask(call("count"))
+    found = stores.instances.sessions[client.id]
+    await client.ask(call("count", id=2))
+    newer = stores.instances.sessions[client.id]
+
+    async def take_late(instance, session_id, before):
+        stores.instances.sessions[session_id] = newer  # the slow owner stores it after `find`
+        return await take(instance, session_id, before)
+
+    take = MemoryInstance.take
+    monkeypatch.setattr(MemoryInstance, "take", take_late)
+    lose(stores, there)
+    stores.instances.sessions[client.id] = found
+    assert text((await ask(here, client, call("count", id=3))).json) == "3"
 
 
 async def test_many_requests_at_once_open_a_session_of_a_lost_owner_once(
