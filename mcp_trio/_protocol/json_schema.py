@@ -62,10 +62,10 @@ class SchemaValidator:
 
     def __attrs_post_init__(self) -> None:
         try:
-            run = self._run()
-            schema = _copied(self.given, run, self.limits)
+            evaluation = self._new_evaluation()
+            schema = _copied(self.given, evaluation, self.limits)
             dialect = dialect_of(schema.get("$schema", DEFAULT_DIALECT))
-            self._root = Reader(dialect, run, self.limits).read(schema)
+            self._root = Reader(dialect, evaluation, self.limits).read(schema)
         except TooDeep:
             raise SchemaError("schema nested too deeply") from None
         except UnicodeError as error:
@@ -78,10 +78,10 @@ class SchemaValidator:
 
     def check(self, value: Any) -> list[str]:
         """Return a line of text for each error in a plain JSON value; none if it is valid."""
-        run = self._run()
-        run.scope.append(self._root.resource)
+        evaluation = self._new_evaluation()
+        evaluation.scope.append(self._root.resource)
         try:
-            failures = self._root.failures(run, value)
+            failures = self._root.failures(evaluation, value)
         except (RecursionError, TooDeep):
             return [f"{self.name}: nested too deeply"]
         except TooManySteps:
@@ -93,7 +93,7 @@ class SchemaValidator:
             return [f"{self.name}: {error}"]
         return self._lines(failures) if failures else []
 
-    def _run(self) -> Evaluation:
+    def _new_evaluation(self) -> Evaluation:
         messages = self.limits.messages
         return Evaluation(
             messages.schema_steps_max,
@@ -131,7 +131,7 @@ class SchemaValidator:
 # Reading a schema.
 
 
-def _copied(given: Mapping[str, Any], run: Evaluation, limits: Limits) -> dict[str, Any]:
+def _copied(given: Mapping[str, Any], evaluation: Evaluation, limits: Limits) -> dict[str, Any]:
     """Return a copy that consists of JSON values only, made without recursion.
 
     Raises:
@@ -145,7 +145,7 @@ def _copied(given: Mapping[str, Any], run: Evaluation, limits: Limits) -> dict[s
     while remaining:
         source, copy, depth = remaining.pop()
         objects += 1
-        run.spend(12 + (len(source) >> 1))
+        evaluation.spend(12 + (len(source) >> 1))
         if depth > messages.schema_depth_max:
             raise SchemaError(
                 f"schema deeper than limits.messages.schema_depth_max={messages.schema_depth_max}"

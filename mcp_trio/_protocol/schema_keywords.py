@@ -3,8 +3,8 @@
 Each entry of a table in `KEYWORDS` reads a keyword of a schema, checks that its value is valid, and
 returns a function that checks values (`Check`), or None if the keyword checks nothing. Every check
 subtracts its work from `Evaluation.steps_left` before it does it, so no schema and no value can
-require more than `limits.messages.schema_steps_max`. The count depends on the schema and the value
-alone.
+require more than `limits.messages.schema_steps_max`. A step is about 0.2 microseconds of work; the
+numbers of steps in this module were measured. The count depends on the schema and the value alone.
 
 https://json-schema.org/draft/2020-12/json-schema-validation
 """
@@ -104,50 +104,53 @@ class Subschema:
     Attributes:
         source: The part, as given.
         resource: The resource to which it belongs.
-        parent: The subschema in which it is, and `steps_below` the path from there.
+        parent: The subschema in which it is.
+        path: The path from the parent.
         checks: A check for each of its keywords that has one.
         steps: The steps that entering it costs.
-        parts: The subschemas of its keywords, by keyword.
+        parts: What its keywords have read and other keywords need, by keyword: a subschema, a list
+            or dict of them, or the function that finds one; and `patterns`, the compiled regular
+            expressions of `patternProperties`.
     """
 
     source: Mapping[str, Any] | bool
     resource: Resource
     parent: "Subschema | None" = None
-    steps_below: tuple[str | int, ...] = ()
+    path: tuple[str | int, ...] = ()
     checks: tuple[Check, ...] = ()
     steps: int = 3
     parts: Mapping[str, Any] = _NO_PARTS
 
     def add(self, key: str, part: Any) -> None:
-        """Add what a keyword has in `parts`."""
+        """Add an entry to `parts`."""
         if self.parts is _NO_PARTS:
             self.parts = {}
         cast("dict[str, Any]", self.parts)[key] = part
 
-    def failures(self, run: Evaluation, value: Any) -> Failures:
+    def failures(self, evaluation: Evaluation, value: Any) -> Failures:
         """Return the failures of all keywords for a value; None or an empty list if it is valid."""
-        left = run.steps_left - self.steps
-        run.steps_left = left
+        left = evaluation.steps_left - self.steps
+        evaluation.steps_left = left
         if left < 0:
             raise TooManySteps
-        if run.depth_left <= 0:
+        if evaluation.depth_left <= 0:
             raise TooDeep
-        run.depth_left -= 1
-        is_entered = self.resource is not run.scope[-1]
+        evaluation.depth_left -= 1
+        is_entered = self.resource is not evaluation.scope[-1]
         if is_entered:
-            run.scope.append(self.resource)
+            evaluation.scope.append(self.resource)
         found: Failures = None
         for check in self.checks:
-            more = check(run, value)
+            more = check(evaluation, value)
             if more:
                 if found is None:
                     found = more
-                elif len(found) < run.failures_max:
-                    run.spend(len(more) >> 3)
+                elif len(found) < evaluation.failures_max:
+                    evaluation.spend(len(more) >> 3)
                     found += more
         if is_entered:
-            run.scope.pop()
-        run.depth_left += 1
+            evaluation.scope.pop()
+        evaluation.depth_left += 1
         return found
 
 
@@ -174,7 +177,7 @@ def dialect_of(named: Any) -> str:
     return dialect
 
 
-def _is_false(_run: Evaluation, value: Any) -> Failures:
+def _false_schema(_evaluation: Evaluation, value: Any) -> Failures:
     return [Failure("False schema does not allow {}", (value,))]
 
 
@@ -183,7 +186,7 @@ class Reader:
     """Reads a schema part by part, without recursion, then looks up its references."""
 
     dialect: str
-    run: Evaluation
+    evaluation: Evaluation
     limits: Limits
     _resources: dict[str, Resource] = attrs.field(factory=dict[str, Resource], init=False)
     _known: dict[int, Subschema] = attrs.field(factory=dict[int, Subschema], init=False)
@@ -203,18 +206,18 @@ class Reader:
                 target.append(self._target(reference, subschema, keyword))
         return root
 
-    def subschema(self, part: Any, parent: Subschema, *steps: str | int) -> Subschema:
-        """Return the subschema at these steps below another one."""
+    def subschema(self, part: Any, parent: Subschema, *path: str | int) -> Subschema:
+        """Return the subschema at this path from another one."""
         if part is True or part is False:
-            checks = () if part else (_is_false,)
-            return Subschema(part, parent.resource, parent, steps, checks)
+            checks = () if part else (_false_schema,)
+            return Subschema(part, parent.resource, parent, path, checks)
         if part.__class__ is not dict:
             text = f"{_brief(part)} is not of type 'object', 'boolean'"
-            raise self.invalid(parent, steps, text)
+            raise self.invalid(parent, path, text)
         found = self._known.get(id(part))
         if found is None:
-            self.run.spend(7)
-            found = Subschema(part, parent.resource, parent, steps)
+            self.evaluation.spend(7)
+            found = Subschema(part, parent.resource, parent, path)
             self._known[id(part)] = found
             self._unread.append(found)
         return found
@@ -226,15 +229,15 @@ class Reader:
         self._references.append((reference, subschema, keyword, target))
         return target
 
-    def invalid(self, subschema: Subschema, steps: Iterable[str | int], text: str) -> SchemaError:
-        """Return an error about the schema, to be raised."""
-        parts = [*steps]
+    def invalid(self, subschema: Subschema, path: Iterable[str | int], text: str) -> SchemaError:
+        """Return an error, to be raised, about the part at this path from a subschema."""
+        keys = [*path]
         outer: Subschema | None = subschema
         while outer is not None:
-            parts = [*outer.steps_below, *parts]
+            keys = [*outer.path, *keys]
             outer = outer.parent
-        path = "".join(map(path_step, parts)).removeprefix(".") or "its root"
-        return SchemaError(f"invalid schema, at {path}: {text}")
+        place = "".join(map(path_step, keys)).removeprefix(".") or "its root"
+        return SchemaError(f"invalid schema, at {place}: {text}")
 
     def _document(self, uri: str, schema: dict[str, Any]) -> Subschema:
         resource = Resource(uri)
@@ -246,7 +249,7 @@ class Reader:
 
     def _read(self, subschema: Subschema) -> None:
         source: Any = subschema.source
-        self.run.spend(8 + 8 * len(source))
+        self.evaluation.spend(8 + 8 * len(source))
         if "$ref" in source and "/draft-0" in self.dialect:
             # Until draft 7, all other keywords beside a reference are ignored.
             source = {key: source[key] for key in ("$ref", "definitions") if key in source}
@@ -297,7 +300,7 @@ class Reader:
 
     def _split(self, reference: str, subschema: Subschema, keyword: str) -> tuple[str, str]:
         """Return the URI and the fragment of a reference, which may be relative."""
-        self.run.spend(50)
+        self.evaluation.spend(50)
         self._check_length(reference, subschema, keyword)
         try:
             uri, fragment = urldefrag(urljoin(subschema.resource.uri, reference))
@@ -314,41 +317,41 @@ class Reader:
             fragment = reference[1:]
         else:
             uri, fragment = self._split(reference, subschema, keyword)
-            resource = self._resources.get(uri) or self._published(uri)
+            resource = self._resources.get(uri) or self._meta_schema(uri)
         if resource is None or resource.root is None:
-            raise self._dead_end(reference)
+            raise self._unresolved(reference)
         root = resource.root
-        self.run.spend(4 + (len(fragment) >> 3))
+        self.evaluation.spend(4 + (len(fragment) >> 3))
         fragment = unquote(fragment)
         if not fragment.startswith("/"):
             found = resource.anchors.get(fragment) if fragment else root
             if found is None:
-                raise self._dead_end(reference)
+                raise self._unresolved(reference)
             return found
         # A JSON Pointer: https://www.rfc-editor.org/rfc/rfc6901
         part: Any = root.source
-        nearest, steps = root, list[str]()
+        nearest, path = root, list[str]()
         for step in fragment[1:].split("/"):
-            self.run.spend(2)
+            self.evaluation.spend(2)
             key = step.replace("~1", "/").replace("~0", "~")
             if part.__class__ is dict and key in part:
                 part = part[key]
             elif part.__class__ is list and _INDEX.fullmatch(key) and int(key) < len(part):
                 part = part[int(key)]
             else:
-                raise self._dead_end(reference)
-            steps.append(key)
+                raise self._unresolved(reference)
+            path.append(key)
             known = self._known.get(id(part))
             if known is not None:
-                nearest, steps = known, []
+                nearest, path = known, []
         if not isinstance(part, dict | bool):
             raise SchemaError(
                 f"$ref {representation(reference, 200)} leads to a value that is not a schema"
             )
-        return nearest if not steps else self.subschema(part, nearest, *steps)
+        return nearest if not path else self.subschema(part, nearest, *path)
 
-    def _published(self, uri: str) -> Resource | None:
-        """Return a document of the dialect itself."""
+    def _meta_schema(self, uri: str) -> Resource | None:
+        """Return a meta-schema of the dialect; None if the URI is not that of one."""
         if not uri.startswith(self.dialect.removesuffix("schema")):
             return None
         import jsonschema_specifications as library  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
@@ -358,7 +361,7 @@ class Reader:
         return None if document is None else self._document(uri, document.contents).resource
 
     @staticmethod
-    def _dead_end(reference: str) -> SchemaError:
+    def _unresolved(reference: str) -> SchemaError:
         name = representation(reference, 200)
         return SchemaError(f"$ref {name} leads nowhere in the schema, and nothing is fetched")
 
@@ -375,13 +378,13 @@ def _source(subschema: Subschema) -> Mapping[str, Any]:
 
 
 def _expect(
-    reader: Reader, subschema: Subschema, steps: str | Sequence[str], value: Any, kind: type
+    reader: Reader, subschema: Subschema, path: str | Sequence[str], value: Any, kind: type
 ) -> Any:
     """Return the value of a keyword, or a part of it, which must be of a class."""
     if value.__class__ is not kind:
         name = {dict: "object", list: "array", str: "string", bool: "boolean"}[kind]
-        steps = [steps] if isinstance(steps, str) else steps
-        raise reader.invalid(subschema, steps, f"{_brief(value)} is not of type {name!r}")
+        path = [path] if isinstance(path, str) else path
+        raise reader.invalid(subschema, path, f"{_brief(value)} is not of type {name!r}")
     return value
 
 
@@ -389,32 +392,34 @@ def _brief(value: Any) -> str:
     return representation(value, 80)
 
 
-def _below(failures: list[Failure], run: Evaluation, key: str | int) -> list[Failure]:
+def _below(failures: list[Failure], evaluation: Evaluation, key: str | int) -> list[Failure]:
     """Add a step to the path of each failure."""
-    run.spend(4 * len(failures))
+    evaluation.spend(4 * len(failures))
     for failure in failures:
         failure.path.append(key)
     return failures
 
 
-def _check_all(run: Evaluation, pairs: Iterable[tuple[str | int, Any, Subschema]]) -> Failures:
+def _check_all(
+    evaluation: Evaluation, pairs: Iterable[tuple[str | int, Any, Subschema]]
+) -> Failures:
     """Check members or items by a subschema each."""
     found: list[Failure] = []
     for key, value, subschema in pairs:
-        more = subschema.failures(run, value)
+        more = subschema.failures(evaluation, value)
         if more:
-            found += _below(more, run, key)
-            if len(found) >= run.failures_max:
+            found += _below(more, evaluation, key)
+            if len(found) >= evaluation.failures_max:
                 break
     return found
 
 
-def _joined(run: Evaluation, groups: Iterable[Failures]) -> Failures:
+def _joined(evaluation: Evaluation, groups: Iterable[Failures]) -> Failures:
     """Return the failures of all groups, up to the maximal number."""
     found: list[Failure] = []
     for failures in groups:
         found += failures or ()
-        if len(found) >= run.failures_max:
+        if len(found) >= evaluation.failures_max:
             break
     return found
 
@@ -439,52 +444,52 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _MAYBE_INTEGRAL: Final = re.compile(rb"[0-9]\.0|[0-9][eE]")
 
 
-def canonical(run: Evaluation, value: Any) -> bytes:
+def canonical(evaluation: Evaluation, value: Any) -> bytes:
     """Return a text that is the same for equal JSON values, and for no others.
 
     A text, because its hash is random: an attacker cannot find values with the same hash.
     """
     if value.__class__ is int:
-        run.spend(3 + (value.bit_length() >> 6))
+        evaluation.spend(3 + (value.bit_length() >> 6))
         return str(value).encode()
     try:
         text = _ENCODER.encode(value)
     except OverflowError:
         text = None
     if text is not None:
-        run.spend(4 + (len(text) >> 5))
+        evaluation.spend(4 + (len(text) >> 5))
         if _MAYBE_INTEGRAL.search(text) is None:
             return text
-    run.spend(4)
-    return _ENCODER.encode(_with_integers(run, value))
+    evaluation.spend(4)
+    return _ENCODER.encode(_with_integers(evaluation, value))
 
 
-def _canonical_items(run: Evaluation, items: list[Any]) -> set[bytes]:
+def _canonical_items(evaluation: Evaluation, items: list[Any]) -> set[bytes]:
     """Return the texts of all items by `canonical`, in a third of the time for most lists."""
     try:
         text = _ENCODER.encode(items)
     except OverflowError:
         text = None
     if text is None or _MAYBE_INTEGRAL.search(text) is not None:
-        return {canonical(run, item) for item in items}
-    run.spend(len(items) + (len(text) >> 5))
+        return {canonical(evaluation, item) for item in items}
+    evaluation.spend(len(items) + (len(text) >> 5))
     return set(map(_ENCODER.encode, items))
 
 
-def _with_integers(run: Evaluation, value: Any) -> Any:
+def _with_integers(evaluation: Evaluation, value: Any) -> Any:
     """Return the value with 1 in place of 1.0, and with the text of large integers."""
-    run.spend(4)
-    if run.depth_left <= 0:
+    evaluation.spend(4)
+    if evaluation.depth_left <= 0:
         raise TooDeep
-    run.depth_left -= 1
+    evaluation.depth_left -= 1
     result = value
     if value.__class__ is int or (value.__class__ is float and value.is_integer()):
         result = msgspec.Raw(str(int(value)))
     elif value.__class__ is list:
-        result = [_with_integers(run, item) for item in value]
+        result = [_with_integers(evaluation, item) for item in value]
     elif value.__class__ is dict:
-        result = {key: _with_integers(run, member) for key, member in value.items()}
-    run.depth_left += 1
+        result = {key: _with_integers(evaluation, member) for key, member in value.items()}
+    evaluation.depth_left += 1
     return result
 
 
@@ -530,10 +535,10 @@ class Pattern:
         """The steps of compiling the pattern."""
         return 200 + 2 * int(self._compiled.programsize)
 
-    def finds(self, run: Evaluation, text: str) -> bool:
+    def finds(self, evaluation: Evaluation, text: str) -> bool:
         """Return whether a part of the text matches."""
         encoded = text.encode("utf-8", "surrogatepass")
-        run.spend(16 + int(len(encoded) * self._steps_per_byte))
+        evaluation.spend(16 + int(len(encoded) * self._steps_per_byte))
         return self._compiled.search(encoded) is not None
 
 
@@ -612,7 +617,7 @@ def _type_check(names: tuple[str, ...], *, has_integral_floats: bool) -> Check:
     is_float_allowed = has_integral_floats and "integer" in names and float not in classes
     text = f"{{}} is not of type {', '.join(map(repr, names))}"
 
-    def check(_run: Evaluation, instance: Any) -> Failures:
+    def check(_evaluation: Evaluation, instance: Any) -> Failures:
         kind = instance.__class__
         if kind in classes or (is_float_allowed and kind is float and instance.is_integer()):
             return None
@@ -623,10 +628,10 @@ def _type_check(names: tuple[str, ...], *, has_integral_floats: bool) -> Check:
 
 def _enum(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     _expect(reader, subschema, key, value, list)
-    allowed = {canonical(reader.run, option) for option in value}
+    allowed = {canonical(reader.evaluation, option) for option in value}
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        if canonical(run, instance) in allowed:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        if canonical(evaluation, instance) in allowed:
             return None
         return [Failure("{} is not one of {}", (instance, value))]
 
@@ -634,11 +639,13 @@ def _enum(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check |
 
 
 def _const(reader: Reader, _subschema: Subschema, _key: str, value: Any) -> Check | None:
-    expected = canonical(reader.run, value)
+    expected = canonical(reader.evaluation, value)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         return (
-            None if canonical(run, instance) == expected else [Failure("{} was expected", (value,))]
+            None
+            if canonical(evaluation, instance) == expected
+            else [Failure("{} was expected", (value,))]
         )
 
     return check
@@ -660,7 +667,7 @@ def _bound(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check 
         raise reader.invalid(subschema, [key], f"{_brief(value)} is not of type 'number'")
     fails, text = _BOUNDS[key]
 
-    def check(_run: Evaluation, instance: Any) -> Failures:
+    def check(_evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ in _NUMBERS and fails(instance, value):
             return [Failure(text, (instance, value))]
         return None
@@ -681,14 +688,14 @@ def _multiple_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
         raise reader.invalid(subschema, [key], f"{_brief(value)} is not a number above 0")
     value_bits = int(value).bit_length()
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ not in _NUMBERS:
             return None
         if instance.__class__ is int and value.__class__ is int:
-            run.spend(instance.bit_length() * value_bits >> 18)
+            evaluation.spend(instance.bit_length() * value_bits >> 18)
             is_multiple = instance % value == 0
         else:
-            run.spend(40 + (value_bits >> 8))
+            evaluation.spend(40 + (value_bits >> 8))
             is_multiple = _is_decimal_multiple(instance, value)
         return None if is_multiple else [Failure("{} is not a multiple of {}", (instance, value))]
 
@@ -718,6 +725,8 @@ def _decimal(number: float) -> tuple[int, int]:
 
 # Keywords for sizes.
 
+# The class of the values, whether the limit is a minimum, and the error text. Then the error text
+# for one special limit, and that limit.
 _SIZES: Final[dict[str, tuple[type, bool, str, str, int]]] = {
     "minLength": (str, True, "is too short", "should be non-empty", 1),
     "maxLength": (str, False, "is too long", "is expected to be empty", 0),
@@ -738,10 +747,10 @@ def _count(reader: Reader, subschema: Subschema, key: str) -> Any:
 
 def _size(reader: Reader, subschema: Subschema, key: str, _value: Any) -> Check | None:
     value = _count(reader, subschema, key)
-    kind, is_minimum, usual, special, special_value = _SIZES[key]
-    text = "{} " + (special if value == special_value else usual)
+    kind, is_minimum, usual_text, special_text, special_limit = _SIZES[key]
+    text = "{} " + (special_text if value == special_limit else usual_text)
 
-    def check(_run: Evaluation, instance: Any) -> Failures:
+    def check(_evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not kind:
             return None
         size = len(cast("list[Any]", instance))
@@ -754,7 +763,9 @@ def _size(reader: Reader, subschema: Subschema, key: str, _value: Any) -> Check 
 # Keywords for strings.
 
 
-def _compiled(reader: Reader, subschema: Subschema, steps: Sequence[str], source: Any) -> Pattern:
+def _compiled_pattern(
+    reader: Reader, subschema: Subschema, path: Sequence[str], source: Any
+) -> Pattern:
     try:
         pattern = Pattern(source)
     except ValueError as error:
@@ -762,16 +773,18 @@ def _compiled(reader: Reader, subschema: Subschema, steps: Sequence[str], source
             f"{_brief(source)} is not a regular expression that can be searched in linear time,"
             f" without look-around and back references: {error}"
         )
-        raise reader.invalid(subschema, steps, text) from None
-    reader.run.spend(pattern.reading_steps)
+        raise reader.invalid(subschema, path, text) from None
+    reader.evaluation.spend(pattern.reading_steps)
     return pattern
 
 
 def _pattern(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    pattern = _compiled(reader, subschema, [key], _expect(reader, subschema, key, value, str))
+    pattern = _compiled_pattern(
+        reader, subschema, [key], _expect(reader, subschema, key, value, str)
+    )
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        if instance.__class__ is str and not pattern.finds(run, instance):
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        if instance.__class__ is str and not pattern.finds(evaluation, instance):
             return [Failure("{} does not match {}", (instance, value))]
         return None
 
@@ -785,29 +798,31 @@ def _items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check 
     """Read `items` of 2020-12, for the items after those of `prefixItems`."""
     source = _source(subschema)
     prefix = _expect(reader, subschema, "prefixItems", source.get("prefixItems", []), list)
-    return _rest_of_items(reader, subschema, key, value, len(prefix), "Expected at most")
+    return _rest_of_items(reader, subschema, key, value, len(prefix))
 
 
 def _rest_of_items(
-    reader: Reader, subschema: Subschema, key: str, value: Any, prefix: int, words: str
+    reader: Reader, subschema: Subschema, key: str, value: Any, prefix: int
 ) -> Check | None:
+    """Read a keyword whose schema is for all items after the first `prefix` ones."""
     rest = reader.subschema(value, subschema, key)
     subschema.add(key, rest)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list or len(instance) <= prefix:
             return None
         if value is False:
             extra = instance[prefix:]
-            run.spend(len(extra) >> 4)
-            if words != "Expected at most":
-                text = f"{words} ({{}} {_was_or_were(len(extra))} unexpected)"
+            evaluation.spend(len(extra) >> 4)
+            if key == "additionalItems":
+                verb = _was_or_were(len(extra))
+                text = f"Additional items are not allowed ({{}} {verb} unexpected)"
                 return [Failure(text, (Listed(extra),))]
             noun = "items" if prefix != 1 else "item"
-            text = f"{words} {prefix} {noun} but found {len(extra)} extra: {{}}"
+            text = f"Expected at most {prefix} {noun} but found {len(extra)} extra: {{}}"
             return [Failure(text, (extra if len(extra) != 1 else extra[0],))]
         return _check_all(
-            run, ((index, instance[index], rest) for index in range(prefix, len(instance)))
+            evaluation, ((index, instance[index], rest) for index in range(prefix, len(instance)))
         )
 
     return check
@@ -818,20 +833,24 @@ def _prefix_items(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     prefix = [reader.subschema(part, subschema, key, number) for number, part in enumerate(value)]
     subschema.add(key, prefix)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list:
             return None
         pairs = zip(instance, prefix, strict=False)
-        return _check_all(run, ((index, item, part) for index, (item, part) in enumerate(pairs)))
+        return _check_all(
+            evaluation, ((index, item, part) for index, (item, part) in enumerate(pairs))
+        )
 
     return check
 
 
-def _items_by_form(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+def _items_until_2019_09(
+    reader: Reader, subschema: Subschema, key: str, value: Any
+) -> Check | None:
     """Read `items` of the dialects before 2020-12: a schema for all, or a list of schemas."""
     if isinstance(value, list):
         return _prefix_items(reader, subschema, key, value)
-    return _rest_of_items(reader, subschema, key, value, 0, "Expected at most")
+    return _rest_of_items(reader, subschema, key, value, 0)
 
 
 def _additional_items(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -839,8 +858,7 @@ def _additional_items(reader: Reader, subschema: Subschema, key: str, value: Any
     if items.__class__ is not list:
         reader.subschema(value, subschema, key)
         return None
-    words = "Additional items are not allowed"
-    return _rest_of_items(reader, subschema, key, value, len(items), words)
+    return _rest_of_items(reader, subschema, key, value, len(items))
 
 
 def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
@@ -854,12 +872,12 @@ def _contains(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
     if has_counts and "maxContains" in _source(subschema):
         most = _count(reader, subschema, "maxContains")
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list:
             return None
         matches = 0
         for item in instance:
-            if not part.failures(run, item):
+            if not part.failures(evaluation, item):
                 matches += 1
                 if most is not None and matches > most:
                     text = "Too many items match the given schema (expected at most {})"
@@ -880,11 +898,11 @@ def _unique_items(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     if not _expect(reader, subschema, key, value, bool):
         return None
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not list:
             return None
-        run.spend(len(instance))
-        if len(_canonical_items(run, instance)) == len(instance):
+        evaluation.spend(len(instance))
+        if len(_canonical_items(evaluation, instance)) == len(instance):
             return None
         return [Failure("{} has non-unique elements", (instance,))]
 
@@ -906,16 +924,16 @@ def _properties(reader: Reader, subschema: Subschema, key: str, value: Any) -> C
     properties = _subschemas(reader, subschema, key, value)
     subschema.steps += len(properties) >> 3
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         found: list[Failure] = []
         for name, part in properties.items():
             if name in instance:
-                more = part.failures(run, instance[name])
+                more = part.failures(evaluation, instance[name])
                 if more:
-                    found += _below(more, run, name)
-                    if len(found) >= run.failures_max:
+                    found += _below(more, evaluation, name)
+                    if len(found) >= evaluation.failures_max:
                         break
         return found
 
@@ -927,7 +945,9 @@ def _patterns(reader: Reader, subschema: Subschema, source: Any) -> list[tuple[P
     _expect(reader, subschema, key, source, dict)
     # Two keywords use them; they are compiled once.
     if "patterns" not in subschema.parts:
-        compiled = [(_compiled(reader, subschema, [key, name], name), name) for name in source]
+        compiled = [
+            (_compiled_pattern(reader, subschema, [key, name], name), name) for name in source
+        ]
         subschema.add("patterns", compiled)
     patterns: list[tuple[Pattern, str]] = subschema.parts["patterns"]
     return patterns
@@ -937,16 +957,16 @@ def _pattern_properties(reader: Reader, subschema: Subschema, key: str, value: A
     patterns = _patterns(reader, subschema, value)
     parts = _subschemas(reader, subschema, key, value)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         return _check_all(
-            run,
+            evaluation,
             (
                 (name, member, parts[source])
                 for pattern, source in patterns
                 for name, member in instance.items()
-                if pattern.finds(run, name)
+                if pattern.finds(evaluation, name)
             ),
         )
 
@@ -966,20 +986,21 @@ def _additional_properties(
     patterns = [] if given is None else _patterns(reader, subschema, given)
     sources = sorted(name for _, name in patterns)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict or value is True:
             return None
-        run.spend(len(instance))
+        evaluation.spend(len(instance))
         extras = [
             name
             for name in instance
-            if name not in known and not any(pattern.finds(run, name) for pattern, _ in patterns)
+            if name not in known
+            and not any(pattern.finds(evaluation, name) for pattern, _ in patterns)
         ]
         if value is not False:
-            return _check_all(run, ((name, instance[name], part) for name in extras))
+            return _check_all(evaluation, ((name, instance[name], part) for name in extras))
         if not extras:
             return None
-        run.spend(2 * len(extras))
+        evaluation.spend(2 * len(extras))
         names = Listed(sorted(extras))
         if patterns:
             verb = "does" if len(extras) == 1 else "do"
@@ -996,20 +1017,20 @@ def _additional_properties(
 def _property_names(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
-        return _joined(run, (part.failures(run, name) for name in instance))
+        return _joined(evaluation, (part.failures(evaluation, name) for name in instance))
 
     return check
 
 
-def _names(reader: Reader, subschema: Subschema, steps: Sequence[str], value: Any) -> list[str]:
+def _names(reader: Reader, subschema: Subschema, path: Sequence[str], value: Any) -> list[str]:
     """Return the value of a keyword that must be an array of strings."""
-    names: list[str] = _expect(reader, subschema, steps, value, list)
-    reader.run.spend(len(names))
+    names: list[str] = _expect(reader, subschema, path, value, list)
+    reader.evaluation.spend(len(names))
     for name in names:
-        _expect(reader, subschema, steps, name, str)
+        _expect(reader, subschema, path, name, str)
     return names
 
 
@@ -1017,13 +1038,14 @@ def _required(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
     names = _names(reader, subschema, [key], value)
     subschema.steps += len(names) >> 2
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         missing = [name for name in names if name not in instance]
-        run.spend(len(missing))
+        evaluation.spend(len(missing))
         return [
-            Failure("{} is a required property", (name,)) for name in missing[: run.failures_max]
+            Failure("{} is a required property", (name,))
+            for name in missing[: evaluation.failures_max]
         ]
 
     return check
@@ -1042,21 +1064,21 @@ def _dependencies(reader: Reader, subschema: Subschema, key: str, value: Any) ->
     subschema.add(key, parts)
     subschema.steps += len(value) >> 2
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not dict:
             return None
         found: list[Failure] = []
         for name, needed in names.items():
             if name in instance:
-                run.spend(len(needed))
+                evaluation.spend(len(needed))
                 found += (
                     Failure("{} is a dependency of {}", (each, name))
                     for each in needed
                     if each not in instance
                 )
         for name, part in parts.items():
-            if name in instance and len(found) < run.failures_max:
-                found += part.failures(run, instance) or ()
+            if name in instance and len(found) < evaluation.failures_max:
+                found += part.failures(evaluation, instance) or ()
         return found
 
     return check
@@ -1077,8 +1099,8 @@ def _branches(reader: Reader, subschema: Subschema, key: str, value: Any) -> lis
 def _all_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     branches = _branches(reader, subschema, key, value)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        return _joined(run, (branch.failures(run, instance) for branch in branches))
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        return _joined(evaluation, (branch.failures(evaluation, instance) for branch in branches))
 
     return check
 
@@ -1086,9 +1108,9 @@ def _all_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
 def _any_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     branches = _branches(reader, subschema, key, value)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         for branch in branches:
-            if not branch.failures(run, instance):
+            if not branch.failures(evaluation, instance):
                 return None
         return [Failure("{} is not valid under any of the given schemas", (instance,))]
 
@@ -1098,8 +1120,8 @@ def _any_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
 def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     branches = _branches(reader, subschema, key, value)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        valid = [branch.source for branch in branches if not branch.failures(run, instance)]
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        valid = [branch.source for branch in branches if not branch.failures(evaluation, instance)]
         if len(valid) == 1:
             return None
         if not valid:
@@ -1112,16 +1134,16 @@ def _one_of(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check
 def _not(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        if part.failures(run, instance):
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        if part.failures(evaluation, instance):
             return None
         return [Failure("{} should not be valid under {}", (instance, value))]
 
     return check
 
 
-def _part(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    """Read a schema that another keyword applies, as `if` applies `then` and `else`."""
+def _subschema(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
+    """Read a subschema that this keyword does not apply itself: `if` applies `then` and `else`."""
     subschema.add(key, reader.subschema(value, subschema, key))
     return None
 
@@ -1131,9 +1153,9 @@ def _if(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | N
     subschema.add(key, condition)
     parts = subschema.parts
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        chosen = parts.get("else" if condition.failures(run, instance) else "then")
-        return None if chosen is None else chosen.failures(run, instance)
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        chosen = parts.get("else" if condition.failures(evaluation, instance) else "then")
+        return None if chosen is None else chosen.failures(evaluation, instance)
 
     return check
 
@@ -1151,8 +1173,8 @@ def _reference(reader: Reader, subschema: Subschema, key: str, value: Any) -> Ch
     target = reader.follow(_expect(reader, subschema, key, value, str), subschema, key)
     subschema.add(key, target)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        return target[0].failures(run, instance)
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        return target[0].failures(evaluation, instance)
 
     return check
 
@@ -1165,19 +1187,20 @@ def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: An
     target = reader.follow(_expect(reader, subschema, key, value, str), subschema, key)
     name = "" if key == "$recursiveRef" else value.partition("#")[2]
 
-    def dynamic_target(run: Evaluation) -> Subschema:
+    def dynamic_target(evaluation: Evaluation) -> Subschema:
         found = target[0]
         if found.resource.dynamic_anchors.get(name) is not found:
             return found
-        run.spend(len(run.scope) >> 2)
+        evaluation.spend(len(evaluation.scope) >> 2)
         return next(
-            (it.dynamic_anchors[name] for it in run.scope if name in it.dynamic_anchors), found
+            (it.dynamic_anchors[name] for it in evaluation.scope if name in it.dynamic_anchors),
+            found,
         )
 
     subschema.add(key, dynamic_target)
 
-    def check(run: Evaluation, instance: Any) -> Failures:
-        return dynamic_target(run).failures(run, instance)
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
+        return dynamic_target(evaluation).failures(evaluation, instance)
 
     return check
 
@@ -1185,71 +1208,74 @@ def _dynamic_reference(reader: Reader, subschema: Subschema, key: str, value: An
 # Keywords for members and items that no other keyword has evaluated.
 
 
-def _applied(subschema: Subschema, run: Evaluation, instance: Any) -> Iterator[Subschema]:
+def _applied(subschema: Subschema, evaluation: Evaluation, instance: Any) -> Iterator[Subschema]:
     """Yield the subschemas that apply to the same value, and that it satisfies."""
     parts = subschema.parts
     yield from parts.get("$ref", ())
     for key in ("$dynamicRef", "$recursiveRef"):
         if key in parts:
-            yield parts[key](run)
+            yield parts[key](evaluation)
     yield from parts.get("allOf", ())
     for key in ("anyOf", "oneOf"):
         for branch in parts.get(key, ()):
-            if not branch.failures(run, instance):
+            if not branch.failures(evaluation, instance):
                 yield branch
     if "if" in parts:
-        is_satisfied = not parts["if"].failures(run, instance)
+        is_satisfied = not parts["if"].failures(evaluation, instance)
         if is_satisfied:
             yield parts["if"]
         chosen = parts.get("then" if is_satisfied else "else")
         if chosen is not None:
             yield chosen
     for name, part in parts.get("dependentSchemas", {}).items():
-        run.spend(1)
+        evaluation.spend(1)
         if name in instance:
             yield part
 
 
-_Own: TypeAlias = Callable[[Subschema, Evaluation, Any], set[Any]]
+_EvaluatedBy: TypeAlias = Callable[[Subschema, Evaluation, Any], set[Any]]
+"""A function that returns the members, or the items, that a subschema's own keywords evaluate."""
 
 
 def _evaluated(
     subschema: Subschema,
-    run: Evaluation,
+    evaluation: Evaluation,
     instance: Any,
-    own: _Own,
-    skipped: str = "",
+    evaluated_by: _EvaluatedBy,
+    ignored: str = "",
 ) -> set[Any]:
-    """Return the members or items that a subschema evaluates, itself or by those it applies.
+    """Return the members or items that a subschema evaluates, or one that it applies does.
 
-    `own` returns those that its own keywords evaluate; one of these is skipped.
+    `ignored` is the keyword of the subschema that asks, and so does not count.
     """
-    run.spend(16 + len(instance))
-    if run.depth_left <= 0:
+    evaluation.spend(16 + len(instance))
+    if evaluation.depth_left <= 0:
         raise TooDeep
-    run.depth_left -= 1
+    evaluation.depth_left -= 1
     parts = subschema.parts
-    if any(key in parts and key != skipped for key in _EVALUATE_ALL[own]):
+    if any(key in parts and key != ignored for key in _EVALUATE_ALL[evaluated_by]):
         found = set[Any](instance if instance.__class__ is dict else range(len(instance)))
     else:
-        found = own(subschema, run, instance)
-        for applied in _applied(subschema, run, instance):
-            found |= _evaluated(applied, run, instance, own)
-    run.depth_left += 1
+        found = evaluated_by(subschema, evaluation, instance)
+        for applied in _applied(subschema, evaluation, instance):
+            found |= _evaluated(applied, evaluation, instance, evaluated_by)
+    evaluation.depth_left += 1
     return found
 
 
-def _own_properties(subschema: Subschema, run: Evaluation, instance: Any) -> set[Any]:
+def _evaluated_properties(subschema: Subschema, evaluation: Evaluation, instance: Any) -> set[Any]:
     properties = subschema.parts.get("properties", {})
     patterns = subschema.parts.get("patterns", ())
     found = {name for name in instance if name in properties}
     if patterns:
-        run.spend(2 * len(instance))
-        found |= {name for name in instance if any(it.finds(run, name) for it, _ in patterns)}
+        evaluation.spend(2 * len(instance))
+        found |= {
+            name for name in instance if any(it.finds(evaluation, name) for it, _ in patterns)
+        }
     return found
 
 
-def _own_items(subschema: Subschema, run: Evaluation, instance: Any) -> set[Any]:
+def _evaluated_items(subschema: Subschema, evaluation: Evaluation, instance: Any) -> set[Any]:
     parts = subschema.parts
     items = parts.get("items", ())
     if isinstance(items, Subschema):
@@ -1258,31 +1284,37 @@ def _own_items(subschema: Subschema, run: Evaluation, instance: Any) -> set[Any]
     found = set(range(min(len(prefix), len(instance))))
     if "contains" in parts:
         contains = parts["contains"]
-        found |= {index for index, it in enumerate(instance) if not contains.failures(run, it)}
+        found |= {
+            index for index, it in enumerate(instance) if not contains.failures(evaluation, it)
+        }
     return found
 
 
-_EVALUATE_ALL: Final[Mapping[_Own, Sequence[str]]] = {
-    _own_properties: ("additionalProperties", "unevaluatedProperties"),
-    _own_items: ("additionalItems", "unevaluatedItems"),
+_EVALUATE_ALL: Final[Mapping[_EvaluatedBy, Sequence[str]]] = {
+    _evaluated_properties: ("additionalProperties", "unevaluatedProperties"),
+    _evaluated_items: ("additionalItems", "unevaluatedItems"),
 }
 
 
 def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
     subschema.add(key, part)
-    kind, own = (dict, _own_properties) if key == "unevaluatedProperties" else (list, _own_items)
+    kind, evaluated_by = (
+        (dict, _evaluated_properties)
+        if key == "unevaluatedProperties"
+        else (list, _evaluated_items)
+    )
 
-    def check(run: Evaluation, instance: Any) -> Failures:
+    def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not kind or value is True:
             return None
-        evaluated = _evaluated(subschema, run, instance, own, key)
-        run.spend(len(instance))
+        evaluated = _evaluated(subschema, evaluation, instance, evaluated_by, key)
+        evaluation.spend(len(instance))
         members: Any = instance
         left = [
             (step, member)
             for step, member in (members.items() if kind is dict else enumerate(members))
-            if step not in evaluated and part.failures(run, member)
+            if step not in evaluated and part.failures(evaluation, member)
         ]
         if not left:
             return None
@@ -1292,7 +1324,7 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
             return [Failure(text, (Listed([item for _, item in left]),))]
         names = [name for name, _ in left]
         if value is False:
-            run.spend(len(names))
+            evaluation.spend(len(names))
             text = f"Unevaluated properties are not allowed ({{}} {verb} unexpected)"
             return [Failure(text, (Listed(sorted(names)),))]
         text = (
@@ -1304,7 +1336,7 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
     return check
 
 
-# Keywords that check nothing, whose values are checked.
+# Keywords without a check: only their own value has to be valid.
 
 
 def _annotation(kind: type) -> Keyword:
@@ -1330,7 +1362,7 @@ _DRAFT_4: Final[Mapping[str, Keyword]] = {
     "enum": _enum,
     "multipleOf": _multiple_of,
     "pattern": _pattern,
-    "items": _items_by_form,
+    "items": _items_until_2019_09,
     "additionalItems": _additional_items,
     "uniqueItems": _unique_items,
     "properties": _properties,
@@ -1358,8 +1390,8 @@ _DRAFT_7: Final[Mapping[str, Keyword]] = {
     **dict.fromkeys(("$comment", "contentEncoding", "contentMediaType"), _annotation(str)),
     **dict.fromkeys(("readOnly", "writeOnly"), _annotation(bool)),
     "if": _if,
-    "then": _part,
-    "else": _part,
+    "then": _subschema,
+    "else": _subschema,
 }
 
 _DRAFT_2019_09: Final[Mapping[str, Keyword]] = {
@@ -1369,7 +1401,7 @@ _DRAFT_2019_09: Final[Mapping[str, Keyword]] = {
     "$defs": _definitions,
     "dependentRequired": _dependencies,
     "dependentSchemas": _dependencies,
-    "contentSchema": _part,
+    "contentSchema": _subschema,
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _unevaluated),
 }
 
