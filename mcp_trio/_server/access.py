@@ -150,7 +150,7 @@ def selection_of(
 
 
 class Unregistered(msgspec.Struct, frozen=True):
-    """All entries of a kind that are not registered: those of servers behind a client.
+    """All entries of a kind that are not registered: those of remote servers.
 
     Only a decision about the kind applies to them, since their names and tags are not known. It has
     those attributes of a `RegisteredEntry` that `Visibility.decision` reads.

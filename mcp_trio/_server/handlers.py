@@ -116,7 +116,8 @@ class ServedSession:
         calls: The store of calls that another instance can continue; None without one.
         kept_values: The values with which another instance can continue the session; None without
             other instances.
-        may_move: Whether there are other instances, or may have been in the recording.
+        may_move: Whether another instance may continue the session: the server has other instances,
+            or it is a replay, whose recording may be of such a server.
     """
 
     shared: "ServerSessions"
@@ -149,7 +150,7 @@ class ServedSession:
 
     @property
     def sends_error_texts(self) -> bool:
-        """Return whether clients receive the text of an unexpected exception of a handler."""
+        """True if clients receive the text of an unexpected exception of a handler."""
         return self.server.errors == "message"
 
     @property
@@ -170,7 +171,7 @@ class ServedSession:
         """Return the values with which another instance can continue the session; None if none can.
 
         None can if handlers keep values that the store cannot have, have hidden or shown entries of
-        a mounted server, or use servers behind a client.
+        a mounted server, or use remote servers.
         """
         mounted = (self._mounted_sessions or {}).values()
         if self.kept_values is None or self._remotes:
@@ -275,7 +276,7 @@ class ServedSession:
     async def handle(self, handling: Handling, *, is_kept: bool = False) -> _Result:
         """Return the result of a request.
 
-        `is_kept` is True within `_handle_movably`, which has stored what other instances need.
+        `is_kept` is True within `_handle_and_keep_values`, which calls this.
 
         Raises:
             RequestError: The request is answered with this error.
@@ -286,7 +287,7 @@ class ServedSession:
         if request.peer.protocol_version.is_stateless and request.has_rounds:
             return await self.rounds.answer_round(handling, self)
         if self.may_move and not is_kept:
-            return await self._handle_movably(handling)
+            return await self._handle_and_keep_values(handling)
         if self.shared.middleware:
             result = await self.run_with_middleware(handling)
         else:
@@ -299,8 +300,8 @@ class ServedSession:
             )
         return await self.rounds.ask_in_session(handling, self, result)
 
-    async def _handle_movably(self, handling: Handling) -> _Result:
-        """Return the result of a request in a session that another instance can continue."""
+    async def _handle_and_keep_values(self, handling: Handling) -> _Result:
+        """Return the result of a request, and store what another instance needs to continue."""
         restore_values(handling, self)
         try:
             if (version := kept_version(handling, self)) is None:
@@ -396,7 +397,7 @@ class ServedSession:
         return self._mounted_sessions[sessions]
 
     def remote(self, mount: "RemoteMount", handling: Handling) -> "RemoteSession":
-        """Return a server behind a client as a part of this session."""
+        """Return a remote server as a part of this session."""
         if self.outer is not None:
             return self.outer.remote(mount, handling)
         if self._remotes is None:
@@ -502,7 +503,7 @@ class ServedSession:
     def _mount_of_unregistered(
         self, kind: str, key: str, *, is_for_client: bool = True
     ) -> "tuple[Mount | RemoteMount, str] | None":
-        """Return the mount of a server behind a client that may have an entry, and its key there.
+        """Return the mount of a remote server that may have an entry, and its key there.
 
         None if the entry is registered, or if the client does not see unregistered entries.
         """
@@ -523,7 +524,7 @@ class ServedSession:
     ) -> Awaitable[Any]:
         """Return the result for a tool or prompt that is not one of this server.
 
-        `entry` is its registered entry; None for one that may be behind a client.
+        `entry` is its registered entry; None for one that a remote server may have.
 
         Raises:
             RequestError: There is no such tool or prompt, or the client does not see it.
@@ -536,8 +537,8 @@ class ServedSession:
         if found is None:
             raise self._unknown(kind, params.name)
         mount, name = found
-        own = msgspec.structs.replace(params, name=name)
-        return self._forward_to_mount(mount, handling, method, own, entry=entry)
+        inner_params = msgspec.structs.replace(params, name=name)
+        return self._forward_to_mount(mount, handling, method, inner_params, entry=entry)
 
     async def _forward_to_mount(
         self,
@@ -565,19 +566,19 @@ class ServedSession:
             )
         else:
             result = await self.remote(mount, handling).forward(handling, method, params)
-        return mount.prefix.outer_result(result, mount.is_own, getattr(params, "uri", None))
+        return mount.prefix.outer_result(result, mount.owns_uri, getattr(params, "uri", None))
 
     async def _read_in_mount(
         self,
         mount: "Mount | RemoteMount",
-        own_uri: str,
+        inner_uri: str,
         handling: Handling,
         uri: str,
         *,
         entry: Registered | None = None,
         is_for_client: bool,
     ) -> types.ReadResourceResult | types.InputRequiredResult:
-        params = types.ReadResourceParams(uri=own_uri)
+        params = types.ReadResourceParams(uri=inner_uri)
         try:
             result: types.ReadResourceResult = await self._forward_to_mount(
                 mount,
@@ -588,15 +589,15 @@ class ServedSession:
                 is_for_client=is_for_client,
             )
         except RequestError as error:
-            if error.code != RESOURCE_NOT_FOUND or error.data != {"uri": own_uri}:
+            if error.code != RESOURCE_NOT_FOUND or error.data != {"uri": inner_uri}:
                 raise
-            raise ResourceNotFound(uri, message=error.message.replace(own_uri, uri)) from error
+            raise ResourceNotFound(uri, message=error.message.replace(inner_uri, uri)) from error
         return result
 
     # Notifications.
 
     def handles_notification(self, method: Method) -> bool:
-        """Return whether a handler, middleware or a server behind a client takes a notification."""
+        """Return whether a handler, middleware or a remote server takes a notification."""
         if method.name == ROOTS_CHANGED and self.registry.reaches_remotes:
             return True
         return method.name in self.registry.methods or bool(self.shared.middleware)
@@ -677,8 +678,12 @@ class ServedSession:
                 return _tool_failure(text)
             raise RequestError(INVALID_PARAMS, text) from error
         try:
-            call = self._call if tool.is_direct else self._call_indirectly
-            value = await call(tool, handling, arguments)
+            if tool.is_timed_or_transformed:
+                value = await self._call_timed_or_transformed(tool, handling, arguments)
+            else:
+                value = await self._call(tool, handling, arguments)
+            # Neither middleware nor an outer server can add content that the client's protocol
+            # version lacks.
             is_final = self.outer is None and not self.shared.middleware
             result_class = CompatibleToolResult if is_final else types.CallToolResult
             return _converted(
@@ -728,10 +733,10 @@ class ServedSession:
             resource, values = self._find_resource(uri, is_for_client=is_for_client)
             if resource.origin is not None:
                 mount = resource.origin.mount
-                own_uri = mount.prefix.own_uri(uri) or uri
+                inner_uri = mount.prefix.inner_uri(uri) or uri
                 return await self._read_in_mount(
                     mount,
-                    own_uri,
+                    inner_uri,
                     handling,
                     uri,
                     entry=resource,
@@ -775,7 +780,7 @@ class ServedSession:
         return found
 
     async def _check_resource(self, handling: Handling, uri: str, *, is_new: bool) -> None:
-        """Check that a resource exists; subscribe to one of a server behind a client, if `is_new`.
+        """Check that a resource exists; subscribe to one of a remote server, if `is_new`.
 
         Raises:
             RequestError: There is no such resource, or the server is not connected.
@@ -786,25 +791,25 @@ class ServedSession:
             if rule is not None:
                 await self._check_access(handling, rule)
             return
-        mount, own_uri = found
+        mount, inner_uri = found
         if mount.rule is not None:
             await self._check_access(handling, mount.rule)
         if isinstance(mount, Mount):
             mounted = self.mounted_session(mount.inner)
-            await mounted._check_resource(handling, own_uri, is_new=is_new)  # noqa: SLF001
+            await mounted._check_resource(handling, inner_uri, is_new=is_new)  # noqa: SLF001
         elif is_new:
-            await self.remote(mount, handling).subscribe(handling, own_uri)
+            await self.remote(mount, handling).subscribe(handling, inner_uri)
 
     def _unsubscribe_remote(self, uri: str) -> None:
-        """End the subscription to a resource of a server behind a client, if it is one."""
+        """End the subscription to a resource of a remote server, if it is one."""
         found = self._mount_of_unregistered("resources", uri, is_for_client=False)
         if found is None:
             return
-        mount, own_uri = found
+        mount, inner_uri = found
         if isinstance(mount, Mount):
-            self.mounted_session(mount.inner)._unsubscribe_remote(own_uri)  # noqa: SLF001
+            self.mounted_session(mount.inner)._unsubscribe_remote(inner_uri)  # noqa: SLF001
         elif (remote := self._opened_remote(mount)) is not None:
-            remote.connections.unsubscribe(own_uri)
+            remote.connections.unsubscribe(inner_uri)
 
     async def subscribe(
         self, handling: Handling, params: types.SubscribeParams
@@ -814,8 +819,9 @@ class ServedSession:
         await self._check_resource(handling, params.uri, is_new=is_new)
         subscriptions_max = self.registry.limits.requests.subscriptions_max
         subscribed = self.announcer.subscribed
+        # The number is checked only now, because the check of the resource may have waited.
         if params.uri not in subscribed and len(subscribed) >= subscriptions_max:
-            self._unsubscribe_remote(params.uri)
+            self._unsubscribe_remote(params.uri)  # the check has subscribed to it there
             text = f"too many subscriptions (limits.requests.subscriptions_max={subscriptions_max})"
             raise RequestError(SERVER_BUSY, text)
         self.announcer.subscribe(params.uri)
@@ -903,9 +909,10 @@ class ServedSession:
         params: types.CompleteParams,
         entry: RegisteredEntry | None = None,
     ) -> types.CompleteResult:
-        own = msgspec.structs.replace(params, ref=mount.prefix.own_reference(params.ref))
+        reference = mount.prefix.inner_reference(params.ref)
+        inner_params = msgspec.structs.replace(params, ref=reference)
         result: types.CompleteResult = await self._forward_to_mount(
-            mount, handling, "completion/complete", own, entry=entry
+            mount, handling, "completion/complete", inner_params, entry=entry
         )
         return result
 
@@ -1004,10 +1011,10 @@ class ServedSession:
         is_awaitable = value.__class__ is CoroutineType or hasattr(value, "__await__")
         return value if is_awaitable else _returned(value)
 
-    async def _call_indirectly(
+    async def _call_timed_or_transformed(
         self, tool: RegisteredTool, handling: Handling, arguments: Any
     ) -> Any:
-        """Return the value of a tool with a time limit, or of a transformed tool.
+        """Call a tool that has a time limit, or is transformed; return its value.
 
         Raises:
             ToolError: The call was cancelled because the time was over.

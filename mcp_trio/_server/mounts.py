@@ -3,7 +3,7 @@
 The entries of a mounted server are registered at the outer server as well, under the names that a
 `Prefix` gives them. Each of them has an `Origin`: the mount, and the entry at the mounted server.
 `ServedSession._forward_to_mount` passes a request for it to the mounted server, in the session of
-the outer one, with the names that the mounted server has registered. A server behind a client has a
+the outer one, with the names that the mounted server has registered. A remote server has a
 `RemoteMount` (`remote_mounts.py`) instead, and its entries are not registered.
 """
 
@@ -55,33 +55,34 @@ class Prefix(msgspec.Struct, frozen=True):
         """The end of a text that names a mount, such as "with the prefix 'weather'"."""
         return f"with the prefix {self.text!r}" if self.text else "without a prefix"
 
-    def name(self, own: str) -> str:
+    def outer_name(self, inner_name: str) -> str:
         """Return the name of a tool or prompt at the outer server."""
-        return f"{self.text}_{own}" if self.text else own
+        return f"{self.text}_{inner_name}" if self.text else inner_name
 
-    def own_name(self, name: str) -> str | None:
+    def inner_name(self, name: str) -> str | None:
         """Return the name at the mounted server; None if the name does not have the prefix."""
         if not self.text:
             return name
         start = f"{self.text}_"
         return name.removeprefix(start) if name.startswith(start) else None
 
-    def uri(self, own: str) -> str:
+    def outer_uri(self, inner_uri: str) -> str:
         """Return the URI, or template, of a resource at the outer server.
 
         Raises:
             ValueError: The text does not begin with a scheme.
         """
         if not self.text:
-            return own
-        scheme = re.match(_SCHEME, own)
+            return inner_uri
+        scheme = re.match(_SCHEME, inner_uri)
         if scheme is None:
             raise ValueError(
-                f"{own!r} begins with no scheme, after which the prefix {self.text!r} could stand"
+                f"{inner_uri!r} begins with no scheme, after which the prefix {self.text!r} could"
+                " stand"
             )
-        return f"{scheme[0]}{self.text}/{own[scheme.end() :]}"
+        return f"{scheme[0]}{self.text}/{inner_uri[scheme.end() :]}"
 
-    def own_uri(self, uri: str) -> str | None:
+    def inner_uri(self, uri: str) -> str | None:
         """Return the URI at the mounted server; None if the URI does not have the prefix."""
         if not self.text:
             return uri
@@ -91,23 +92,25 @@ class Prefix(msgspec.Struct, frozen=True):
             return None
         return scheme[0] + uri[scheme.end() + len(start) :]
 
-    def key(self, kind: str, own: str) -> str:
+    def outer_key(self, kind: str, inner_key: str) -> str:
         """Return the key at the outer server of a tool, prompt or resource, by the kind of it.
 
         Raises:
             ValueError: A URI does not begin with a scheme.
         """
-        return self.uri(own) if kind == "resources" else self.name(own)
+        if kind == "resources":
+            return self.outer_uri(inner_key)
+        return self.outer_name(inner_key)
 
-    def own_key(self, kind: str, key: str) -> str | None:
+    def inner_key(self, kind: str, key: str) -> str | None:
         """Return the key at the mounted server; None if the key does not have the prefix."""
-        return self.own_uri(key) if kind == "resources" else self.own_name(key)
+        return self.inner_uri(key) if kind == "resources" else self.inner_name(key)
 
-    def own_reference(self, reference: types.Reference) -> types.Reference:
+    def inner_reference(self, reference: types.Reference) -> types.Reference:
         """Return the mounted server's reference for one of the outer server."""
         if isinstance(reference, types.PromptReference):
-            return replace(reference, name=self.own_name(reference.name))
-        return replace(reference, uri=self.own_uri(reference.uri))
+            return replace(reference, name=self.inner_name(reference.name))
+        return replace(reference, uri=self.inner_uri(reference.uri))
 
     def outer_item(self, item: Any) -> Any:
         """Return the entry of a list of the mounted server as the outer server lists it.
@@ -116,25 +119,25 @@ class Prefix(msgspec.Struct, frozen=True):
             ValueError: Its URI does not begin with a scheme.
         """
         if isinstance(item, types.Resource):
-            return replace(item, uri=self.uri(item.uri))
+            return replace(item, uri=self.outer_uri(item.uri))
         if isinstance(item, types.ResourceTemplate):
-            return replace(item, uri_template=self.uri(item.uri_template))
-        return replace(item, name=self.name(item.name))
+            return replace(item, uri_template=self.outer_uri(item.uri_template))
+        return replace(item, name=self.outer_name(item.name))
 
     def outer_result(
-        self, result: Any, is_own: Callable[[str], bool], read_uri: str | None = None
+        self, result: Any, owns_uri: Callable[[str], bool], read_uri: str | None = None
     ) -> Any:
         """Return a result of the mounted server with the URIs of the outer server.
 
-        These are the URIs in resource links, embedded resources and contents. `is_own` tells which
-        of them only the mounted server can read; the others stay as they are. `read_uri` is the URI
-        that was read, if the result contains the contents of a resource.
+        These are the URIs in resource links, embedded resources and contents. Those that only the
+        mounted server can read change (`owns_uri`); the others stay as they are. `read_uri` is the
+        URI that was read, if the result contains the contents of a resource.
         """
         if not self.text:
             return result
 
         def outer_uri(uri: str) -> str:
-            return self.uri(uri) if uri == read_uri or is_own(uri) else uri
+            return self.outer_uri(uri) if uri == read_uri or owns_uri(uri) else uri
 
         def contents(each: types.ResourceContents) -> types.ResourceContents:
             return replace(each, uri=outer_uri(each.uri))
@@ -181,12 +184,12 @@ class Mount(msgspec.Struct, frozen=True, eq=False):
         method, uri = change
         if uri is not None:
             try:
-                uri = self.prefix.uri(uri)
+                uri = self.prefix.outer_uri(uri)
             except ValueError:  # No client can have subscribed to it here.
                 return
         self.outer.change_notifier.notify((method, uri))
 
-    def is_own(self, uri: str) -> bool:
+    def owns_uri(self, uri: str) -> bool:
         """Return whether a URI in a result is that of a resource of the mounted server."""
         return self.inner.has_resource(uri)
 

@@ -215,9 +215,9 @@ class RegisteredTool(RegisteredEntry):
         _ = self.structured and self.output
 
     @functools.cached_property
-    def is_direct(self) -> bool:
-        """True if a call has neither a time limit nor a transform."""
-        return self.timeout is None and self.transform is None
+    def is_timed_or_transformed(self) -> bool:
+        """True if calls have a time limit, or the tool is made from another one."""
+        return self.timeout is not None or self.transform is not None
 
     @functools.cached_property
     def output(self) -> OutputSchema | None:
@@ -472,9 +472,9 @@ def mounted_entry(mount: Mount, entry: EntryT) -> EntryT:
             rule = AccessRule(joined.scopes, rule.access)
     changed["origin"] = Origin(mount, entry, rule)
     if isinstance(entry, RegisteredResource):
-        changed["template"] = UriTemplate.parse(mount.prefix.uri(entry.key))
+        changed["template"] = UriTemplate.parse(mount.prefix.outer_uri(entry.key))
     else:
-        changed["name"] = name = mount.prefix.name(entry.name)
+        changed["name"] = name = mount.prefix.outer_name(entry.name)
         if isinstance(entry, RegisteredTool) and len(name) > _TOOL_NAME_CHARS_MAX:
             raise ValueError(
                 f"{name!r} is longer than the {_TOOL_NAME_CHARS_MAX} characters that the name of a"
@@ -617,9 +617,9 @@ class Registry:
         """
         found: list[tuple[Mount | RemoteMount, str]] = []
         for mount in self._mounts_of_remotes():
-            own = mount.prefix.own_key(kind, key)
-            if own is not None:
-                found.append((mount, own))
+            inner_key = mount.prefix.inner_key(kind, key)
+            if inner_key is not None:
+                found.append((mount, inner_key))
         return max(found, key=lambda it: len(it[0].prefix.text), default=None)
 
     # Registering and removing.
@@ -637,7 +637,7 @@ class Registry:
     def _check_prefix(self, mount: "Mount | RemoteMount") -> None:
         """Check that an unregistered name can belong to one remote server only."""
         for other in self._mounts_of_remotes():
-            first, second = (each.prefix.name("") for each in (mount, other))
+            first, second = (each.prefix.outer_name("") for each in (mount, other))
             is_alike = first.startswith(second) or second.startswith(first)
             if is_alike and bool(first) is bool(second):
                 raise ValueError(
@@ -672,8 +672,8 @@ class Registry:
         """Apply the decisions of `disable` about an entry's old name to its new name."""
         self.visibility.rename(kind, old, new)
         for mount in tuple(self.mounted_as):
-            prefix = mount.prefix
-            mount.outer.registry._rename(kind, prefix.key(kind, old), prefix.key(kind, new))  # noqa: SLF001
+            outer_old, outer_new = (mount.prefix.outer_key(kind, key) for key in (old, new))
+            mount.outer.registry._rename(kind, outer_old, outer_new)  # noqa: SLF001
 
     def insert(
         self, kind: str, key: str, entry: Registered, *, is_replacement: bool = False
@@ -757,7 +757,7 @@ class Registry:
         """Add the completion of a mounted server."""
         kind, key = target
         derived = attrs.evolve(completion, origin=Origin(mount, completion))
-        self.add_completion((kind, mount.prefix.key(kind, key)), argument, derived)
+        self.add_completion((kind, mount.prefix.outer_key(kind, key)), argument, derived)
 
     def check(self) -> None:
         """Check the entries whose annotations had names that were not defined at registration.
@@ -817,7 +817,7 @@ class Registry:
             nouns = " or ".join(sorted(kind.removesuffix("s") for kind in selection.kinds))
             hint = did_you_mean(missing[0], (entry.key for entry in entries))
             if self.reaches_remotes:
-                hint += "; those of servers behind a client can be chosen by kinds= only"
+                hint += "; those of remote servers can be chosen by kinds= only"
             raise LookupError(f"no {nouns} {missing[0]!r} is registered{hint}")
         unregistered = map(Unregistered, selection.kinds) if self.reaches_remotes else ()
         seen: list[RegisteredEntry | Unregistered] = [*entries, *unregistered]
@@ -913,7 +913,7 @@ class Registry:
         removed = self.completions.pop((target, argument), None)
         kind, key = target
         for mount in tuple(self.mounted_as):
-            outer, outer_target = mount.outer.registry, (kind, mount.prefix.key(kind, key))
+            outer, outer_target = mount.outer.registry, (kind, mount.prefix.outer_key(kind, key))
             present = outer.completions.get((outer_target, argument))
             origin = None if present is None else present.origin
             if origin is not None and origin.entry is removed:

@@ -199,7 +199,7 @@ class RemoteMount:
         """Return the mounted server as a part of a session; nothing is connected yet."""
         return RemoteSession(self, outer, session, number)
 
-    def is_own(self, uri: str) -> bool:
+    def owns_uri(self, uri: str) -> bool:
         """Return whether a URI in a result is that of a resource which only this server can read.
 
         A server uses https only if clients can fetch the resource by themselves:
@@ -496,7 +496,7 @@ class RemoteSession:
             )
             if event.kind == RESOURCE_UPDATED:
                 with suppress(ValueError):  # The URI has no place for the prefix.
-                    uri = self.mount.prefix.uri(event.read(types.ResourceUpdatedParams).uri)
+                    uri = self.mount.prefix.outer_uri(event.read(types.ResourceUpdatedParams).uri)
                     self.outer.notify_session((event.kind, uri))
             elif event.kind == _LOG:
                 params = event.read(types.LoggingMessageParams)

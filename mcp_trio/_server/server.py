@@ -794,7 +794,7 @@ class Server:
         A hidden entry is in no list, and a request for it is answered as one for an unknown name.
         Calls that are running continue. The latest `enable` or `disable` about an entry counts,
         also for an entry that is registered later and has the tag or the kind. `Context.enable`
-        shows an entry to one client. Entries of servers behind a client can be hidden by their kind
+        shows an entry to one client. Entries of remote servers can be hidden by their kind
         only, since their names and tags are not registered here.
 
         Args:

@@ -421,7 +421,7 @@ class ServerSessions:
         inner.change_notifier.relay_to(mount.relay)
 
     def mount_remote(self, target: Any, prefix: str | None, rule: AccessRule | None = None) -> None:
-        """Mount a server behind a client; see `Server.mount`."""
+        """Mount a remote server; see `Server.mount`."""
         # A client is imported by those servers only that need one.
         from mcp_trio._server.remote_mounts import remote_mount
 
@@ -444,7 +444,7 @@ class ServerSessions:
     def makes_lists_per_request(self) -> bool:
         """Return whether the lists are made for each request, and not kept.
 
-        Middleware of mounted servers, and servers behind a client, may answer each one differently.
+        Middleware of mounted servers, and remote servers, may answer each one differently.
         """
         if self.registry.remotes:
             return True

@@ -1,4 +1,4 @@
-"""Servers behind a client that are mounted into another server."""
+"""Remote servers that are mounted into another server."""
 
 import itertools
 import subprocess
@@ -72,7 +72,7 @@ def remote(server, protocol_version, **options):
 
 
 @all_versions
-async def test_a_server_offers_what_a_server_behind_a_client_has(outer, inner):
+async def test_a_server_offers_what_a_remote_server_has(outer, inner):
     server = hub((remote(weather(), inner), "w"))
     names, texts, reported = await connected(server, protocol_versions=[outer])
     assert names == NAMES
@@ -295,7 +295,7 @@ def test_two_servers_behind_clients_whose_names_could_be_mixed_up_are_an_error(f
     hub((["one"], "x"), (["two"], None))
 
 
-def test_names_of_a_server_behind_a_client_cannot_be_hidden():
+def test_names_of_a_remote_server_cannot_be_hidden():
     server = hub((remote(weather(), STATELESS), "w"))
     with pytest.raises(LookupError, match="can be chosen by kinds= only"):
         server.disable("w_forecast")
@@ -312,9 +312,7 @@ def connect_through_a_mounted_server(server):
 @pytest.mark.requirement("TOOL-32", "RES-22", "PROM-15", "TOOL-35")
 @pytest.mark.parametrize("connect", [connect_directly, connect_through_a_mounted_server])
 @all_versions
-async def test_entries_of_a_server_behind_a_client_are_hidden_with_their_kind(
-    outer, inner, connect
-):
+async def test_entries_of_a_remote_server_are_hidden_with_their_kind(outer, inner, connect):
     server = hub((remote(weather(), inner), "w"))
     served, changed = connect(server), []
     async with Client(served, protocol_versions=[outer], list_changed=changed.append) as client:
@@ -339,7 +337,7 @@ async def test_entries_of_a_server_behind_a_client_are_hidden_with_their_kind(
     assert names == NAMES
 
 
-async def test_a_session_hides_the_entries_of_a_server_behind_a_client_from_its_own_client():
+async def test_a_session_hides_the_entries_of_a_remote_server_from_its_own_client():
     server = hub((remote(weather(), LEGACY), "w"))
 
     @server.tool
@@ -383,7 +381,7 @@ async def test_without_a_prefix_what_the_server_itself_has_comes_first(caplog):
 
 
 @both_versions
-async def test_a_server_behind_a_client_is_reached_through_a_mounted_server(outer):
+async def test_a_remote_server_is_reached_through_a_mounted_server(outer):
     passed, changed = [], []
     middle, other = hub((remote(weather(), LEGACY), "w")), hub()
     other.tool("first")(lambda: 1)

@@ -791,7 +791,7 @@ async def is_in_staff(ctx):
     return in_staff(ctx)
 
 
-@pytest.mark.parametrize("is_remote", [False, True], ids=["", "behind a client"])
+@pytest.mark.parametrize("is_remote", [False, True], ids=["", "remote"])
 @pytest.mark.parametrize("middleware", [False, True], ids=["", "middleware"])
 async def test_a_mount_has_a_rule_of_its_own(open_site, issuer, middleware, is_remote):
     inner, outer = notes(None), Server("outer", auth=protected(issuer))
