@@ -1,4 +1,4 @@
-"""HTTP: recorded calls of handlers, routes and shared stores of servers, and OpenAPI documents.
+"""HTTP: requests of handlers as effects, routes and stores of servers, and OpenAPI documents.
 
 Each name is imported when it is first used, so that a server without OpenAPI does not load it.
 """

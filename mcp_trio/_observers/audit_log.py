@@ -27,7 +27,7 @@ import msgspec
 
 from mcp_trio._journal.redaction import Redaction, Redactor
 from mcp_trio._journal.redaction_tokens import KEY_BYTES
-from mcp_trio._observers.request_log import facts_of, for_process
+from mcp_trio._observers.request_log import facts_of, path_for_process
 from mcp_trio._session.observing import Activity, End, Outcome
 from mcp_trio._system import NO_FOLLOW, WRITE_FLAGS, try_lock
 from mcp_trio.errors import RecordingError
@@ -129,7 +129,7 @@ class AuditLog:
     _lines: int = attrs.field(default=0, init=False)
     _last_digest: str = attrs.field(default=_BEFORE_FIRST, init=False)
     _missing: int = attrs.field(default=0, init=False)
-    _is_torn: bool = attrs.field(default=False, init=False)
+    _ends_within_line: bool = attrs.field(default=False, init=False)
     _redactor: Redactor | None = attrs.field(default=None, init=False)
     _schemas: Mapping[str, Any] = attrs.field(factory=dict[str, Any], init=False)
 
@@ -147,7 +147,7 @@ class AuditLog:
 
     def __enter__(self) -> Self:
         if not self._open_count:
-            self._open(for_process(self.path))
+            self._open(path_for_process(self.path))
         self._open_count += 1
         return self
 
@@ -191,13 +191,13 @@ class AuditLog:
         """
         size = os.fstat(self._file).st_size
         head = _read_head(os.read(self._head, _HEAD_BYTES))
-        self._lines, self._last_digest, self._is_torn = 0, _BEFORE_FIRST, False
+        self._lines, self._last_digest, self._ends_within_line = 0, _BEFORE_FIRST, False
         if size:
             os.lseek(self._file, max(0, size - _TAIL_BYTES), os.SEEK_SET)
             texts = os.read(self._file, _TAIL_BYTES).split(b"\n")
-            self._is_torn = bool(texts[-1])  # the process was killed while it wrote
+            self._ends_within_line = bool(texts[-1])  # the process was killed while it wrote
             line, last = None, b""
-            while line is None and texts:  # Lines that were written in part may follow one another.
+            while line is None and texts:  # There may be several incomplete lines at the end.
                 last = texts.pop()
                 line = _read_line(last)
             if line is None:
@@ -232,12 +232,12 @@ class AuditLog:
         content = msgspec.json.encode(line)[:-1]
         digest = _digest(content, self.key)
         data = content + _DIGEST + digest.encode() + b'"}\n'
-        if self._is_torn:  # Start a new line, so that the incomplete one stays apart.
+        if self._ends_within_line:  # Start a new line, so that the incomplete one stays apart.
             data = b"\n" + data
         try:
             written = os.write(self._file, data)
-            self._is_torn = written < len(data)
-            if written < len(data) - 1:  # Without its end of line, a line is complete.
+            self._ends_within_line = written < len(data)
+            if written < len(data) - 1:  # A line that lacks only its LF is complete.
                 raise OSError("the disk is full")  # noqa: TRY301
         except OSError as error:
             self._missing += 1
@@ -299,16 +299,19 @@ class AuditLog:
         message = msgspec.json.encode({"method": activity.name, "id": 0, "params": params})
         if len(message) > _ARGUMENTS_BYTES_MAX:
             return {"bytes": len(message)}
-        # Redaction fails if a function of the user raises, or if there are too many secrets. The
-        # redactor counts the secrets of all lines, so a new one, for this line alone, may succeed.
-        for is_second_try in (False, True):
-            with suppress(Exception):
-                if is_second_try:
-                    self._redactor = self._new_redactor()
-                assert self._redactor is not None
-                redacted = self._redactor.redact("in", message)
-                return msgspec.json.decode(redacted)["params"].get("arguments")
+        # Redaction fails if a function of the user raises, or if there are too many secrets.
+        with suppress(Exception):
+            return _redacted_arguments(self._redactor, message)
+        # The redactor counts the secrets of all lines. A new one, for this line alone, may succeed.
+        with suppress(Exception):
+            self._redactor = self._new_redactor()
+            return _redacted_arguments(self._redactor, message)
         return {"bytes": len(message)}
+
+
+def _redacted_arguments(redactor: Redactor | None, message: bytes) -> Any:
+    assert redactor is not None
+    return msgspec.json.decode(redactor.redact("in", message))["params"].get("arguments")
 
 
 _KEY_BYTES_MIN: Final = 16

@@ -51,7 +51,7 @@ def _bounded(value: str | int | None) -> str | int | None:
     return shortened(value, _PEER_CHARS_MAX) if isinstance(value, str) else value
 
 
-def for_process(path: str | os.PathLike[str]) -> str:
+def path_for_process(path: str | os.PathLike[str]) -> str:
     """Return a path in which `{pid}` is replaced by the number of this process."""
     return os.fspath(path).replace("{pid}", str(os.getpid()))
 
@@ -106,7 +106,7 @@ class RequestLog:
 
     def __enter__(self) -> Self:
         if not self._users and self.path is not None:
-            self._opened = self._open(Path(for_process(self.path)))
+            self._opened = self._open(Path(path_for_process(self.path)))
         self._users += 1
         return self
 

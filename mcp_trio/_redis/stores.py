@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import msgspec
@@ -250,21 +250,22 @@ class RedisStates:
         Raises:
             RequestError: Redis does not answer (server busy).
         """
-        place, mark = self._stores.connection.key("state", key), secrets.token_bytes(_NAME_BYTES)
-        expiry = int(seconds * _MILLISECONDS)
+        redis_key = self._stores.connection.key("state", key)
+        mark, expiry = secrets.token_bytes(_NAME_BYTES), int(seconds * _MILLISECONDS)
 
         async def take(redis: Redis[bytes]) -> bool:
-            # If this is executed twice, the mark shows that the state is ours.
-            is_new = await redis.set(place, mark, condition=PureToken.NX, px=expiry)
-            return bool(is_new) or await redis.get(place) == mark
+            # If the command is sent twice, the mark shows that this call has set it the first time.
+            is_new = await redis.set(redis_key, mark, condition=PureToken.NX, px=expiry)
+            return bool(is_new) or await redis.get(redis_key) == mark
 
         return await self._call(take)
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
         """Keep the result of the retry that used a state; while Redis is away it is not kept."""
-        place, expiry = self._stores.connection.key("reply", key), int(seconds * _MILLISECONDS)
+        redis_key = self._stores.connection.key("reply", key)
+        expiry = int(seconds * _MILLISECONDS)
         self._stores.connection.post(
-            lambda pipeline: pipeline.set(place, reply, px=expiry), size=len(reply)
+            lambda pipeline: pipeline.set(redis_key, reply, px=expiry), size=len(reply)
         )
         await self._stores.connection.settle()
 
@@ -274,8 +275,8 @@ class RedisStates:
         Raises:
             RequestError: Redis does not answer (server busy).
         """
-        place = self._stores.connection.key("reply", key)
-        return await self._call(lambda redis: redis.get(place))
+        redis_key = self._stores.connection.key("reply", key)
+        return await self._call(lambda redis: redis.get(redis_key))
 
     async def _call(self, run: Callable[[Redis[bytes]], Awaitable[T]]) -> T:
         try:
@@ -287,14 +288,16 @@ class RedisStates:
 # Limits per caller ------------------------------------------------------------------------------
 
 # Buckets are hashes with their tokens and the time at which they had them, by the clock of Redis.
-_TAKE: Final = """
+# The mode `take` takes no tokens if there are too few; the mode `charge` takes them in any case.
+_TAKE_TOKENS: Final = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local rate, burst, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local mode = ARGV[4]
 local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'at')
 local tokens = tonumber(bucket[1] or burst)
 tokens = math.min(burst, tokens + math.max(0, now - tonumber(bucket[2] or now)) * rate)
-if ARGV[4] == 'take' and tokens < wanted then return tostring((wanted - tokens) / rate) end
+if mode == 'take' and tokens < wanted then return tostring((wanted - tokens) / rate) end
 tokens = math.min(burst, tokens - wanted)
 local function exact(number) return string.format('%.17g', number) end
 redis.call('HSET', KEYS[1], 'tokens', exact(tokens), 'at', exact(now))
@@ -302,13 +305,14 @@ redis.call('EXPIRE', KEYS[1], math.ceil((burst - tokens) / rate) + 1)
 return '0'
 """
 # Places are a sorted set of their holders, by the time at which they are given back.
-_ENTER: Final = """
+_TAKE_PLACE: Final = """
 local now = tonumber(redis.call('TIME')[1])
+local places, holder, seconds = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-if redis.call('ZSCORE', KEYS[1], ARGV[2]) then return 1 end
-if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[1]) then return 0 end
-redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
+if redis.call('ZSCORE', KEYS[1], holder) then return 1 end
+if redis.call('ZCARD', KEYS[1]) >= places then return 0 end
+redis.call('ZADD', KEYS[1], now + seconds, holder)
+redis.call('EXPIRE', KEYS[1], seconds)
 return 1
 """
 _PLACE_SECONDS: Final = 3600
@@ -331,7 +335,7 @@ class RedisLimits:
         Raises:
             RequestError: Redis does not answer (server busy).
         """
-        return float(await self._change(key, rate, tokens, "take"))
+        return float(await self._take_tokens(key, rate, tokens, "take"))
 
     async def charge(self, key: str, rate: Rate, tokens: float) -> None:
         """Take tokens even if the bucket has fewer; a negative number is returned to it.
@@ -339,11 +343,13 @@ class RedisLimits:
         Raises:
             RequestError: Redis does not answer (server busy).
         """
-        await self._change(key, rate, tokens, "charge")
+        await self._take_tokens(key, rate, tokens, "charge")
 
-    async def _change(self, key: str, rate: Rate, tokens: float, how: str) -> Any:
-        args = [repr(rate.per_minute / _SECONDS_PER_MINUTE), str(rate.burst), repr(tokens), how]
-        return await self._evaluate(_TAKE, "bucket", key, *args)
+    async def _take_tokens(
+        self, key: str, rate: Rate, tokens: float, mode: Literal["take", "charge"]
+    ) -> Any:
+        args = [repr(rate.per_minute / _SECONDS_PER_MINUTE), str(rate.burst), repr(tokens), mode]
+        return await self._evaluate(_TAKE_TOKENS, "bucket", key, *args)
 
     async def enter(self, key: str, places: int) -> str | None:
         """Take one of the places of a key; return its holder, or None if all are taken.
@@ -356,20 +362,20 @@ class RedisLimits:
         holder = secrets.token_hex(_NAME_BYTES)
         args = places, holder, _PLACE_SECONDS
         try:
-            has_entered = await self._evaluate(_ENTER, "places", key, *args)
+            has_entered = await self._evaluate(_TAKE_PLACE, "places", key, *args)
         except BaseException:  # Redis may have given the place nevertheless.
-            self._post_leaving(key, holder)
+            self._post_return_of_place(key, holder)
             raise
         return holder if has_entered else None
 
     async def leave(self, key: str, holder: str) -> None:
         """Give a place back; while Redis is away, later."""
-        self._post_leaving(key, holder)
+        self._post_return_of_place(key, holder)
         await self._stores.connection.settle()
 
-    def _post_leaving(self, key: str, holder: str) -> None:
-        place = self._stores.connection.key("places", key)
-        self._stores.connection.post(lambda pipeline: pipeline.zrem(place, [holder]))
+    def _post_return_of_place(self, key: str, holder: str) -> None:
+        redis_key = self._stores.connection.key("places", key)
+        self._stores.connection.post(lambda pipeline: pipeline.zrem(redis_key, [holder]))
 
     async def _evaluate(self, script: str, kind: str, key: str, *args: str | int) -> Any:
         connection = self._stores.connection

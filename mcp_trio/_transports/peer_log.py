@@ -27,7 +27,14 @@ Error: TypeAlias = BaseException | tuple[type[BaseException], BaseException, Tra
 
 
 class _Kind(msgspec.Struct, eq=False):
-    """The state of one kind of line: when the next one may be logged, and the last one left out."""
+    """The state of one kind of line: when the next may be logged, and which were left out.
+
+    Attributes:
+        next_at: The time from which the next line may be logged.
+        level: The level of the lines.
+        text: The last line that was left out.
+        left_out: How many lines were left out since the last one that was logged.
+    """
 
     next_at: float
     level: int
@@ -47,6 +54,7 @@ class PeerLog:
     """
 
     now: Callable[[], float] = trio.current_time
+    # Each session has a log, and most of them never log: they share one empty dict.
     _kinds: dict[str, _Kind] = attrs.field(default=NO_ITEMS, init=False)
 
     def report(
@@ -64,7 +72,7 @@ class PeerLog:
                 peer gains little from names that it invents.
             text: The line. The number of lines left out before it is appended.
             level: The level of the line.
-            error: An exception whose traceback is logged, too, or one with another traceback.
+            error: An exception whose traceback is logged, too.
         """
         if not logger.isEnabledFor(level):
             return
@@ -79,7 +87,7 @@ class PeerLog:
             state.text = text
             return
         left_out = 0 if state is None else state.left_out
-        if not self._kinds:
+        if self._kinds is NO_ITEMS:
             self._kinds = {}
         self._kinds[kind] = _Kind(now + PERIOD_SECONDS, level)
         more = f" (and {left_out} more like this before)" if left_out else ""
