@@ -44,8 +44,9 @@ INTERNAL_ERROR: Final = -32603
 RESOURCE_NOT_FOUND: Final = -32002
 SERVER_BUSY: Final = -32000
 USER_REJECTED: Final = -1
-FORBIDDEN: Final = 403  # outside of the codes that JSON-RPC and the specification reserve
-TOO_MANY_REQUESTS: Final = 429  # the same
+# Status codes of HTTP; neither JSON-RPC nor the specification reserves these codes.
+FORBIDDEN: Final = 403
+TOO_MANY_REQUESTS: Final = 429
 HEADER_MISMATCH: Final = -32020
 MISSING_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022

@@ -73,7 +73,9 @@ _TAKEN, _UNKNOWN = 0, -1
 _SESSION_KEYS: Final = ("session", "events", "streams", "calls")
 _ENTRIES_MAX: Final = 1000  # that one script removes
 
-# The owner of a session that was handed over is an empty string.
+# Lua scripts, which Redis executes atomically. These change a session and its calls only while the
+# instance `ARGV[1]` owns the session; `_TAKE` makes it the owner in place of `ARGV[2]`. The owner
+# of a session that was handed over is an empty string.
 _KEEP: Final = """
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner and owner ~= ARGV[1] then return 0 end
@@ -107,6 +109,8 @@ redis.call('HSET', KEYS[1], 'owner', ARGV[1])
 return 1
 """
 
+# Deletes messages from the inbox; returns for each whether this batch has deleted it, now or in an
+# earlier execution of the same script.
 _TAKE_MESSAGES: Final = """
 local taken = {}
 for i = 1, #ARGV, 3 do
@@ -119,6 +123,7 @@ end
 redis.call('EXPIRE', KEYS[3], 60)
 return taken
 """
+# Deletes a message from the inbox of a lost instance; returns 0 if the instance has taken it.
 _WITHDRAW: Final = """
 if redis.call('XDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 local position = redis.call('HGET', KEYS[2], ARGV[2])
@@ -363,7 +368,7 @@ class RedisInstance:
     # Leases.
 
     def mark_stale(self) -> None:
-        """Note that Redis was away, and may have lost what it knew of this instance."""
+        """Note that Redis was unavailable, and may have lost what it knew of this instance."""
         self._is_stale = True
 
     def end_lease(self) -> None:
@@ -518,7 +523,7 @@ class RedisInstance:
                 await trio.lowlevel.checkpoint()
 
     async def _take_once(self, key: str, entries: Sequence[tuple[str, bytes]]) -> bool:
-        """Delete messages and act on them; return False if Redis is away.
+        """Delete messages and act on them; return False if Redis is unavailable.
 
         Cancellation between the two would lose the messages: for the sender, a deleted message has
         been executed. So both run in a shield.
