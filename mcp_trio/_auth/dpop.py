@@ -137,7 +137,7 @@ class DPoP:
             try:
                 is_new = await self.store.take(key, seconds=seconds, client=thumbprint)
             except RequestError as error:
-                raise VerifierUnavailableError("the store of used proofs is away") from error
+                raise VerifierUnavailableError("the store of used proofs is unavailable") from error
             if not is_new:
                 raise InvalidProofError(_USED_BEFORE)
 

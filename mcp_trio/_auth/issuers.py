@@ -1,7 +1,8 @@
 """The metadata and keys of an issuer: fetched when first needed, cached, and rotated.
 
-An issuer that is away does not stop the server at once: keys that were fetched before are used on
-for a while. Nothing that a client sends makes the server fetch more often than once per interval.
+An issuer that is unavailable does not stop the server at once: keys that were fetched before are
+used on for a while. Nothing that a client sends makes the server fetch more often than once per
+interval.
 """
 
 import logging
@@ -28,7 +29,7 @@ class JsonWebKeySet(TypedDict):
 
 
 class VerifierUnavailableError(Exception):
-    """Tokens cannot be verified now, because the authorization server is away.
+    """Tokens cannot be verified now, because the authorization server is unavailable.
 
     The request is answered with 503, since the token may be valid.
     """
@@ -65,7 +66,7 @@ class Issuer:
         jwks_uri: The URL of its keys, if its metadata are not to be fetched.
         fresh_seconds: The time after which metadata and keys are fetched again.
         pause_seconds: The least time between two fetches that an unknown key or a failure causes.
-        stale_seconds_max: The time for which keys are used while the issuer is away.
+        stale_seconds_max: The time for which keys are used while the issuer is unavailable.
     """
 
     url: str
@@ -169,7 +170,7 @@ class Issuer:
                 metadata = await self.fetcher.get_json(url, AuthorizationServerMetadata)
             except FetchError as error:
                 failure = failure or error
-                if error.status is None:  # it is away, or slow: do not ask it three times
+                if error.status is None:  # it is unavailable, or slow: do not ask it three times
                     break
                 continue
             if metadata.issuer != self.url:

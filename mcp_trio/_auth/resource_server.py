@@ -356,7 +356,7 @@ class ProtectedResource:
                 status=HTTPStatus.SERVICE_UNAVAILABLE,
                 code=SERVER_BUSY,
                 text="tokens cannot be verified now: the authorization server or the store of used"
-                " proofs is away",
+                " proofs is unavailable",
                 headers=[("Retry-After", RETRY_SECONDS)],
             )
 

@@ -76,7 +76,7 @@ class TokenCache:
     """Verified tokens, by a digest with a key that only this object has.
 
     Attributes:
-        tokens_max: The maximum number of tokens; the one not used for longest is dropped.
+        tokens_max: The maximum number of tokens; the least recently used one is dropped.
     """
 
     seconds_max: float
@@ -374,7 +374,8 @@ class Introspection:
 
         Raises:
             InvalidTokenError: The token has expired, is not yet valid, or has no audience.
-            VerifierUnavailableError: The authorization server is away, or rejects this server.
+            VerifierUnavailableError: The authorization server is unavailable, or rejects this
+                server.
         """
         known = self._cache.get(token)
         if known is not None:
@@ -401,7 +402,7 @@ class Introspection:
         return auth
 
     async def _share(self, store: StateStore, token: str, auth: AuthInfo) -> None:
-        """Give the facts about a token to the other instances, unless the store is away or full."""
+        """Give the facts about a token to the other instances, if the store can keep them now."""
         until, key = self._cache.end_of(auth), self._key(token)
         seconds = until - self.now()
         with suppress(RequestError):
@@ -411,7 +412,7 @@ class Introspection:
             await store.keep(key, facts, seconds=seconds)
 
     async def _shared(self, token: str) -> "_SharedToken | None":
-        """Return what another instance has learned about a token; None while the store is away."""
+        """Return the facts that another instance has stored about a token; None without any."""
         if self.store is None:
             return None
         try:

@@ -158,7 +158,7 @@ class FolderUpload:
         """Upload the complete files that are not in the store; return what failed.
 
         None: another process uploads from this folder now, and nothing was done. A file that fails
-        does not keep the others from being uploaded, unless the store seems to be away.
+        does not keep the others from being uploaded, unless the store seems to be unavailable.
 
         Raises:
             OSError: The folder, or the list of uploaded files, cannot be used.

@@ -298,7 +298,7 @@ class Rate:
 class TokenBuckets:
     """Token buckets by key.
 
-    Full buckets are forgotten. If there are too many, those that were not used for longest are
+    Full buckets are forgotten. If there are too many, the least recently used ones are
     forgotten as well. Each bucket is stored as the time at which it is full.
     """
 

@@ -12,7 +12,7 @@ class StateStore(Protocol):
 
     A key identifies a sealed state, which is one round of one request, the proof of a client, or a
     token. The store may forget a key after `seconds`. It raises `RequestError` (server busy) while
-    it is away, except in `keep`.
+    it is unavailable, except in `keep`.
     """
 
     async def take(self, key: str, *, seconds: float, client: str | int) -> bool:

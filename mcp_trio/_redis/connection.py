@@ -1,8 +1,8 @@
 """The connection of one application to Redis or Valkey, by coredis.
 
 Commands whose result is not awaited are *posted*: one task writes them in pipelines, in order. It
-keeps them while Redis is away, and writes them again when an error leaves it unknown whether Redis
-has executed them. So posted commands have to be harmless when they are executed twice.
+keeps them while Redis is unavailable, and writes them again when an error leaves it unknown whether
+Redis has executed them. So posted commands have to be harmless when they are executed twice.
 """
 
 import itertools
@@ -45,8 +45,8 @@ class _Posted(msgspec.Struct, frozen=True):
     on_result: Callable[[Any], None] | None
 
 
-# Errors that say that Redis is away; other errors of Redis are answers to a command.
-AWAY: Final = (
+# The errors of an unavailable Redis; other errors of Redis are responses to a command.
+UNAVAILABLE_ERRORS: Final = (
     RedisConnectionError,
     OSError,
     TimeoutError,
@@ -76,14 +76,14 @@ class RedisConnection:
         client: The client of coredis.
         address: The host, port and database of Redis, for logs and error messages.
         prefix: The beginning of all keys.
-        is_away: True while Redis does not answer.
+        is_unavailable: True while Redis does not answer.
         is_closed: Whether the connection is closed, because the application ends.
     """
 
     client: "Redis[bytes]"
     address: str
     prefix: str
-    is_away: bool = attrs.field(default=False, init=False)
+    is_unavailable: bool = attrs.field(default=False, init=False)
     is_closed: bool = attrs.field(default=False, init=False)
     _back_callbacks: list[Callable[[], None]] = attrs.field(
         factory=list[Callable[[], None]], init=False
@@ -101,7 +101,7 @@ class RedisConnection:
         return ":".join([self.prefix, *parts])
 
     def call_when_back(self, function: Callable[[], None]) -> None:
-        """Call a function each time that Redis answers again after it was away."""
+        """Call a function each time that Redis answers again after it was unavailable."""
         self._back_callbacks.append(function)
 
     # Commands without a result.
@@ -115,7 +115,7 @@ class RedisConnection:
         """Write commands later, in order; `size` is the number of bytes of each.
 
         `on_result` is called with the result of each command, before `settle` returns. While Redis
-        is away and too many commands wait, the oldest are dropped.
+        is unavailable and too many commands wait, the oldest are dropped.
         """
         self._posted.extend(_Posted(command, size, on_result) for command in commands)
         self._posted_bytes += size * len(commands)
@@ -129,14 +129,14 @@ class RedisConnection:
         self._removed_count += 1
 
     async def settle(self) -> None:
-        """Wait until all posted commands are written; stop waiting when Redis is away."""
+        """Wait until all posted commands are written; stop waiting when Redis is unavailable."""
         await trio.lowlevel.checkpoint()
         target = self._posted_count
         with trio.move_on_after(_SETTLE_SECONDS) as waiting:
-            while self._removed_count < target and not self.is_away:
+            while self._removed_count < target and not self.is_unavailable:
                 await self._wakeup_removed.wait()
         if waiting.cancelled_caught:
-            self._note_away(f"no answer for {_SETTLE_SECONDS:g} s")
+            self._note_unavailable(f"no answer for {_SETTLE_SECONDS:g} s")
 
     async def wait_until_written(self) -> None:
         """Wait until all commands that were posted before are written.
@@ -162,8 +162,8 @@ class RedisConnection:
             try:
                 await self._write(batch)
             # A rejected connection, for example because of the password, is a `ResponseError`.
-            except (*AWAY, ResponseError) as error:
-                self._note_away(str(error))
+            except (*UNAVAILABLE_ERRORS, ResponseError) as error:
+                self._note_unavailable(str(error))
                 await trio.sleep(retry_seconds)
                 retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
                 continue
@@ -179,7 +179,7 @@ class RedisConnection:
                 posted.command(pipeline)
         results = pipeline.results or ()
         for result in results:
-            if isinstance(result, AWAY):
+            if isinstance(result, UNAVAILABLE_ERRORS):
                 raise result
         for posted, result in zip(batch, results, strict=True):
             if isinstance(result, RedisError):
@@ -187,15 +187,15 @@ class RedisConnection:
             elif posted.on_result is not None:
                 posted.on_result(result)
 
-    def _note_away(self, reason: str) -> None:
-        if not self.is_away:
-            self.is_away = True
+    def _note_unavailable(self, reason: str) -> None:
+        if not self.is_unavailable:
+            self.is_unavailable = True
             self._wakeup_removed.wake()
-            logger.error("Redis at %s is away: %s", self.address, reason)
+            logger.error("Redis at %s is unavailable: %s", self.address, reason)
 
     def _note_back(self) -> None:
-        if self.is_away:
-            self.is_away = False
+        if self.is_unavailable:
+            self.is_unavailable = False
             logger.warning("Redis at %s is back", self.address)
             for function in self._back_callbacks:
                 function()
@@ -203,7 +203,7 @@ class RedisConnection:
     # Commands with a result.
 
     async def call(self, run: "Callable[[Redis[bytes]], Awaitable[T]]") -> T:
-        """Return the result of a command, which may be executed twice if Redis was away.
+        """Return the result of a command, which may be executed twice if Redis was unavailable.
 
         Raises:
             StoreUnavailableError: Redis has not answered for some seconds, or has sent an error.
@@ -213,7 +213,7 @@ class RedisConnection:
             while not self.is_closed:
                 try:
                     return await run(self.client)
-                except AWAY as error:
+                except UNAVAILABLE_ERRORS as error:
                     last_error = error
                 except RedisError as error:
                     raise StoreUnavailableError(f"Redis at {self.address}: {error}") from error
@@ -222,7 +222,7 @@ class RedisConnection:
         raise StoreUnavailableError(f"Redis at {self.address} does not answer") from last_error
 
     async def evaluate(self, script: str, keys: Sequence[str], *args: str | bytes | int) -> Any:
-        """Return the result of a Lua script, which may be executed twice if Redis was away.
+        """Return the result of a Lua script, which may be executed twice if Redis was unavailable.
 
         Raises:
             StoreUnavailableError: Redis has not answered for some seconds, or has sent an error.
@@ -259,7 +259,7 @@ class RedisConnection:
             try:
                 with trio.fail_after(_READ_SECONDS):
                     found = await self.client.xread({key: after}, count=_BATCH_MAX, block=_BLOCK_MS)
-            except (*AWAY, trio.TooSlowError, RedisError):
+            except (*UNAVAILABLE_ERRORS, trio.TooSlowError, RedisError):
                 await trio.sleep(retry_seconds)
                 retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
                 continue

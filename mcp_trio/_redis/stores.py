@@ -175,7 +175,7 @@ def _response_in(data: bytes) -> _Response | None:
 class RedisChanges:
     """`Changes` between the instances of a server, over a stream in Redis.
 
-    Notices that are sent while Redis is away arrive when it is back.
+    Notices that are sent while Redis is unavailable arrive when it is back.
     """
 
     _connection: RedisConnection
@@ -184,7 +184,7 @@ class RedisChanges:
         """Check that Redis answers; while it does not, `/ready` says so.
 
         Raises:
-            StoreUnavailableError: Redis is away.
+            StoreUnavailableError: Redis is unavailable.
         """
         await self._connection.call(lambda redis: redis.ping())
 
@@ -239,7 +239,7 @@ class RedisStates:
     """A `StateStore` in Redis: each sealed state is used once, on whichever instance.
 
     It is also the store of used proofs and looked-up tokens of clients. A retry with a state is
-    rejected (server busy) while Redis is away.
+    rejected (server busy) while Redis is unavailable.
     """
 
     _stores: "RedisStores"
@@ -261,7 +261,7 @@ class RedisStates:
         return await self._call(take)
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep the result of the retry that used a state; while Redis is away it is not kept."""
+        """Keep the result of the retry that used a state; unless Redis is unavailable."""
         redis_key = self._stores.connection.key("reply", key)
         expiry = int(seconds * _MILLISECONDS)
         self._stores.connection.post(
@@ -324,7 +324,7 @@ class RedisLimits:
     """A `LimitStore` in Redis: the limits of a caller are common to all instances.
 
     A place whose holder's process has ended is given back after an hour. Requests are rejected
-    (server busy) while Redis is away.
+    (server busy) while Redis is unavailable.
     """
 
     _stores: "RedisStores"
@@ -369,7 +369,7 @@ class RedisLimits:
         return holder if has_entered else None
 
     async def leave(self, key: str, holder: str) -> None:
-        """Give a place back; while Redis is away, later."""
+        """Give a place back; while Redis is unavailable, later."""
         self._post_return_of_place(key, holder)
         await self._stores.connection.settle()
 

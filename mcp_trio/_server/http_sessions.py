@@ -159,8 +159,8 @@ class HttpStores(msgspec.Struct, frozen=True, kw_only=True):
 class Stores(Protocol):
     """The stores of a server, as `HttpStores` or with connections that are opened for each run.
 
-    A store that can be away has a method `async def check() -> None`, which raises an exception
-    then: the server is not ready as long as it does.
+    A store that can be unavailable has a method `async def check() -> None`, which raises an
+    exception then: the server is not ready as long as it does.
     """
 
     def opened(self, limits: Limits) -> AbstractAsyncContextManager[HttpStores]:

@@ -169,7 +169,8 @@ class Instance(Protocol):
     async def is_lost(self, name: str) -> bool:
         """Return whether the lease of an instance is over.
 
-        An instance that is alive gets the time to renew its lease, if the store was away before.
+        An instance that is alive gets the time to renew its lease, if the store was unavailable
+        before.
 
         Raises:
             StoreUnavailableError: The store does not answer.

@@ -225,7 +225,8 @@ async def run_kept_call(handling: Handling, served: "ServedSession", version: st
     If this is cancelled because the session goes on in another instance, the call stays stored.
 
     Raises:
-        RequestError: The outcome of the call, or of an effect, is unknown; or the store is away.
+        RequestError: The outcome of the call, or of an effect, is unknown, or the store is
+            unavailable.
         Exception: The handler raised it.
     """
     calls, entries, earlier = served.calls, list[_Entries](), EarlierCall("")

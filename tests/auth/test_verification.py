@@ -581,5 +581,5 @@ async def test_no_proof_is_accepted_while_the_store_is_away(clock):
 
     dpop = DPoP(now=clock)
     dpop.store = Away()
-    with pytest.raises(VerifierUnavailableError, match="the store of used proofs is away"):
+    with pytest.raises(VerifierUnavailableError, match="the store of used proofs is unavailable"):
         await check(dpop, proof_of(KEY))

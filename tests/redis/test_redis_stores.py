@@ -1,4 +1,4 @@
-"""The stores in Redis: their contracts, and what happens while Redis is away."""
+"""The stores in Redis: their contracts, and what happens while Redis is unavailable."""
 
 import contextlib
 import math
@@ -148,7 +148,8 @@ async def test_a_password_that_is_rejected_ends_no_server(redis, caplog):
         await events.settle()
         with pytest.raises(StoreUnavailableError, match="invalid username-password pair"):
             await opened.changes.check()
-    assert f"Redis at 127.0.0.1:{redis.port}/0 is away: invalid username-password" in caplog.text
+    text = f"Redis at 127.0.0.1:{redis.port}/0 is unavailable: invalid username-password"
+    assert text in caplog.text
     assert "tulip" not in caplog.text
 
 
@@ -246,7 +247,7 @@ async def test_a_token_is_looked_up_once_for_all_instances(stores_of):
     assert len(issuer.forms) == 1
 
 
-# Redis is away, and comes back.
+# Redis is unavailable, and comes back.
 
 
 async def test_sessions_leases_and_messages_survive_a_restart_that_loses_all_data(redis, join):

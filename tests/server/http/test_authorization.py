@@ -592,7 +592,7 @@ async def test_a_class_with_one_method_is_enough(open_site):
     class Verifier:
         async def verify(self, token):
             if token == "away":
-                raise VerifierUnavailableError("the database is away")
+                raise VerifierUnavailableError("the database is unavailable")
             if token == "old":
                 raise InvalidTokenError("it is old")
             expires_at = NOW - 1 if token == "expired" else None

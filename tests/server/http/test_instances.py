@@ -216,7 +216,7 @@ async def test_the_store_is_away(open_sites, stores, monkeypatch, autojump_clock
     client = await there.open()
 
     async def find(_id):
-        raise StoreUnavailableError("the store is away")
+        raise StoreUnavailableError("the store is unavailable")
 
     monkeypatch.setattr(type(here.runtime.forwarder.instance), "find", lambda _, id_: find(id_))
     assert (await client.ask(call("tide"))).status == 200
