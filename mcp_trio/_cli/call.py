@@ -40,6 +40,7 @@ from mcp_trio._cli.output import (
     echo_peer_text,
     print_table,
     printable,
+    prints_to_stderr,
     resource_bytes,
     resource_text,
     styled,
@@ -203,8 +204,7 @@ def in_session(
         if with_raw_results:  # the types drop unknown members; a recording keeps the bytes
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp-trio-"))
             file = Path(folder) / "wire.mcprec.jsonl"
-        # A server in this process may print, but stdout is for results.
-        with contextlib.redirect_stdout(sys.stderr), option_hints(choices):
+        with prints_to_stderr(), option_hints(choices):
             elicitation = elicitation_callback(accepts_defaults=choices.yes)
             client = client_of(choices, elicitation, record=file)
             value = trio.run(connect_and_use)

@@ -44,7 +44,14 @@ from mcp_trio._cli.call import (
     print_tool_result,
 )
 from mcp_trio._cli.elicitation import answer_function
-from mcp_trio._cli.output import echo_error, echo_peer_text, echo_text, printable, resource_text
+from mcp_trio._cli.output import (
+    echo_error,
+    echo_peer_text,
+    echo_text,
+    printable,
+    prints_to_stderr,
+    resource_text,
+)
 from mcp_trio._cli.tool_arguments import (
     alternatives,
     listed_values,
@@ -99,8 +106,7 @@ class SessionThread:
         self.have_lists_changed = False
 
     def __enter__(self) -> Self:
-        # A server in this process may print, but stdout is for results.
-        with contextlib.redirect_stdout(sys.stderr), option_hints(self._choices):
+        with prints_to_stderr(), option_hints(self._choices):
             self._client = client_of(self._choices, self._ask, list_changed=self._list_changed)
             self._thread.start()
             self._token: trio.lowlevel.TrioToken = self._next_event().unwrap()
@@ -123,8 +129,7 @@ class SessionThread:
         """
         scope = trio.CancelScope()
         self._is_calling = True
-        # A server in this process may print, but stdout is for results.
-        with contextlib.redirect_stdout(sys.stderr), option_hints(self._choices):
+        with prints_to_stderr(), option_hints(self._choices):
             try:
                 # A `KeyboardInterrupt` could come when the function has started, and leave it
                 # running, or after an event is taken, and lose it.

@@ -1,6 +1,5 @@
 """`mcp-trio install` adds a server to the configuration file of an MCP host."""
 
-import contextlib
 import json
 import os
 import re
@@ -28,7 +27,7 @@ from mcp_trio._cli.hosts import (
     user_location,
 )
 from mcp_trio._cli.options import UNUSABLE_STATUS, load_server
-from mcp_trio._cli.output import echo_error, echo_text, printable
+from mcp_trio._cli.output import echo_error, echo_text, printable, prints_to_stderr
 from mcp_trio._protocol.suggestions import did_you_mean
 from mcp_trio.errors import ConfigError
 
@@ -328,7 +327,7 @@ class _Launch:
         before = dict(os.environ)
         os.environ.update(self.variables)
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # stdout is for the entry
+            with prints_to_stderr():
                 return load_server(self.target)
         finally:
             os.environ.clear()

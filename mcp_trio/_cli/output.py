@@ -9,8 +9,8 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
 
 import click
 import msgspec
@@ -83,6 +83,14 @@ def echo_json(data: bytes, *, nl: bool = True) -> None:
                 pieces += (f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
         data = "".join(pieces).encode()
     click.echo(data, nl=nl)
+
+
+def prints_to_stderr() -> AbstractContextManager[TextIO]:
+    """Return a context in which `print` writes to stderr.
+
+    Handlers and servers in this process may print, but stdout is for the output of the command.
+    """
+    return redirect_stdout(sys.stderr)
 
 
 class PrintableFormatter(logging.Formatter):

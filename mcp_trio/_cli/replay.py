@@ -51,6 +51,7 @@ from mcp_trio._cli.output import (
     echo_text,
     items_with_bar,
     print_table,
+    prints_to_stderr,
 )
 from mcp_trio.errors import ConnectionLost, NothingCompared, ReplayDivergence
 from mcp_trio.limits import DEFAULT_LIMITS, RequestLimits
@@ -335,8 +336,7 @@ def replay_command(
     from mcp_trio._replay.replay import replay
 
     try:
-        # Handlers may print, but stdout is for the report.
-        with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
+        with prints_to_stderr(), errors_naming(file):
             server = _load_noting_imports(target)
             start = time.perf_counter()
             with busy_bar("replaying"):
@@ -389,8 +389,7 @@ def _replay_to_stop(
 
     stop = Stop(number, on_stop, needs_task=break_at is not None)
     start = time.perf_counter()
-    # Handlers may print, but stdout is for the report.
-    with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
+    with prints_to_stderr(), errors_naming(file):
         report = run_replay(file, _load_noting_imports(target), stop=stop, **options)
     if report is not None:
         echo_text(replay_summary(report, time.perf_counter() - start))
@@ -417,8 +416,7 @@ def _recordings(file: str) -> Sequence[str]:
 def _replay_many(job: "ReplayJob") -> "list[ReplayOutcome]":
     from mcp_trio._replay.many_replays import HASH_SEEDS, replay_here, replay_repeatedly
 
-    # Handlers may print, but stdout is for the table.
-    with contextlib.redirect_stdout(sys.stderr), target_errors():
+    with prints_to_stderr(), target_errors():
         if not job.repeat:
             return list(items_with_bar(replay_here(job), "replaying", len(job.files)))
         total = len(job.files) * job.repeat * len(HASH_SEEDS)
@@ -667,9 +665,8 @@ def _replay_live(
     limits = DEFAULT_LIMITS
     if timeout is not None:
         limits = msgspec.structs.replace(limits, requests=RequestLimits(idle_seconds=timeout))
-    # A server in this process may print, but stdout is for the differences.
     with (
-        contextlib.redirect_stdout(sys.stderr),
+        prints_to_stderr(),
         errors_naming(file),
         busy_bar("waiting for the server"),
     ):
@@ -988,8 +985,7 @@ def _sweep(file: str, target: str, **options: Any) -> "SweepReport":
         sweep_options = SweepOptions(**options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    # Handlers may print, but stdout is for the report.
-    with contextlib.redirect_stdout(sys.stderr), errors_naming(file):
+    with prints_to_stderr(), errors_naming(file):
         server = load_server(target)
         total = sweep_options.schedules
         # The bar must not have a thread: a process that is forked from one with threads may hang.
