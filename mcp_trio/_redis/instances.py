@@ -48,15 +48,15 @@ _NAME_BYTES: Final = 8
 _MILLISECONDS: Final = 1000
 _POLL_SECONDS: Final = 0.01
 
-# The times within one lease at which an instance renews it and looks for those of the others. An
-# instance is lost when so many looks in a row have found no lease of it.
+# The number of times within one lease that an instance renews it, and checks those of the others.
+# An instance is lost when so many checks in a row have found no lease of it.
 _RENEWALS_PER_LEASE: Final = 3
 _LOST_AFTER_MISSED_LEASES: Final = 2
 
 # Redis deletes an inbox so many leases after its owner has last renewed it.
 _INBOX_LEASES: Final = 20
 
-# The times within `session_seconds` at which an instance renews the keys of its sessions.
+# The number of times within `session_seconds` that an instance renews the keys of its sessions.
 _RENEWALS_PER_SESSION: Final = 4
 
 # The maximum time of each wait of a leaving instance for its requests, and that of the script by
