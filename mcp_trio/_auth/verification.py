@@ -312,7 +312,7 @@ def _is_time(value: Any) -> bool:
 # Introspection ------------------------------------------------------------------------------------
 
 
-class _SharedToken(msgspec.Struct):
+class _StoredFacts(msgspec.Struct):
     auth: AuthInfo
     until: float
 
@@ -380,10 +380,11 @@ class Introspection:
         known = self._cache.get(token)
         if known is not None:
             return known
-        if (shared := await self._shared(token)) is not None:
-            self._cache.keep(token, shared.auth, shared.until)
-            return shared.auth
-        members = await self._ask(token)
+        stored = await self._stored_facts(token)
+        if stored is not None:
+            self._cache.keep(token, stored.auth, stored.until)
+            return stored.auth
+        members = await self._introspect(token)
         if members.get("active") is not True:
             return None
         if "iss" in members and members["iss"] != self.issuer:
@@ -398,20 +399,20 @@ class Introspection:
             raise InvalidTokenError("the token has expired")
         self._cache.keep(token, auth)
         if self.store is not None:
-            await self._share(self.store, token, auth)
+            await self._store_facts(self.store, token, auth)
         return auth
 
-    async def _share(self, store: StateStore, token: str, auth: AuthInfo) -> None:
+    async def _store_facts(self, store: StateStore, token: str, auth: AuthInfo) -> None:
         """Give the facts about a token to the other instances, if the store can keep them now."""
         until, key = self._cache.end_of(auth), self._key(token)
         seconds = until - self.now()
         with suppress(RequestError):
             # A store may keep a value only under a key that was taken.
             await store.take(key, seconds=seconds, client=auth.principal)
-            facts = msgspec.json.encode(_SharedToken(auth, until))
+            facts = msgspec.json.encode(_StoredFacts(auth, until))
             await store.keep(key, facts, seconds=seconds)
 
-    async def _shared(self, token: str) -> "_SharedToken | None":
+    async def _stored_facts(self, token: str) -> "_StoredFacts | None":
         """Return the facts that another instance has stored about a token; None without any."""
         if self.store is None:
             return None
@@ -419,13 +420,13 @@ class Introspection:
             facts = await self.store.kept(self._key(token))
         except RequestError:
             return None
-        found = None if facts is None else msgspec.json.decode(facts, type=_SharedToken)
+        found = None if facts is None else msgspec.json.decode(facts, type=_StoredFacts)
         return None if found is None or found.until <= self.now() else found
 
     def _key(self, token: str) -> str:
         return hashlib.sha256(f"token {self.issuer} {token}".encode()).hexdigest()
 
-    async def _ask(self, token: str) -> dict[str, Any]:
+    async def _introspect(self, token: str) -> dict[str, Any]:
         url = self.endpoint or (await self._issuer.metadata()).introspection_endpoint
         if url is None:
             raise VerifierUnavailableError(

@@ -293,13 +293,13 @@ def replay_command(
 
         with errors_naming(schedule.name):
             decoded = decode_schedule(schedule.read())
-        swept = _sweep(file, target, schedule=decoded)
+        sweep_report = _sweep(file, target, schedule=decoded)
         if as_json:
-            echo_json(msgspec.json.encode(swept))
+            echo_json(msgspec.json.encode(sweep_report))
         else:
-            texts = [difference.text for difference in swept.differences]
+            texts = [difference.text for difference in sweep_report.differences]
             echo_text("\n".join(_schedule_lines("this schedule", decoded, texts)))
-        context.exit(0 if swept.is_clean else 1)
+        context.exit(0 if sweep_report.is_clean else 1)
     if (stops_at_record or as_json) and not is_single_replay:
         raise click.UsageError("--until, --break and --json take one FILE, and no --repeat")
     has_both_stops = until is not None and break_at is not None
