@@ -211,8 +211,8 @@ def shown_name(text: Any) -> str | None:
     """Return a name that a client has chosen, as it is displayed: short, and as plain text."""
     if not isinstance(text, str):
         return None
-    words = " ".join(_HIDDEN.sub(" ", text).split())
-    return f"{words[:_NAME_CHARS_MAX]}…" if len(words) > _NAME_CHARS_MAX else words or None
+    name = " ".join(_HIDDEN.sub(" ", text).split())
+    return f"{name[:_NAME_CHARS_MAX]}…" if len(name) > _NAME_CHARS_MAX else name or None
 
 
 def _grant_types(metadata: Mapping[str, Any]) -> list[GrantType]:

@@ -399,7 +399,7 @@ class MockSession:
         """
         self.unrecorded: list[UnrecordedRequest] = []
         self.matcher = RequestMatcher(recorded, users)
-        self._tells_senders = users is not None and user is None
+        self._distinguishes_senders = users is not None and user is None
         self._user = user
         self.negotiated = LightEvent()
         self.closing = LightEvent()
@@ -464,7 +464,7 @@ class MockSession:
 
     def _receive(self, message: Message | Lost, sender: AuthInfo | None) -> None:
         user = self._user
-        if self._tells_senders and sender is not None:
+        if self._distinguishes_senders and sender is not None:
             user = sender.principal
         match message:
             case Request():

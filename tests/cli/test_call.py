@@ -612,11 +612,16 @@ def unused_url():
 
 @pytest.mark.parametrize("protocol_version", ["2024-11-05", "2025-11-25", "2026-07-28"])
 def test_all_four_commands_take_a_url(invoke, url, protocol_version):
-    spoken = ("--protocol-version", protocol_version)
-    assert "echo" in invoke("list", url, "tools", *spoken).stdout
-    assert json.loads(invoke("call", url, "echo", "text=hi", *spoken).stdout)["text"] == "hi"
-    assert invoke("read", url, "some://b/now", *spoken).stdout == "b"
-    assert "Greet Ada in a kind way." in invoke("prompt", url, "greet", "name=Ada", *spoken).stdout
+    version_option = ("--protocol-version", protocol_version)
+    assert "echo" in invoke("list", url, "tools", *version_option).stdout
+    assert (
+        json.loads(invoke("call", url, "echo", "text=hi", *version_option).stdout)["text"] == "hi"
+    )
+    assert invoke("read", url, "some://b/now", *version_option).stdout == "b"
+    assert (
+        "Greet Ada in a kind way."
+        in invoke("prompt", url, "greet", "name=Ada", *version_option).stdout
+    )
 
 
 def test_json_output_is_the_result_on_the_wire_over_http_too(invoke, url):
@@ -804,21 +809,21 @@ STATELESS = "2026-07-28"
 
 @pytest.mark.parametrize("protocol_version", ALL_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("list", SOME, "tools"),
         ("call", SOME, "echo", "text=a"),
         ("read", SOME, "some://text"),
         ("prompt", SOME, "greet", "name=Ann"),
     ],
-    ids=lambda words: words[0],
+    ids=lambda arguments: arguments[0],
 )
-def test_each_command_uses_the_chosen_protocol_version(invoke, words, protocol_version):
-    shown = invoke(*words, "--json", "--protocol-version", protocol_version)
+def test_each_command_uses_the_chosen_protocol_version(invoke, arguments, protocol_version):
+    shown = invoke(*arguments, "--json", "--protocol-version", protocol_version)
     assert shown.exit_code == 0, shown.output
     result = json.loads(shown.stdout)
     is_stateless = result.get("resultType") == "complete"
-    assert is_stateless is (protocol_version == STATELESS and words[0] != "list")
+    assert is_stateless is (protocol_version == STATELESS and arguments[0] != "list")
 
 
 def test_an_unknown_protocol_version_is_rejected(invoke):

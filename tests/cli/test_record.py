@@ -240,7 +240,7 @@ def test_record_connects_stdio_to_a_url(tmp_path, invoke, server):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         (["--to", "http://x/mcp", "--", "true"], "name one server"),
         (["--listen", "127.0.0.1:0"], "name one server"),
@@ -257,10 +257,10 @@ def test_record_connects_stdio_to_a_url(tmp_path, invoke, server):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_record_rejects_contradictory_options(tmp_path, invoke, arguments, words):
+def test_record_rejects_contradictory_options(tmp_path, invoke, arguments, text):
     shown = invoke("record", "-o", tmp_path, *arguments)
     assert shown.exit_code == 2
-    assert words in shown.output
+    assert text in shown.output
 
 
 def test_record_does_not_overwrite_a_file(tmp_path, invoke):
@@ -300,7 +300,7 @@ def bridge(*arguments, stdin=b"", **variables):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         (["-"], "name one server"),
         (["-", "http://x/mcp", "--", "true"], "name one server"),
@@ -334,10 +334,10 @@ def bridge(*arguments, stdin=b"", **variables):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bridge_rejects_contradictory_options(invoke, arguments, words):
+def test_bridge_rejects_contradictory_options(invoke, arguments, text):
     shown = invoke("bridge", *arguments)
     assert shown.exit_code == 2
-    assert words in shown.output
+    assert text in shown.output
     assert "secret" not in shown.output
 
 
@@ -354,7 +354,7 @@ def test_bridge_does_not_overwrite_a_file(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("server", "status", "words"),
+    ("server", "status", "text"),
     [
         (["--", sys.executable, "-c", "raise SystemExit(3)"], 3, b""),
         (["--", "no-such-program"], 127, b"not found"),
@@ -363,10 +363,10 @@ def test_bridge_does_not_overwrite_a_file(tmp_path):
     ],
     ids=["its own", "no command", "no socket", "no listener"],
 )
-def test_the_exit_status_over_stdio_tells_how_the_server_ended(server, status, words):
+def test_the_exit_status_over_stdio_tells_how_the_server_ended(server, status, text):
     done = bridge("-", *server)
     assert done.returncode == status
-    assert words in done.stderr
+    assert text in done.stderr
     assert done.stdout == b""
 
 

@@ -354,18 +354,18 @@ def test_a_target_that_serves_when_it_is_imported_is_rejected(invoke, counting, 
 
 
 @pytest.mark.parametrize(
-    ("schedules", "outcomes", "words"),
+    ("schedules", "outcomes", "text"),
     [
         (1, 1, "1 schedule, 1 outcome, in"),
         (100, 1, "100 schedules, 1 outcome, in"),
         (100, 2, "100 schedules, 2 outcomes, in"),
     ],
 )
-def test_singular_and_plural_counts_are_written_correctly(schedules, outcomes, words):
+def test_singular_and_plural_counts_are_written_correctly(schedules, outcomes, text):
     report = SweepReport(
         schedules=schedules, outcomes=outcomes, differences=(), untracked_calls=(), seconds=0.5
     )
-    assert sweep_summary(report, "trip", "server.py").startswith(words)
+    assert sweep_summary(report, "trip", "server.py").startswith(text)
 
 
 @pytest.mark.parametrize(

@@ -360,10 +360,10 @@ def test_pages_can_read_responses_only_with_allow_origin_and_allow_cors(
 ):
     monkeypatch.chdir(tmp_path)
     before, upstream = COMMANDS[command]
-    options, status, words = ANSWERS[case]
+    options, status, text = ANSWERS[case]
     _, answer = while_listening(preflight, *before, *options, *upstream)
     assert answer.status_code == status
-    assert words in answer.text
+    assert text in answer.text
     allowed = answer.headers.get("access-control-allow-origin")
     assert allowed == (PAGE if status == 204 else None)
 

@@ -35,8 +35,8 @@ EVERYTHING = t.ServerCapabilities(
 )
 
 
-def text(words):
-    return t.CallToolResult(content=[t.TextContent(text=words)])
+def text(content):
+    return t.CallToolResult(content=[t.TextContent(text=content)])
 
 
 @attrs.define(eq=False)

@@ -75,7 +75,7 @@ class Played:
             members = {name: value for name, value in whole.items() if value is not ...}
             await self.peer.send_result(message, members)
 
-    async def tell(self, method):
+    async def notify(self, method):
         """Say on all subscriptions that something has changed."""
         for listen in [it for it in self.requests if it.get("method") == "subscriptions/listen"]:
             await self.peer.send_notification(method, {"_meta": {SUBSCRIPTION_ID: listen["id"]}})

@@ -227,7 +227,7 @@ async def test_a_client_requests_again_after_a_change(nursery):
     async with client.listen(tools=True):
         for _ in range(2):
             await client.list_tools()
-        await server.tell("notifications/tools/list_changed")
+        await server.notify("notifications/tools/list_changed")
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(2):
             await client.list_tools()

@@ -533,7 +533,7 @@ async def test_a_new_list_brings_new_schemas_and_an_old_one_is_forgotten(nursery
         await client.list_tools()
         with pytest.raises(RemoteProtocolError):
             await client.call_tool("tide")
-        await server.tell("notifications/tools/list_changed")
+        await server.notify("notifications/tools/list_changed")
         await trio.testing.wait_all_tasks_blocked()
         await client.call_tool("tide")
     for _ in range(2):

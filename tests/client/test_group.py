@@ -921,12 +921,12 @@ async def test_the_working_directory_of_a_configured_command_may_be_overridden(p
 async def test_a_remote_server_gets_its_configured_headers():
     headers = []
 
-    async def hear(exchange):
+    async def respond(exchange):
         headers.append(exchange.request.header("authorization"))
         await exchange.answer(401, [])
 
     async with trio.open_nursery() as nursery:
-        serve = partial(serve_native, hear, await trio.open_tcp_listeners(0, host="127.0.0.1"))
+        serve = partial(serve_native, respond, await trio.open_tcp_listeners(0, host="127.0.0.1"))
         (listener,) = await nursery.start(partial(serve, limits=DEFAULT_LIMITS))
         url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp?key=s3cret"
         config = ServerConfig(url=url, headers={"Authorization": "Bearer mine"})

@@ -132,15 +132,15 @@ async def test_a_client_with_stateless_versions_sends_discover_first(nursery):
 
 @pytest.mark.requirement("DISC-07")
 @pytest.mark.parametrize(
-    ("said_in_meta", "name"),
+    ("meta", "name"),
     [
         ({"io.modelcontextprotocol/serverInfo": {"name": "n", "version": "1"}}, "n"),
         ({"io.modelcontextprotocol/serverInfo": 7}, "the server"),
         ({}, "the server"),
     ],
 )
-async def test_the_name_of_a_stateless_server_changes_nothing(nursery, said_in_meta, name):
-    discovered = {**DISCOVERED, "_meta": said_in_meta, "instructions": "be kind"}
+async def test_the_name_of_a_stateless_server_changes_nothing(nursery, meta, name):
+    discovered = {**DISCOVERED, "_meta": meta, "instructions": "be kind"}
     client, _ = await stateless_client(nursery, answers={"server/discover": discovered})
     assert client.is_open
     assert (client.server_info.name, client.protocol_version) == (name, STATELESS)
@@ -433,9 +433,9 @@ async def test_the_error_of_a_legacy_client_names_the_stateless_servers_versions
 
 
 @pytest.mark.parametrize(
-    ("protocol_versions", "spoken"), [(LEGACY, LEGACY[0]), ([STATELESS], STATELESS)]
+    ("protocol_versions", "negotiated"), [(LEGACY, LEGACY[0]), ([STATELESS], STATELESS)]
 )
-async def test_a_recording_holds_the_negotiated_version(tmp_path, protocol_versions, spoken):
+async def test_a_recording_holds_the_negotiated_version(tmp_path, protocol_versions, negotiated):
     path = tmp_path / "trip.mcprec.jsonl"
     async with Client(
         hail(ALL_PROTOCOL_VERSIONS), protocol_versions=protocol_versions, record=path
@@ -443,7 +443,7 @@ async def test_a_recording_holds_the_negotiated_version(tmp_path, protocol_versi
         pass
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     (facts,) = [it["f"]["value"] for it in lines if it.get("f", {}).get("name") == "negotiated"]
-    assert facts["protocol_version"] == spoken
+    assert facts["protocol_version"] == negotiated
     assert facts["peer"]["name"] == "hail"
 
 
@@ -530,7 +530,7 @@ class Changing(Script):
 
 @contextlib.asynccontextmanager
 async def reached(answer):
-    """A server in memory, and a function that connects to it and returns the negotiated protocol version."""
+    """A server in memory, and a function that connects to it and returns the negotiated version."""
     script = Changing(answer)
     async with httpx2.AsyncClient(transport=script) as http:
 
@@ -554,14 +554,14 @@ class Sse:
 
     async def __call__(self, seen):
         if seen.method == "GET":
-            self.to_say, pieces = trio.open_memory_channel(10)
+            self.send_piece, pieces = trio.open_memory_channel(10)
             return Reply(200, EVENTS, self.stream(pieces))
         if seen.path == "/mcp":
             return Reply(405)
         if seen.message["method"] == "initialize":
             members = {"capabilities": {}, "serverInfo": {"name": "old", "version": "1"}}
             answer = answer_to(seen, protocolVersion="2024-11-05", **members)
-            self.to_say.send_nowait(event(answer))
+            self.send_piece.send_nowait(event(answer))
         return Reply(202)
 
     async def stream(self, pieces):

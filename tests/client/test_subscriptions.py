@@ -67,13 +67,13 @@ class Hand:
         assert asked["method"] == "subscriptions/listen"
         return asked["id"], asked["params"]["notifications"]
 
-    async def tell(self, method, subscription, **params):
+    async def notify(self, method, subscription, **params):
         meta = {} if subscription is None else {"_meta": {SUBSCRIPTION_ID: subscription}}
         await self.wire.send_notification(method, {**params, **meta})
 
     async def acknowledge(self):
         id_, asked = await self.next_listen()
-        await self.tell(ACKNOWLEDGED, id_, notifications=asked)
+        await self.notify(ACKNOWLEDGED, id_, notifications=asked)
         return id_
 
 
@@ -160,10 +160,10 @@ async def test_each_notification_goes_to_its_own_subscription(by_hand, nursery):
         ids = []
         nursery.start_soon(_note, ids, hand)
         async with client.listen(tools=True) as two:
-            await hand.tell(TOOLS, ids[0])
+            await hand.notify(TOOLS, ids[0])
             assert await anext(two) == Change("tools")
             for untracked_call in (None, 99, str(ids[0]), True):
-                await hand.tell(TOOLS, untracked_call)
+                await hand.notify(TOOLS, untracked_call)
             await trio.testing.wait_all_tasks_blocked()
             with trio.move_on_after(0) as scope:
                 await anext(one)
@@ -181,7 +181,7 @@ async def test_a_change_reported_twice_before_it_is_read_counts_once(by_hand, nu
     nursery.start_soon(_note, ids, hand)
     async with client.listen(tools=True, uris=["x:1", "x:2"]) as subscription:
         for uri in ("x:1", "x:1", "x:2", "x:3", "x:1"):
-            await hand.tell(UPDATED, ids[0], uri=uri)
+            await hand.notify(UPDATED, ids[0], uri=uri)
         await trio.testing.wait_all_tasks_blocked()
         changes = await taken(subscription, 2)
         assert [change.uri for change in changes] == ["x:3", "x:1"]
@@ -193,7 +193,7 @@ async def test_unread_changes_are_dropped_oldest_first_and_logged_once(by_hand, 
     nursery.start_soon(_note, ids, hand)
     async with client.listen(uris=["x:1"]) as subscription:
         for number in range(3):
-            await hand.tell(UPDATED, ids[0], uri=f"x:{number}")
+            await hand.notify(UPDATED, ids[0], uri=f"x:{number}")
         await trio.testing.wait_all_tasks_blocked()
         assert await anext(subscription) == Change("resource", "x:2")
     assert caplog.text.count("limits.messages.progress_queued_max=1") == 1
@@ -233,14 +233,14 @@ async def test_a_wait_for_the_acknowledgement_that_is_cancelled_cancels_the_requ
 async def test_notifications_before_the_acknowledgement_are_ignored(by_hand, nursery):
     client, hand = await by_hand()
 
-    async def say():
+    async def send_early():
         id_, asked = await hand.next_listen()
-        await hand.tell(TOOLS, id_)
-        await hand.tell(ACKNOWLEDGED, id_, notifications=asked)
-        await hand.tell(ACKNOWLEDGED, id_, notifications={})
-        await hand.tell(UPDATED, id_, uri="x:1")
+        await hand.notify(TOOLS, id_)
+        await hand.notify(ACKNOWLEDGED, id_, notifications=asked)
+        await hand.notify(ACKNOWLEDGED, id_, notifications={})
+        await hand.notify(UPDATED, id_, uri="x:1")
 
-    nursery.start_soon(say)
+    nursery.start_soon(send_early)
     async with client.listen(tools=True, uris=["x:1"]) as subscription:
         assert await anext(subscription) == Change("resource", "x:1")
         assert subscription.left_out == []
@@ -267,7 +267,7 @@ async def test_after_the_end_of_a_subscription_all_else_is_ignored(
                 "params": {"requestId": ids[0], **meta},
             },
         }
-        await hand.tell(TOOLS, ids[0])
+        await hand.notify(TOOLS, ids[0])
         for end in reversed(ends) if is_reversed else ends:
             await hand.wire.send(messages[end])
         assert [change async for change in subscription] == [Change("tools")]
@@ -371,7 +371,7 @@ async def test_a_new_subscription_is_opened_before_the_old_one_is_cancelled(by_h
         nursery.start_soon(client.subscribe, uris[-1])
         id_, asked = await hand.next_listen()
         assert asked == {"resourceSubscriptions": uris}
-        await hand.tell(ACKNOWLEDGED, id_, notifications=asked)
+        await hand.notify(ACKNOWLEDGED, id_, notifications=asked)
         await trio.testing.wait_all_tasks_blocked()
     assert [m["method"] for m in await hand.wire.receive_available()] == ["notifications/cancelled"]
     nursery.start_soon(client.unsubscribe, "x:2")
@@ -403,7 +403,7 @@ async def test_changes_that_the_server_does_not_report_are_logged(by_hand, caplo
     caplog.set_level(logging.INFO, logger="mcp_trio")
     _, hand = await by_hand(list_changed=ignore)
     id_, _ = await hand.next_listen()
-    await hand.tell(ACKNOWLEDGED, id_, notifications={"toolsListChanged": True})
+    await hand.notify(ACKNOWLEDGED, id_, notifications={"toolsListChanged": True})
     await trio.testing.wait_all_tasks_blocked()
     assert "does not report changes of its prompts, its resources" in caplog.text
 
@@ -438,7 +438,7 @@ CAN = {
 
 
 @attrs.define(eq=False, slots=False)
-class Telling:
+class Notifying:
     """A stateless server that can be listened to; `rejections` are given or raised first, in order.
 
     `at` are the times of the listen requests, `lines` the streams that were begun.
@@ -490,7 +490,7 @@ class Telling:
             params = {**more, "_meta": meta}
             yield event({"jsonrpc": "2.0", "method": method, "params": params})
 
-    def tell(self, method, **params):
+    def notify(self, method, **params):
         self.lines[-1].send_nowait((method, params))
 
     def cut(self):
@@ -518,18 +518,18 @@ async def pause():
 
 @pytest.mark.requirement("SUB-16", "SUB-18", "TRAP-108")
 async def test_a_broken_stream_is_opened_again_and_possible_changes_are_reported(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with (
         listened(server) as (client, _),
         client.listen(tools=True, uris=["x:1"]) as subscription,
     ):
-        server.tell(TOOLS)
+        server.notify(TOOLS)
         assert await anext(subscription) == Change("tools")
         server.cut()
         missed = [await anext(subscription) for _ in range(2)]
         assert missed == [Change("tools", missed=True), Change("resource", "x:1", missed=True)]
         assert subscription.interruption == ""
-        server.tell(TOOLS)
+        server.notify(TOOLS)
         assert await anext(subscription) == Change("tools")
         assert subscription.left_out == []
         with trio.move_on_after(100) as nothing:
@@ -539,7 +539,7 @@ async def test_a_broken_stream_is_opened_again_and_possible_changes_are_reported
 
 
 async def test_a_broken_stream_is_opened_again_without_a_reader(autojump_clock):
-    server, states = Telling(), []
+    server, states = Notifying(), []
     state_changed = lambda state, why: states.append((state, why))  # noqa: E731
     async with listened(server, state_changed=state_changed) as (client, script):
         async with client.listen(tools=True) as subscription:
@@ -559,12 +559,12 @@ async def test_a_broken_stream_is_opened_again_without_a_reader(autojump_clock):
 
 
 async def test_changes_received_before_the_break_are_not_lost(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with (
         listened(server) as (client, _),
         client.listen(prompts=True, tools=True) as subscription,
     ):
-        server.tell(TOOLS)
+        server.notify(TOOLS)
         server.cut()
         await pause()
         changes = [await anext(subscription) for _ in range(3)]
@@ -577,7 +577,7 @@ async def test_changes_received_before_the_break_are_not_lost(autojump_clock):
     "rejection", [httpx2.ConnectError("away"), httpx2.ReadError("cut"), lambda _: Reply(503)]
 )
 async def test_an_unreachable_server_is_tried_with_growing_pauses(rejection, autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         server.rejections = [rejection] * 4
         since = trio.current_time()
@@ -592,7 +592,7 @@ async def test_an_unreachable_server_is_tried_with_growing_pauses(rejection, aut
 
 @pytest.mark.requirement("CACHE-11")
 async def test_the_pauses_of_clients_are_random(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(3):
             client, _ = await stack.enter_async_context(listened(server))
@@ -605,7 +605,7 @@ async def test_the_pauses_of_clients_are_random(autojump_clock):
 
 
 async def test_a_subscription_is_given_up_after_the_limit_of_tries(autojump_clock):
-    server = Telling()
+    server = Notifying()
     limits = Limits(http=HttpLimits(reconnects_max=3))
     async with (
         listened(server, limits=limits) as (client, _),
@@ -630,7 +630,7 @@ async def test_a_subscription_is_given_up_after_the_limit_of_tries(autojump_cloc
     ],
 )
 async def test_a_rejected_subscription_is_not_tried_again(rejection, kind, match, autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         server.rejections = [rejection] * 9
         server.cut()
@@ -643,16 +643,16 @@ async def test_a_rejected_subscription_is_not_tried_again(rejection, kind, match
 
 @pytest.mark.requirement("SUB-14")
 async def test_a_subscription_ended_by_the_server_is_not_resumed(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
-        server.tell("result")
+        server.notify("result")
         assert [change async for change in subscription] == []
         await pause()
     assert len(server.at) == 1
 
 
 async def test_a_stream_that_breaks_at_once_is_resumed_ever_less_often(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         for _ in range(20):
             server.cut()
@@ -662,7 +662,7 @@ async def test_a_stream_that_breaks_at_once_is_resumed_ever_less_often(autojump_
 
 
 async def test_a_stream_that_lasted_is_resumed_soon(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         for _ in range(10):
             await trio.sleep(31)
@@ -677,7 +677,7 @@ async def test_leaving_the_block_during_a_pause_leaves_no_task(when, autojump_cl
     async def silent(_seen):
         await trio.sleep_forever()
 
-    server = Telling()
+    server = Notifying()
     async with listened(server) as (client, script):
         async with client.listen(tools=True):
             if when == "asking":
@@ -692,7 +692,7 @@ async def test_leaving_the_block_during_a_pause_leaves_no_task(when, autojump_cl
 
 
 async def test_closing_the_client_during_a_pause_ends_the_subscription(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with listened(server) as (client, _), client.listen(tools=True) as subscription:
         server.cut()
         await trio.sleep(0.1)
@@ -709,7 +709,7 @@ async def test_closing_the_client_during_a_pause_ends_the_subscription(autojump_
 @pytest.mark.requirement("SUB-16", "SUB-18")
 @pytest.mark.parametrize("how", ["cut", "ended"])
 async def test_callbacks_get_possible_changes_once_and_later_ones_again(how, autojump_clock):
-    received, server = [], Telling()
+    received, server = [], Notifying()
 
     def changed(kind):
         received.append(kind)
@@ -726,10 +726,10 @@ async def test_callbacks_get_possible_changes_once_and_later_ones_again(how, aut
         if how == "cut":
             server.cut()
         else:
-            server.tell("result")
+            server.notify("result")
         await pause()
         assert received == ["tools", "prompts", "x:1"]
-        server.tell(TOOLS)
+        server.notify(TOOLS)
         await pause()
         assert received == ["tools", "prompts", "x:1", "tools"]
         assert client.is_open
@@ -737,7 +737,7 @@ async def test_callbacks_get_possible_changes_once_and_later_ones_again(how, aut
 
 
 async def test_the_next_call_resumes_a_subscription_that_was_given_up(autojump_clock, caplog):
-    received, server = [], Telling()
+    received, server = [], Notifying()
     async with listened(server, list_changed=received.append) as (client, _):
         server.rejections = [httpx2.ConnectError("away")] * 5
         server.cut()
@@ -753,7 +753,7 @@ async def test_the_next_call_resumes_a_subscription_that_was_given_up(autojump_c
 
 
 async def test_a_closed_client_resumes_no_subscription(autojump_clock):
-    server = Telling()
+    server = Notifying()
     async with listened(server, list_changed=print) as (client, _):
         server.rejections = [httpx2.ConnectError("away")] * 5
         server.cut()
@@ -765,7 +765,7 @@ async def test_a_closed_client_resumes_no_subscription(autojump_clock):
 
 
 async def test_without_reconnects_the_loss_is_logged_once(autojump_clock, caplog):
-    server = Telling()
+    server = Notifying()
     limits = Limits(http=HttpLimits(reconnects_max=0))
     async with listened(server, list_changed=print, limits=limits) as (client, _):
         server.cut()
@@ -777,7 +777,7 @@ async def test_without_reconnects_the_loss_is_logged_once(autojump_clock, caplog
 
 
 async def test_the_next_call_does_not_resume_a_rejected_subscription(autojump_clock, caplog):
-    server = Telling()
+    server = Notifying()
     async with listened(server, list_changed=print) as (client, _):
         server.rejections = [lambda _: Reply(403)] * 5
         server.cut()

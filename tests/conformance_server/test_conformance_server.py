@@ -34,12 +34,12 @@ def plain(contents):
     return members
 
 
-def text(words):
-    return {"type": "text", "text": words}
+def text(content):
+    return {"type": "text", "text": content}
 
 
-def resource(uri, mime_type, words):
-    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "text": words}}
+def resource(uri, mime_type, content):
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "text": content}}
 
 
 IMAGE = {"type": "image", "data": PNG_MAGIC, "mimeType": "image/png"}
@@ -306,14 +306,14 @@ async def test_a_client_without_the_capability_gets_an_error(connect, name, capa
 async def test_lists_change_and_change_back(connect, kind):
     changed, has_changed = [], trio.Event()
 
-    def hear(what):
+    def on_change(what):
         changed.append(what)
         has_changed.set()
 
     async def names():
         return {item.name for item in await getattr(client, f"list_{kind}")()}
 
-    async with connect(list_changed=hear) as client:
+    async with connect(list_changed=on_change) as client:
         before = await names()
         assert await call(client, f"test_trigger_{kind[:-1]}_change") == "added"
         await has_changed.wait()
@@ -384,12 +384,12 @@ async def test_the_template_tells_the_id(connect):
 async def test_updates_of_the_watched_resource_are_sent_while_it_is_subscribed_to(connect):
     updated, has_updated = [], trio.Event()
 
-    def hear(params):
+    def on_change(params):
         updated.append(params.uri)
         has_updated.set()
 
     uri = "test://watched-resource"
-    async with connect(resource_updated=hear) as client:
+    async with connect(resource_updated=on_change) as client:
         await client.subscribe(uri)
         before = (await read(client, uri)).text
         await client.call_tool("test_update_watched_resource")

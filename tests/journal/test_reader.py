@@ -217,7 +217,7 @@ def opened(body):
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "text"),
     [
         ([], "it is empty"),
         ([b"hello\n"], "first line"),
@@ -231,8 +231,8 @@ def opened(body):
         ([b'{"n":0,"k":"open","t":0}\n'], "open"),
     ],
 )
-def test_other_files_are_rejected(lines, says):
-    with pytest.raises(RecordingError, match=says):
+def test_other_files_are_rejected(lines, text):
+    with pytest.raises(RecordingError, match=text):
         list(read_recording(lines))
 
 

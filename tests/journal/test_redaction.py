@@ -893,7 +893,7 @@ async def record_redaction_replay(to):
                 await client.call_tool("fail", {"password": PASSWORD})
 
 
-def said_anywhere(path):
+def secrets_found_in(path):
     text = b"".join(open_recording(path))
     secrets = [PASSWORD.encode(), GRANTED.encode(), HARD.encode(), str(PIN).encode()]
     in_base64 = [
@@ -913,7 +913,7 @@ def outside():
 def test_no_secret_is_in_a_redacted_recording_and_it_replays(tmp_path, outside, suffix):
     path = tmp_path / f"trip.mcprec.jsonl{suffix}"
     trio.run(record_redaction_replay, RecordOptions(path, redaction=Redaction(secrets=[HARD])))
-    assert said_anywhere(path) == []
+    assert secrets_found_in(path) == []
     assert PASSWORD in outside[0]
     report = replay(path, vault_redaction_replay())
     assert report.requests >= 2
@@ -924,7 +924,7 @@ def test_no_secret_is_in_a_redacted_recording_and_it_replays(tmp_path, outside, 
 def test_without_redaction_they_are(tmp_path):
     path = tmp_path / "trip.mcprec.jsonl"
     trio.run(record_redaction_replay, path)
-    assert len(said_anywhere(path)) > 4
+    assert len(secrets_found_in(path)) > 4
 
 
 @pytest.mark.usefixtures("outside")
@@ -935,7 +935,7 @@ def test_a_recording_that_is_redacted_afterwards_replays(tmp_path):
     values.write_text(HARD)
     arguments = ["redact", str(path), "-o", str(clean), "--values", str(values)]
     commands.main(arguments, standalone_mode=False)
-    assert said_anywhere(clean) == []
+    assert secrets_found_in(clean) == []
     replay(clean, vault_redaction_replay())
 
 

@@ -237,12 +237,12 @@ MALFORMED = [
     "BASE-01", "BASE-02", "BASE-03", "BASE-09", "BASE-10", "BASE-11", "BASE-15"
 )
 @pytest.mark.requirement("BASE-30", "BASE-31", "ERR-01", "STDIO-04")
-@pytest.mark.parametrize(("frame", "code", "says", "id_", "is_request"), MALFORMED)
-def test_every_malformed_message_has_a_defined_error(frame, code, says, id_, is_request):
+@pytest.mark.parametrize(("frame", "code", "text", "id_", "is_request"), MALFORMED)
+def test_every_malformed_message_has_a_defined_error(frame, code, text, id_, is_request):
     message = decode(frame.encode())
     assert isinstance(message, Malformed)
     assert (message.code, message.id, message.is_request) == (code, id_, is_request)
-    assert says in message.message
+    assert text in message.message
 
 
 @pytest.mark.requirement("BASE-30", "TRAP-131", "BASE-18")
@@ -429,7 +429,7 @@ def test_a_batch_is_its_messages_in_order(around):
 
 
 @pytest.mark.parametrize(
-    ("frame", "code", "says"),
+    ("frame", "code", "text"),
     [
         (b"[]", INVALID_REQUEST, "an empty batch"),
         (b" [ ] ", INVALID_REQUEST, "an empty batch"),
@@ -446,11 +446,11 @@ def test_a_batch_is_its_messages_in_order(around):
         ),
     ],
 )
-def test_an_invalid_array_is_malformed(frame, code, says):
+def test_an_invalid_array_is_malformed(frame, code, text):
     rejected = Decoder(json_depth_max=512, batch_messages_max=3).decode(frame)
     assert isinstance(rejected, Malformed)
     assert (rejected.code, rejected.id, rejected.is_request) == (code, None, True)
-    assert says in rejected.message
+    assert text in rejected.message
 
 
 def test_a_batch_of_exactly_the_limit_is_accepted():

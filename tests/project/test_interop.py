@@ -338,11 +338,13 @@ def test_a_server_that_fails_is_a_failure_of_the_session(make_peer, tmp_path, mo
 def test_every_protocol_version_that_a_peer_speaks_goes_over_stdio_and_one_transport_of_the_web():
     for peer in peers.SDKS:
         for protocol_version in FACTS.protocol_versions:
-            spoken = [
+            transports = [
                 way for way in WITHOUT_SOCKETS if peer.supports("client", protocol_version, way)
             ]
             web = "sse" if protocol_version == OLDEST else "http"
-            assert spoken == (["stdio", web] if protocol_version in peer.protocol_versions else [])
+            assert transports == (
+                ["stdio", web] if protocol_version in peer.protocol_versions else []
+            )
     assert not peers.PEERS["TypeScript 2"].supports("server", OLDEST, "sse")
 
 
@@ -666,7 +668,7 @@ time.sleep(60)
 """
 
 
-def telling(**steps):
+def program_printing(**steps):
     lines = [f"{step}: {outcome}" for step, outcome in steps.items()]
     return program(f"print({chr(10).join(lines)!r})")
 
@@ -683,7 +685,7 @@ def tour_mount(monkeypatch, tmp_path):
     """`stay(steps, ...)` of a client at a server that ends with a status."""
 
     def tour_mount(steps, *, status=0, name="mcp_trio", protocol_version=LEGACY, server=SERVER):
-        client = mounts.TourClient(name, protocol_version, telling(**steps))
+        client = mounts.TourClient(name, protocol_version, program_printing(**steps))
         monkeypatch.setattr(mounts, "tour_clients", lambda: [client])
         command = program(server.replace("{status}", str(status)))
         return mounts.tour_mount(mounts.Mount(name="somewhere", command=command), tmp_path)

@@ -287,7 +287,7 @@ async def stream(record, data, chunk_bytes):
     from_child, child_out = os.pipe()
     received = bytearray()
 
-    async def hear():
+    async def collect_output():
         async with trio.lowlevel.FdStream(from_child) as pipe:
             async for chunk in pipe:
                 received.extend(chunk)
@@ -295,7 +295,7 @@ async def stream(record, data, chunk_bytes):
     async with trio.open_nursery() as nursery:
         channel = open_stdio_channel(child_in, child_out, limits=LIMITS)
         nursery.start_soon(lambda: vault().serve(channel, record=record))
-        nursery.start_soon(hear)
+        nursery.start_soon(collect_output)
         async with trio.lowlevel.FdStream(to_child) as pipe:
             for start in range(0, len(data), chunk_bytes):
                 await pipe.send_all(data[start : start + chunk_bytes])
@@ -303,7 +303,7 @@ async def stream(record, data, chunk_bytes):
     return bytes(received)
 
 
-def said_of(secrets):
+def input_with(secrets):
     """A whole session as its bytes; of two calls, the answers may come in any order."""
     initialize = {
         "protocolVersion": "2024-11-05",
@@ -330,7 +330,7 @@ def test_any_secret_in_chunks_of_any_size_is_in_no_byte_and_the_recording_replay
     try:
         with tempfile.TemporaryDirectory() as folder:
             record = FILES["plain"](Path(folder))
-            received = trio.run(stream, record, said_of(secrets), chunk_bytes)
+            received = trio.run(stream, record, input_with(secrets), chunk_bytes)
             assert secrets.granted.encode() in received
             assert found(Path(folder), secrets) == []
             stage.replayed(record.path, vault())

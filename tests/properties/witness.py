@@ -43,7 +43,7 @@ def see(what):
         seen[what] += 1
 
 
-def hear(event, _arguments):
+def count_audit_event(event, _arguments):
     if event in SIGHTS:
         see(SIGHTS[event])
 
@@ -67,7 +67,7 @@ for name in ("_start_joinable_thread", "_start_new_thread"):  # the first since 
     if hasattr(threading, name):
         watch(threading, name, "thread")
 with noting_imports():  # The hook of the package comes first: an event that it stops is not seen.
-    sys.addaudithook(hear)
+    sys.addaudithook(count_audit_event)
 
 server = Server("outgoing")
 

@@ -194,16 +194,16 @@ def test_a_schema_that_is_no_form_is_rejected_with_the_member_named(schema, faul
 
 @pytest.mark.requirement("ELIC-09", "ELIC-10", "ELIC-12", "ELIC-13", "TRAP-91")
 def test_every_form_of_the_specification_is_accepted():
-    words = {"title": "t", "description": "d"}
+    texts = {"title": "t", "description": "d"}
     check_form(
         form(
-            text={**TEXT, **words, "minLength": 1, "maxLength": 2, "format": "email"},
-            number={**NUMBER, **words, "minimum": 1, "maximum": 2, "default": 1.5},
-            integer={**INTEGER, **words, "default": 1},
-            switch={**SWITCH, **words, "default": True},
-            named={**COLOURS, **words, "enumNames": ["Red", "Blue"], "default": "red"},
-            titled={**TITLED, **words, "default": "r"},
-            some={**SOME, **words, "minItems": 1, "maxItems": 2, "default": ["red"]},
+            text={**TEXT, **texts, "minLength": 1, "maxLength": 2, "format": "email"},
+            number={**NUMBER, **texts, "minimum": 1, "maximum": 2, "default": 1.5},
+            integer={**INTEGER, **texts, "default": 1},
+            switch={**SWITCH, **texts, "default": True},
+            named={**COLOURS, **texts, "enumNames": ["Red", "Blue"], "default": "red"},
+            titled={**TITLED, **texts, "default": "r"},
+            some={**SOME, **texts, "minItems": 1, "maxItems": 2, "default": ["red"]},
             some_titled=SOME_TITLED,
         )
     )

@@ -128,9 +128,9 @@ def test_an_unknown_protocol_version_is_answered_with_the_newest_that_has_a_hand
 @pytest.mark.requirement("LIFE-06", "LIFE-08", "TRAP-18")
 @pytest.mark.parametrize("asked", [*PROTOCOL_VERSIONS, "2030-03-03"])
 def test_a_supported_legacy_version_is_negotiated_as_requested(asked):
-    spoken = ("2026-07-28", "2025-06-18", "2024-11-05")
-    expected = asked if asked in spoken[1:] else "2025-06-18"
-    assert negotiated(asked, spoken) is PROTOCOL_VERSIONS[expected]
+    supported = ("2026-07-28", "2025-06-18", "2024-11-05")
+    expected = asked if asked in supported[1:] else "2025-06-18"
+    assert negotiated(asked, supported) is PROTOCOL_VERSIONS[expected]
 
 
 def test_methods_belong_to_published_protocol_versions():
@@ -1387,19 +1387,19 @@ def test_an_oversized_response_without_an_id_ends_no_subscription(stateless_clie
 
 @pytest.mark.requirement("BASE-10", "BASE-30")
 @pytest.mark.parametrize(
-    ("result", "says"),
+    ("result", "text"),
     [
         (rb'{"a":"\ud83d"}', "is not JSON: incomplete text, or an incomplete"),
         (b"[]", "is not a message: "),
     ],
 )
-def test_a_malformed_response_ends_its_request(ready, result, says):
+def test_a_malformed_response_ends_its_request(ready, result, text):
     client, request = asked(ready)
     frame = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (request.id, result)
     event = client.receive(frame)
     assert event.request is request
     assert type(event.error) is RemoteProtocolError
-    assert str(event.error).startswith(f"the server's response to tools/list {says}")
+    assert str(event.error).startswith(f"the server's response to tools/list {text}")
     assert client.counts == {"unreadable answer": 1}
     again = client.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % request.id)
     assert again.counter == "unknown answer"

@@ -483,9 +483,9 @@ async def test_the_death_of_a_server_disconnects_only_its_client(
     sites, crashing_server_command, caplog, direction
 ):
     async with sites(direction, crashing_server_command) as url:
-        words = "exited with status 7" if direction == "websocket" else None
+        text = "exited with status 7" if direction == "websocket" else None
         async with Client(url) as client, Client(url) as other:
-            with pytest.raises(ConnectionLost, match=words):
+            with pytest.raises(ConnectionLost, match=text):
                 await client.call_tool("crash")
             assert await tool_text(other, "who")
     assert "exited with status 7" in caplog.text
@@ -515,8 +515,8 @@ async def test_a_bridge_from_http_serves_no_other_transport(sites, crashing_serv
 @pytest.mark.parametrize("direction", CONNECTIONS)
 async def test_an_unreachable_server_disconnects_the_client(sites, caplog, direction):
     async with sites(direction, "unix:/no/such/socket") as url:
-        words = "cannot connect to unix:/no/such/socket" if direction == "websocket" else None
-        with pytest.raises(ConnectionLost, match=words):
+        text = "cannot connect to unix:/no/such/socket" if direction == "websocket" else None
+        with pytest.raises(ConnectionLost, match=text):
             async with Client(url, protocol_versions=["2025-11-25"]):
                 pass
     assert "cannot connect to unix:/no/such/socket" in caplog.text

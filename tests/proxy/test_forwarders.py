@@ -439,16 +439,12 @@ def answer(number, **members):
     return json.dumps({"jsonrpc": "2.0", "id": number, "result": members}).encode()
 
 
-def telling(method, **params):
-    return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
-
-
 @attrs.define
 class Breaking:
     """A channel that has a reason for its end."""
 
     channel: object
-    words: str
+    text: str
 
     async def send(self, frames):
         await self.channel.send(frames)
@@ -456,7 +452,7 @@ class Breaking:
     async def receive(self):
         received = await self.channel.receive()
         if not received:
-            raise ConnectionLost(self.words)
+            raise ConnectionLost(self.text)
         return received
 
     async def aclose(self):
@@ -555,7 +551,8 @@ async def test_open_requests_may_be_answered_after_the_client_has_closed(
 ):
     async with forwarder(shutdown=ShutdownLimits(drain_seconds=5)) as ends:
         await ends.client.send([asking(1), asking(2), asking(3, "subscriptions/listen")])
-        await ends.client.send([telling("notifications/cancelled", requestId=2)])
+        cancelled = notification_message("notifications/cancelled", requestId=2)
+        await ends.client.send([json.dumps(cancelled).encode()])
         await receive_many(ends.server, 4)
         ends.client.sink.close()
         await trio.sleep(4)
@@ -794,15 +791,15 @@ class Scene:
         awaited = [decoded.id] if hasattr(decoded, "id") and hasattr(decoded, "method") else []
         return self.clients.deliver(body, decoded, awaited)
 
-    async def said_to(self, stream):
+    async def sent_to(self, stream):
         """Return the messages that were sent on a stream so far."""
         await trio.testing.wait_all_tasks_blocked()
         return [json.loads(queued.message) for queued in stream.take()]
 
-    async def say(self, *messages):
+    async def send(self, *messages):
         await self.server.send([json.dumps(each).encode() for each in messages])
 
-    async def hear(self):
+    async def receive(self):
         while not self.received:
             with trio.fail_after(100):
                 self.received += await self.server.receive()
@@ -841,17 +838,17 @@ async def test_a_message_belongs_to_the_request_that_it_names_or_to_the_newest(s
     async with scene_of() as scene:
         first = scene.ask(request(1, _meta={"progressToken": "t"}))
         second = scene.ask(request(2))
-        assert [json.loads(await scene.hear())["id"] for _ in range(2)] == [1, 2]
+        assert [json.loads(await scene.receive())["id"] for _ in range(2)] == [1, 2]
         progress = notification_message("notifications/progress", progressToken="t", progress=1)
         log = notification_message("notifications/message", data="x")
         question = request("q", "roots/list")
-        await scene.say(progress, log, question)
-        assert await scene.said_to(first) == [progress]
-        assert await scene.said_to(second) == [log, question]
-        await scene.say(response_message(1), response_message(2), log)
-        assert await scene.said_to(first) == [response_message(1)]
-        assert await scene.said_to(second) == [response_message(2)]
-        assert await scene.said_to(scene.clients.standalone) == [log]
+        await scene.send(progress, log, question)
+        assert await scene.sent_to(first) == [progress]
+        assert await scene.sent_to(second) == [log, question]
+        await scene.send(response_message(1), response_message(2), log)
+        assert await scene.sent_to(first) == [response_message(1)]
+        assert await scene.sent_to(second) == [response_message(2)]
+        assert await scene.sent_to(scene.clients.standalone) == [log]
 
 
 async def test_a_cancelled_request_is_not_open(scene_of):
@@ -861,16 +858,16 @@ async def test_a_cancelled_request_is_not_open(scene_of):
         scene.ask(notification_message("notifications/cancelled", requestId=2))
         log = notification_message("notifications/message", data="x")
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(log, response_message(2))
-        assert await scene.said_to(first) == [log]
-        assert await scene.said_to(scene.clients.standalone) == []
+        await scene.send(log, response_message(2))
+        assert await scene.sent_to(first) == [log]
+        assert await scene.sent_to(scene.clients.standalone) == []
 
 
 async def test_an_unknown_protocol_version_is_treated_as_the_newest_legacy_version(scene_of):
     async with scene_of() as scene:
         scene.ask(request(1, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(response_message(1, protocolVersion="2099-01-01"))
+        await scene.send(response_message(1, protocolVersion="2099-01-01"))
         await trio.testing.wait_all_tasks_blocked()
         assert scene.negotiated_version.protocol_version.name == "2025-11-25"
         assert (scene.negotiated_version.peer_info, scene.negotiated_version.peer_capabilities) == (
@@ -883,12 +880,12 @@ async def test_the_negotiated_version_is_set_before_the_response_is_sent(scene_o
     async with scene_of() as scene:
         rejected = scene.ask(request(0, "initialize"))
         error = {"jsonrpc": "2.0", "id": 0, "error": {"code": -1, "message": "no"}}
-        await scene.say(error)
-        assert await scene.said_to(rejected) == [error]
+        await scene.send(error)
+        assert await scene.sent_to(rejected) == [error]
         assert not scene.negotiated_version.negotiated.is_set()
         scene.ask(request(1, "initialize"))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(response_message(1, protocolVersion="2025-06-18"))
+        await scene.send(response_message(1, protocolVersion="2025-06-18"))
         with trio.fail_after(5):
             await scene.negotiated_version.negotiated.wait()
         assert scene.negotiated_version.protocol_version.name == "2025-06-18"
@@ -897,7 +894,7 @@ async def test_the_negotiated_version_is_set_before_the_response_is_sent(scene_o
 async def test_a_body_of_several_lines_is_one_line(scene_of):
     async with scene_of() as scene:
         scene.post(json.dumps(request(1), indent=2).encode())
-        assert json.loads(await scene.hear()) == request(1)
+        assert json.loads(await scene.receive()) == request(1)
 
 
 async def test_a_batch_of_responses_is_split_and_invalid_members_are_dropped(
@@ -908,8 +905,8 @@ async def test_a_batch_of_responses_is_split_and_invalid_members_are_dropped(
         await trio.testing.wait_all_tasks_blocked()
         batch = json.dumps([response_message(1), 7, response_message(2)]).encode()
         await scene.server.send([b"goodbye", batch])
-        assert await scene.said_to(first) == [response_message(1)]
-        assert await scene.said_to(second) == [response_message(2)]
+        assert await scene.sent_to(first) == [response_message(1)]
+        assert await scene.sent_to(second) == [response_message(2)]
     session = recorded(path)
     assert session.lines("out") == [b"goodbye", batch]
     assert session.counts["malformed"] == 2
@@ -919,11 +916,11 @@ async def test_an_answer_over_the_limit_is_an_error(scene_of, path, recorded):
     async with scene_of(messages=MessageLimits(bytes_max=100)) as scene:
         stream = scene.ask(request(1))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(
+        await scene.send(
             response_message(8, text="x" * 200),
             response_message(1, text="x" * 200),
         )
-        (failed,) = await scene.said_to(stream)
+        (failed,) = await scene.sent_to(stream)
         assert "limits.messages.bytes_max (100)" in failed["error"]["message"]
     envelopes = [record.envelope for record in recorded(path).records if record.kind == "out"]
     assert all(envelope["discarded"] > 200 for envelope in envelopes)
@@ -935,33 +932,33 @@ async def test_a_large_answer_without_an_id_is_that_of_the_only_request(scene_of
         listening = scene.ask(request(2, "subscriptions/listen"))
         stream = scene.ask(request(1))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say(request(2, "roots/list", text="x" * 200), upstream)
-        (failed,) = await scene.said_to(stream)
+        await scene.send(request(2, "roots/list", text="x" * 200), upstream)
+        (failed,) = await scene.sent_to(stream)
         assert (failed["id"], failed["error"]["code"]) == (1, -32000)
-        assert await scene.said_to(listening) == []
+        assert await scene.sent_to(listening) == []
 
 
 async def test_a_cancellation_with_an_invalid_id_affects_no_request(scene_of):
     """A client chose what cannot be an id: all the others of the connection go on."""
     async with scene_of() as scene:
         stream = scene.ask(request(1))
-        await scene.hear()
+        await scene.receive()
         for odd in ([1], {}, True, None):
             scene.post(
                 json.dumps(notification_message("notifications/cancelled", requestId=odd)).encode()
             )
-            await scene.hear()
+            await scene.receive()
         progress = notification_message("notifications/progress", progressToken=[1], progress=1)
-        await scene.say(progress, response_message(1))
-        assert await scene.said_to(stream) == [response_message(1)]
+        await scene.send(progress, response_message(1))
+        assert await scene.sent_to(stream) == [response_message(1)]
 
 
 async def test_an_answer_that_is_no_message_is_an_error(scene_of, path, recorded):
     async with scene_of() as scene:
         stream = scene.ask(request(1))
         await trio.testing.wait_all_tasks_blocked()
-        await scene.say({"level": "error", "error": "rain"}, {"id": 1, "result": {}})
-        (failed,) = await scene.said_to(stream)
+        await scene.send({"level": "error", "error": "rain"}, {"id": 1, "result": {}})
+        (failed,) = await scene.sent_to(stream)
         assert "a response that is not a message" in failed["error"]["message"]
     session = recorded(path)
     assert session.counts["malformed"] == 2
@@ -971,12 +968,12 @@ async def test_an_answer_that_is_no_message_is_an_error(scene_of, path, recorded
 async def test_a_stateless_client_takes_no_requests(scene_of, path, recorded):
     async with scene_of(StatelessChannel) as scene:
         stream = scene.ask(request(5, _meta={VERSION: "2026-07-28"}))
-        await scene.hear()
-        await scene.say(request("q", "roots/list"))
-        rejected = json.loads(await scene.hear())
+        await scene.receive()
+        await scene.send(request("q", "roots/list"))
+        rejected = json.loads(await scene.receive())
         assert (rejected["id"], rejected["error"]["code"]) == ("q", -32601)
-        await scene.say(response_message(1))
-        assert await scene.said_to(stream) == [response_message(5)]
+        await scene.send(response_message(1))
+        assert await scene.sent_to(stream) == [response_message(5)]
     session = recorded(path)
     assert session.bodies("in")[-1] == rejected
     assert session.marks()["lost"]["id"] == "q"
@@ -986,12 +983,12 @@ async def test_notifications_of_a_subscription_are_sent_to_its_subscriber(scene_
     async with scene_of(StatelessChannel) as scene:
         listening = scene.ask(request("l", "subscriptions/listen"))
         calling = scene.ask(request("c"))
-        numbers = [json.loads(await scene.hear())["id"] for _ in range(2)]
+        numbers = [json.loads(await scene.receive())["id"] for _ in range(2)]
         meta = {"io.modelcontextprotocol/subscriptionId": numbers[0]}
         log = notification_message("notifications/message", data="x")
-        await scene.say(log, notification_message("notifications/tools/list_changed", _meta=meta))
-        assert await scene.said_to(calling) == [log]
-        (notification,) = await scene.said_to(listening)
+        await scene.send(log, notification_message("notifications/tools/list_changed", _meta=meta))
+        assert await scene.sent_to(calling) == [log]
+        (notification,) = await scene.sent_to(listening)
         assert notification["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "l"}
 
 
@@ -999,9 +996,9 @@ async def test_a_server_that_reads_nothing_is_lost(scene_of, path, recorded, aut
     async with scene_of(messages=MessageLimits(write_stall_seconds=5)) as scene:
         stream = scene.ask(request(1, text="x" * 3000))
         await trio.sleep(4)
-        assert await scene.said_to(stream) == []
+        assert await scene.sent_to(stream) == []
         await trio.sleep(2)
-        (failed,) = await scene.said_to(stream)
+        (failed,) = await scene.sent_to(stream)
         assert "read nothing for 5 seconds" in failed["error"]["message"]
     assert recorded(path).cause == "lost"
 
@@ -1009,8 +1006,8 @@ async def test_a_server_that_reads_nothing_is_lost(scene_of, path, recorded, aut
 async def test_the_end_of_the_server_fails_open_requests(scene_of, path, recorded):
     async with scene_of() as scene:
         stream = scene.ask(request(1))
-        await scene.hear()
+        await scene.receive()
         await scene.server.aclose()
-        (failed,) = await scene.said_to(stream)
+        (failed,) = await scene.sent_to(stream)
         assert failed["error"] == {"code": -32000, "message": "server exited with status 7"}
     assert recorded(path).marks()["lost"]["error"] == "server exited with status 7"

@@ -33,8 +33,8 @@ from tests.transports.http.scripted_server import (
     asking,
     event,
     events,
+    notification_message,
     result,
-    telling,
 )
 from tests.ways import CONNECTIONS, served
 
@@ -51,10 +51,10 @@ class Host:
     status: int | None = None
     received: list = attrs.field(factory=list)
 
-    async def say(self, *frames):
+    async def send(self, *frames):
         await self.channel.send(frames)
 
-    async def hear(self):
+    async def receive(self):
         while not self.received:
             with trio.fail_after(100):
                 self.received += await self.channel.receive()
@@ -110,12 +110,12 @@ async def test_a_legacy_session_passes_both_ways(host_of, path, recorded, autoju
         return await server(seen)
 
     async with host_of(answer) as host:
-        await host.say(HELLO)
-        assert (await host.hear())["result"]["protocolVersion"] == "2025-11-25"
-        await host.say(telling("notifications/initialized"), asking(1, "tools/call"))
-        assert await host.hear() == question
-        await host.say(encode_body(reply))
-        assert (await host.hear())["result"] == {"ok": True}
+        await host.send(HELLO)
+        assert (await host.receive())["result"]["protocolVersion"] == "2025-11-25"
+        await host.send(notification_message("notifications/initialized"), asking(1, "tools/call"))
+        assert await host.receive() == question
+        await host.send(encode_body(reply))
+        assert (await host.receive())["result"] == {"ok": True}
         await host.channel.aclose()
     assert host.status == 0
     assert host.server.methods[-1] == "DELETE"
@@ -142,9 +142,9 @@ async def test_a_host_that_does_not_wait_for_the_handshake_has_its_session(host_
 
     server = Legacy(answers={"initialize": slow, "echo": echo})
     async with host_of(server) as host:
-        await host.say(HELLO, telling("notifications/initialized"), asking(1, "echo"))
-        assert (await host.hear())["id"] == 0
-        assert (await host.hear())["result"] == {"session": "s-1"}
+        await host.send(HELLO, notification_message("notifications/initialized"), asking(1, "echo"))
+        assert (await host.receive())["id"] == 0
+        assert (await host.receive())["result"] == {"session": "s-1"}
         await host.channel.aclose()
 
 
@@ -153,8 +153,8 @@ async def test_a_stateless_host_is_a_stateless_client(host_of, path, recorded, a
         return result(seen, version=seen.headers["mcp-protocol-version"])
 
     async with host_of(Modern(answers={"echo": echo})) as host:
-        await host.say(asking(1, "server/discover", STATELESS), asking(2, "echo", STATELESS))
-        answers = {each["id"]: each for each in (await host.hear(), await host.hear())}
+        await host.send(asking(1, "server/discover", STATELESS), asking(2, "echo", STATELESS))
+        answers = {each["id"]: each for each in (await host.receive(), await host.receive())}
         assert answers[2]["result"] == {"version": STATELESS}
         await host.channel.aclose()
     assert host.status == 0
@@ -173,9 +173,9 @@ async def test_a_request_cancelled_by_the_host_is_cancelled_and_not_waited_for(
             left.set()
 
     async with host_of(Modern(answers={"slow": slow})) as host:
-        await host.say(asking(1, "slow", STATELESS))
+        await host.send(asking(1, "slow", STATELESS))
         await trio.sleep(1)
-        await host.say(telling("notifications/cancelled", requestId=1))
+        await host.send(notification_message("notifications/cancelled", requestId=1))
         await left.wait()
         begin = trio.current_time()
         host.channel.sink.close()
@@ -194,12 +194,12 @@ async def test_an_unreachable_server_fails_only_the_requests(
         return await server(seen)
 
     async with host_of(answer) as host:
-        await host.say(asking(1, "server/discover", STATELESS))
-        failed = await host.hear()
+        await host.send(asking(1, "server/discover", STATELESS))
+        failed = await host.receive()
         assert failed["error"]["message"] == f"cannot connect to {URL}: refused"
         is_down = False
-        await host.say(asking(2, "server/discover", STATELESS))
-        assert "result" in await host.hear()
+        await host.send(asking(2, "server/discover", STATELESS))
+        assert "result" in await host.receive()
         await host.channel.aclose()
     session = recorded(path)
     assert [body["id"] for body in session.bodies("out")] == [2]
@@ -213,10 +213,10 @@ async def test_a_server_that_ends_the_session_ends_the_bridge(
         return Reply(404)
 
     async with host_of(Legacy(answers={"tools/call": gone})) as host:
-        await host.say(HELLO)
-        await host.hear()
-        await host.say(asking(1, "tools/call"))
-        assert "the server has ended the session" in (await host.hear())["error"]["message"]
+        await host.send(HELLO)
+        await host.receive()
+        await host.send(asking(1, "tools/call"))
+        assert "the server has ended the session" in (await host.receive())["error"]["message"]
         assert await host.channel.receive() == []
     assert host.status == 1
     assert recorded(path).cause == "lost"
@@ -232,13 +232,13 @@ async def test_open_requests_have_time_after_the_hosts_end_of_file(
     async with host_of(
         Modern(answers={"slow": slow}), shutdown=ShutdownLimits(drain_seconds=5)
     ) as host:
-        await host.say(
+        await host.send(
             asking(1, "slow", STATELESS, seconds=3), asking(2, "slow", STATELESS, seconds=9)
         )
         await trio.testing.wait_all_tasks_blocked()
         host.channel.sink.close()
         begin = trio.current_time()
-        assert (await host.hear())["id"] == 1
+        assert (await host.receive())["id"] == 1
     assert 4.9 < trio.current_time() - begin < 8
     assert host.status == 0
     assert [body["id"] for body in recorded(path).bodies("out")] == [1]
@@ -255,8 +255,8 @@ async def test_a_subscription_is_not_waited_for(host_of, autojump_clock):
     async with host_of(
         Modern(answers={"subscriptions/listen": listen}), shutdown=ShutdownLimits(drain_seconds=50)
     ) as host:
-        await host.say(asking(1, "subscriptions/listen", STATELESS))
-        await host.hear()
+        await host.send(asking(1, "subscriptions/listen", STATELESS))
+        await host.receive()
         host.channel.sink.close()
         begin = trio.current_time()
     assert trio.current_time() - begin < 10
@@ -268,10 +268,10 @@ async def test_a_batch_goes_message_by_message(host_of, path, recorded, autojump
 
     batch = b"[%b,%b]" % (asking(1, "echo"), asking(2, "echo"))
     async with host_of(Legacy(answers={"echo": echo})) as host:
-        await host.say(HELLO)
-        await host.hear()
-        await host.say(batch)
-        assert {(await host.hear())["id"], (await host.hear())["id"]} == {1, 2}
+        await host.send(HELLO)
+        await host.receive()
+        await host.send(batch)
+        assert {(await host.receive())["id"], (await host.receive())["id"]} == {1, 2}
         await host.channel.aclose()
     assert recorded(path).lines("in") == [HELLO, batch]
 
@@ -290,21 +290,21 @@ async def test_a_message_that_cannot_be_forwarded_is_answered(
     async def slow(seen):
         await trio.sleep_forever()
 
-    frame, words = REJECTED[rejected]
+    frame, text = REJECTED[rejected]
     async with host_of(
         Modern(answers={"slow": slow}), requests=RequestLimits(queued_max=2)
     ) as host:
-        await host.say(asking(1, "slow", STATELESS), asking(2, "slow", STATELESS), frame)
-        assert words in (await host.hear())["error"]["message"]
+        await host.send(asking(1, "slow", STATELESS), asking(2, "slow", STATELESS), frame)
+        assert text in (await host.receive())["error"]["message"]
         await host.channel.aclose()
     assert recorded(path).lines("in")[2] == frame
-    assert words in recorded(path).marks()["lost"]["error"]
+    assert text in recorded(path).marks()["lost"]["error"]
 
 
 async def test_a_line_over_the_limit_is_answered(host_of, path, recorded, autojump_clock):
     async with host_of(Modern(), messages=MessageLimits(bytes_max=200)) as host:
-        await host.say(asking(1, "odd", STATELESS, text="x" * 400))
-        assert "limits.messages.bytes_max (200)" in (await host.hear())["error"]["message"]
+        await host.send(asking(1, "odd", STATELESS, text="x" * 400))
+        assert "limits.messages.bytes_max (200)" in (await host.receive())["error"]["message"]
         await host.channel.aclose()
     assert recorded(path).records[1].envelope["discarded"] > 400
 
@@ -316,8 +316,8 @@ async def test_an_answer_over_the_limit_is_lost(host_of, path, recorded, autojum
     async with host_of(
         Modern(answers={"long": long}), messages=MessageLimits(bytes_max=300)
     ) as host:
-        await host.say(asking(1, "long", STATELESS))
-        assert (await host.hear())["error"]["code"] == -32000
+        await host.send(asking(1, "long", STATELESS))
+        assert (await host.receive())["error"]["code"] == -32000
         await host.channel.aclose()
     (record,) = [record for record in recorded(path).records if record.kind == "out"]
     assert record.envelope["discarded"] > 500

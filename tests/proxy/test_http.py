@@ -37,8 +37,8 @@ from tests.transports.http.scripted_server import (
     event,
     events,
     json_reply,
+    notification_message,
     result,
-    telling,
 )
 
 STATELESS = "2026-07-28"
@@ -327,7 +327,7 @@ LOG = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "text"),
     [
         (httpx2.ConnectError("refused"), "cannot connect to http://mcp.test/mcp: refused"),
         (httpx2.ReadError("reset"), "the connection broke to http://mcp.test/mcp: reset"),
@@ -335,7 +335,7 @@ LOG = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
     ids=["down", "broken"],
 )
 async def test_a_server_that_does_not_answer_is_a_502_that_names_it(
-    between, tmp_path, files, error, words
+    between, tmp_path, files, error, text
 ):
     async def answer(seen):
         raise error
@@ -345,13 +345,11 @@ async def test_a_server_that_does_not_answer_is_a_502_that_names_it(
     assert answered.status == 502
     assert answered.json["id"] == 1
     assert answered.json["error"]["code"] == -32000
-    assert (
-        answered.json["error"]["message"] == f"the proxy got no response from the server: {words}"
-    )
+    assert answered.json["error"]["message"] == f"the proxy got no response from the server: {text}"
     (session,) = files()
     assert session.lines("in") == [STATELESS_CALL]
     assert session.lines("out") == []
-    assert http_marks(session) == [{"method": "POST", "status": 502, "error": words}]
+    assert http_marks(session) == [{"method": "POST", "status": 502, "error": text}]
 
 
 @pytest.mark.parametrize(
@@ -536,7 +534,9 @@ async def test_each_session_has_a_file_of_its_own(between, tmp_path, files):
             assert hello.headers["mcp-session-id"] == f"s-{number}"
         for number in (2, 1):
             session = {"Mcp_Session_Id": f"s-{number}"}
-            assert (await proxy.ask(telling("notifications/initialized"), **session)).status == 202
+            assert (
+                await proxy.ask(notification_message("notifications/initialized"), **session)
+            ).status == 202
             answered = await proxy.ask(asking(1, "echo"), **session)
             assert answered.json["result"] == {"session": f"s-{number}"}
     first, second = files()
@@ -638,7 +638,7 @@ async def test_a_server_that_gives_no_ids_is_recorded_in_one_file(between, tmp_p
         for _ in range(2):
             await proxy.ask(asking(0, "server/discover", STATELESS))
             await proxy.ask(INITIALIZE)
-            await proxy.ask(telling("notifications/initialized"))
+            await proxy.ask(notification_message("notifications/initialized"))
             await proxy.ask(asking(1, "tools/call"))
     probe, session = files()
     assert methods(probe) == ["server/discover"]

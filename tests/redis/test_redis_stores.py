@@ -329,10 +329,10 @@ async def test_changes_arrive_when_redis_is_back(redis, stores_of):
         send(TOOLS)
         await redis.start()
 
-        async def has_heard():
+        async def has_received():
             return received
 
-        await until(has_heard)
+        await until(has_received)
     assert received == [TOOLS]
 
 

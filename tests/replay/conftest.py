@@ -271,7 +271,7 @@ OPENED = {
 
 
 @pytest.fixture
-def spoken(tmp_path):
+def recording_of(tmp_path):
     """Write a recording of messages: ("C", message) of the client, ("S", message) of the server.
 
     A third item is how many seconds after the one before.
@@ -288,7 +288,7 @@ def spoken(tmp_path):
             kind = "in" if who == "C" else "out"
             records.append(encoder.record(kind, body, time_ns, embed=is_json))
         records.append(encoder.record("end", b'{"counts":{}}', time_ns))
-        path = tmp_path / "spoken.mcprec.jsonl"
+        path = tmp_path / "it.mcprec.jsonl"
         path.write_bytes(encoder.lines(records))
         return path
 

@@ -33,7 +33,7 @@ def without_jsonrpc(messages):
     return [{name: value for name, value in each.items() if name != "jsonrpc"} for each in messages]
 
 
-async def say(peer, *messages):
+async def exchange(peer, *messages):
     """Send messages; return the messages that come back until all tasks wait."""
     await peer.send(*messages)
     return without_jsonrpc(await peer.receive_available())

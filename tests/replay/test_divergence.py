@@ -39,7 +39,7 @@ async def add_without_asking(state, ctx, amount):
     return state["total"]
 
 
-async def add_and_say_so(state, ctx, amount):
+async def add_and_log(state, ctx, amount):
     before = state["total"]
     await ctx.list_roots()
     await ctx.info("added")
@@ -56,7 +56,7 @@ async def add_wrongly(state, ctx, amount):
     [
         (add_in_another_order, 1),
         (add_without_asking, 1),
-        (add_and_say_so, 3),
+        (add_and_log, 3),
         (add_wrongly, 3),
     ],
 )
@@ -878,27 +878,29 @@ LIMITS = msgspec.structs.replace(
 @pytest.mark.parametrize(
     "bad", [b'"id":%d,"result":{"a":"\\ud83d"}', b'"id":%d,"result":[]', b'"result":7,"id":%d']
 )
-async def test_an_invalid_answer_is_reported_at_once(spoken, scripted, autojump_clock, bad):
+async def test_an_invalid_answer_is_reported_at_once(recording_of, scripted, autojump_clock, bad):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(b'{"jsonrpc":"2.0",%b}' % (bad % asked["id"]))
         await answer(peer)
 
-    path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
+    path = recording_of(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert "the response is not " in str(report)
     assert "late" not in {kind for kind, *_ in differences_of(report)}
     assert trio.current_time() < 1
 
 
-async def test_an_answer_over_the_size_limit_is_reported_at_once(spoken, scripted, autojump_clock):
+async def test_an_answer_over_the_size_limit_is_reported_at_once(
+    recording_of, scripted, autojump_clock
+):
     async def script(peer):
         asked = await peer.receive()
         large = {"jsonrpc": "2.0", "id": asked["id"], "result": {"a": "x" * 9000}}
         await peer.send(json.dumps(large).encode())
 
     report = await replay_live_async(
-        spoken(("C", call(1)), ("S", result(1))), scripted(script), limits=LIMITS
+        recording_of(("C", call(1)), ("S", result(1))), scripted(script), limits=LIMITS
     )
     assert "the response is over limits.messages.bytes_max" in str(report)
     assert trio.current_time() < 1

@@ -293,7 +293,7 @@ async def stopping_early(ctx):
     await trio.sleep_forever()
 
 
-async def saying_something_else(ctx):
+async def sending_something_else(ctx):
     first = await fetch("a")
     await store("k", first)
     await ctx.info(look("x") + 1000)
@@ -312,7 +312,7 @@ async def saying_something_else(ctx):
         (with_one_more_at_the_end, "extra", 7),
         (looking_at_the_end, "extra", 7),
         (stopping_early, "missing", 3),
-        (saying_something_else, "message", 6),
+        (sending_something_else, "message", 6),
     ],
 )
 def test_a_changed_handler_diverges_at_the_operation_that_it_changes(
@@ -605,12 +605,12 @@ async def with_other_arguments_outbound(ctx, state):
     return [first, second, "1", look_outbound("else"), str(ctx.patched("x"))]
 
 
-async def saying_more(ctx, state):
+async def sending_more(ctx, state):
     await ctx.info("more")
     return await steps_outbound(ctx, state)
 
 
-async def saying_less(ctx, state):
+async def sending_less(ctx, state):
     await fetch_outbound("a")
     await ctx.info(1)
     await fetch_outbound("b")
@@ -710,8 +710,8 @@ def test_effects_in_another_order_diverge_in_strict_mode(path, handler):
 @pytest.mark.parametrize(
     ("handler", "kind"),
     [
-        (saying_more, "message"),
-        (saying_less, "message"),
+        (sending_more, "message"),
+        (sending_less, "message"),
         (with_an_unknown_effect, "extra"),
         (fetching_once_too_often, "extra"),
         (looking_once_too_often, "extra"),

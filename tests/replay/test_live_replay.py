@@ -64,7 +64,7 @@ def test_an_unchanged_server_has_a_report_of_one_line():
     assert str(report) == "no differences, 6 of 6 requests answered"
 
 
-async def test_ids_and_progress_tokens_are_those_of_the_live_session(spoken, scripted):
+async def test_ids_and_progress_tokens_are_those_of_the_live_session(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         assert asked["id"] == asked["params"]["_meta"]["progressToken"] != "abc"
@@ -72,7 +72,7 @@ async def test_ids_and_progress_tokens_are_those_of_the_live_session(spoken, scr
         await peer.send(note("progress", progressToken=asked["id"], progress=1))
         await peer.send_result(asked, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", call("abc", _meta={"progressToken": "t", "trace": "kept"})),
         ("S", note("progress", progressToken="t", progress=1)),
         ("S", result("abc")),
@@ -80,36 +80,38 @@ async def test_ids_and_progress_tokens_are_those_of_the_live_session(spoken, scr
     assert (await replay_live_async(path, scripted(script))).is_same
 
 
-async def test_a_message_sent_after_an_answer_is_sent_after_it_again(spoken, scripted):
+async def test_a_message_sent_after_an_answer_is_sent_after_it_again(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         assert await peer.receive_available() == []
         await peer.send_result(asked, {})
         assert (await answer(peer))["params"]["name"] == "second"
 
-    path = spoken(
+    path = recording_of(
         ("C", call(1, "first")), ("S", result(1)), ("C", call(2, "second")), ("S", result(2))
     )
     assert (await replay_live_async(path, scripted(script))).is_same
 
 
-async def test_concurrent_requests_are_concurrent_again(spoken, scripted):
+async def test_concurrent_requests_are_concurrent_again(recording_of, scripted):
     async def script(peer):
         first, second = await peer.receive_many(2)
         await peer.send_result(second, {"n": 2})
         await peer.send_result(first, {"n": 1})
 
-    path = spoken(("C", call(1)), ("C", call(2)), ("S", result(1, n=1)), ("S", result(2, n=2)))
+    path = recording_of(
+        ("C", call(1)), ("C", call(2)), ("S", result(1, n=1)), ("S", result(2, n=2))
+    )
     assert (await replay_live_async(path, scripted(script))).is_same
 
 
-async def test_cursors_and_uris_of_the_live_server_are_sent_back(spoken, scripted):
+async def test_cursors_and_uris_of_the_live_server_are_sent_back(recording_of, scripted):
     async def script(peer):
         await answer(peer, nextCursor="live", tasks=[{"taskId": "L1"}], status="open")
         asked = await answer(peer)
         assert asked["params"] == {"cursor": "live", "ids": [{"a": "L1"}], "status": "done", "n": 1}
 
-    path = spoken(
+    path = recording_of(
         ("C", {"id": 1, "method": "tools/list"}),
         ("S", result(1, nextCursor="old", tasks=[{"taskId": "R1"}], status="done")),
         (
@@ -134,7 +136,7 @@ ROOTS = {"id": 7, "method": "roots/list"}
 SAMPLE = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
 
 
-async def test_server_requests_get_the_recorded_answers(spoken, scripted):
+async def test_server_requests_get_the_recorded_answers(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(SAMPLE | {"id": "other"}, ROOTS | {"id": 1})
@@ -143,7 +145,7 @@ async def test_server_requests_get_the_recorded_answers(spoken, scripted):
         assert (reply["id"], reply["error"]) == (1, {"code": -5, "message": "no", "data": [1]})
         await peer.send_result(asked, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", call(1)),
         ("S", SAMPLE),
         ("C", result(8, text="a")),
@@ -154,7 +156,9 @@ async def test_server_requests_get_the_recorded_answers(spoken, scripted):
     assert (await replay_live_async(path, scripted(script))).is_same
 
 
-async def test_a_server_request_matches_the_recorded_one_with_the_same_params(spoken, scripted):
+async def test_a_server_request_matches_the_recorded_one_with_the_same_params(
+    recording_of, scripted
+):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(SAMPLE | {"id": 1, "params": {"maxTokens": 2}}, SAMPLE | {"id": 2})
@@ -162,7 +166,7 @@ async def test_a_server_request_matches_the_recorded_one_with_the_same_params(sp
         assert replies == {1: {"text": "two"}, 2: {"text": "one"}}
         await peer.send_result(asked, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", call(1)),
         ("S", SAMPLE),
         ("S", SAMPLE | {"id": 9, "params": {"maxTokens": 2}}),
@@ -173,7 +177,7 @@ async def test_a_server_request_matches_the_recorded_one_with_the_same_params(sp
     assert (await replay_live_async(path, scripted(script))).is_same
 
 
-async def test_an_unrecorded_server_request_is_rejected_and_extra(spoken, scripted):
+async def test_an_unrecorded_server_request_is_rejected_and_extra(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(ROOTS)
@@ -184,15 +188,15 @@ async def test_an_unrecorded_server_request_is_rejected_and_extra(spoken, script
         assert (await peer.receive())["result"] == {}
         await peer.send_result(asked, {})
 
-    path = spoken(("C", call(1)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", result(1)))
     report = await replay_live_async(path, scripted(script))
     assert differences_of(report) == [("extra", "server request roots/list", "")]
 
 
 async def test_an_absent_server_request_is_missing_and_its_answer_unsent(
-    spoken, scripted, autojump_clock
+    recording_of, scripted, autojump_clock
 ):
-    path = spoken(("C", call(1)), ("S", ROOTS), ("C", result(7)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", ROOTS), ("C", result(7)), ("S", result(1)))
     report = await replay_live_async(path, scripted(answer))
     assert differences_of(report) == [("missing", "server request roots/list", "")]
     assert report.unsent == 1
@@ -200,7 +204,7 @@ async def test_an_absent_server_request_is_missing_and_its_answer_unsent(
 
 
 async def test_recorded_answers_are_sent_early_if_the_server_waits_for_them(
-    spoken, scripted, autojump_clock
+    recording_of, scripted, autojump_clock
 ):
     async def script(peer):
         first, second = await peer.receive_many(2)
@@ -211,7 +215,7 @@ async def test_recorded_answers_are_sent_early_if_the_server_waits_for_them(
         await peer.receive()
         await peer.send_result(first, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", call(1)),
         ("C", call(2)),
         ("S", ROOTS),
@@ -226,7 +230,7 @@ async def test_recorded_answers_are_sent_early_if_the_server_waits_for_them(
     assert trio.current_time() < LIMITS.requests.idle_seconds
 
 
-async def test_progress_of_the_client_has_the_token_of_the_live_request(spoken, scripted):
+async def test_progress_of_the_client_has_the_token_of_the_live_request(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         params = {"maxTokens": 1, "_meta": {"progressToken": "live"}}
@@ -237,7 +241,7 @@ async def test_progress_of_the_client_has_the_token_of_the_live_request(spoken, 
         await peer.send_result(asked, {})
 
     params = {"maxTokens": 1, "_meta": {"progressToken": "old"}}
-    path = spoken(
+    path = recording_of(
         ("C", call(1)),
         ("S", SAMPLE | {"params": params}),
         ("C", note("progress", progressToken="old", progress=1)),
@@ -253,7 +257,7 @@ async def test_progress_of_the_client_has_the_token_of_the_live_request(spoken, 
 # Cancellations.
 
 
-async def test_a_cancellation_names_the_live_request(spoken, scripted, autojump_clock):
+async def test_a_cancellation_names_the_live_request(recording_of, scripted, autojump_clock):
     async def script(peer):
         first, second = await peer.receive_many(2)
         cancelled = await peer.receive()
@@ -262,7 +266,7 @@ async def test_a_cancellation_names_the_live_request(spoken, scripted, autojump_
         if is_late:
             await peer.send_result(first, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", call(6, "slow")),
         ("C", call(5)),
         ("C", note("cancelled", requestId=6, reason="enough")),
@@ -279,12 +283,12 @@ async def test_a_cancellation_names_the_live_request(spoken, scripted, autojump_
 
 
 async def test_an_answer_to_a_cancelled_request_is_awaited_briefly(
-    spoken, scripted, autojump_clock
+    recording_of, scripted, autojump_clock
 ):
     async def script(peer):
         await peer.receive_many(2)
 
-    path = spoken(("C", call(6)), ("C", note("cancelled", requestId=6)), ("S", result(6)))
+    path = recording_of(("C", call(6)), ("C", note("cancelled", requestId=6)), ("S", result(6)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert differences_of(report) == [("missing", "answer to tools/call x", "")]
     assert trio.current_time() == pytest.approx(LIMITS.replay.unrequested_seconds)
@@ -293,12 +297,12 @@ async def test_an_answer_to_a_cancelled_request_is_awaited_briefly(
 # Servers that disconnect, fail or are late.
 
 
-async def test_a_server_that_disconnects_is_one_difference(spoken, scripted):
+async def test_a_server_that_disconnects_is_one_difference(recording_of, scripted):
     async def script(peer):
         await peer.receive()
         await peer.aclose()
 
-    path = spoken(
+    path = recording_of(
         ("C", call(1)),
         ("S", note("message", data=1)),
         ("S", ROOTS),
@@ -313,50 +317,52 @@ async def test_a_server_that_disconnects_is_one_difference(spoken, scripted):
     ]
 
 
-async def test_a_server_object_that_fails_is_lost(spoken, scripted):
+async def test_a_server_object_that_fails_is_lost(recording_of, scripted):
     async def script(peer):
         raise ValueError("broken")
 
-    report = await replay_live_async(spoken(("C", call(1)), ("S", result(1))), scripted(script))
+    report = await replay_live_async(
+        recording_of(("C", call(1)), ("S", result(1))), scripted(script)
+    )
     (lost,) = report.differences
     assert (lost.kind, lost.live) == ("lost", "the server object failed: ValueError('broken')")
 
 
-async def test_a_silent_server_is_lost_after_some_requests(spoken, scripted, autojump_clock):
+async def test_a_silent_server_is_lost_after_some_requests(recording_of, scripted, autojump_clock):
     async def script(peer):
         await trio.sleep_forever()
 
     messages = [each for n in range(9) for each in (("C", call(n)), ("S", result(n)))]
-    report = await replay_live_async(spoken(*messages), scripted(script), limits=LIMITS)
+    report = await replay_live_async(recording_of(*messages), scripted(script), limits=LIMITS)
     assert differences_of(report) == [("lost", "the server", "")]
     assert report.differences[0].live == "it left 2 requests unanswered and sent nothing"
     assert trio.current_time() == pytest.approx(2 * LIMITS.requests.idle_seconds)
 
 
-async def test_an_answer_that_is_late_is_one_difference(spoken, scripted, autojump_clock):
+async def test_an_answer_that_is_late_is_one_difference(recording_of, scripted, autojump_clock):
     async def script(peer):
         await peer.receive()
         await answer(peer)
 
-    path = spoken(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
+    path = recording_of(("C", call(1)), ("S", result(1)), ("C", call(2)), ("S", result(2)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS)
     assert differences_of(report) == [("late", "answer to tools/call x", "")]
 
 
-async def test_a_recorded_answer_to_no_request_is_not_awaited(spoken, scripted):
-    path = spoken(("C", call(1)), ("S", result(5)), ("S", result(1)))
+async def test_a_recorded_answer_to_no_request_is_not_awaited(recording_of, scripted):
+    path = recording_of(("C", call(1)), ("S", result(5)), ("S", result(1)))
     assert (await replay_live_async(path, scripted(answer))).is_same
 
 
-async def test_invalid_recorded_messages_are_not_sent(spoken, scripted):
-    path = spoken(("C", b"{"), ("C", call(1)), ("S", result(1)))
+async def test_invalid_recorded_messages_are_not_sent(recording_of, scripted):
+    path = recording_of(("C", b"{"), ("C", call(1)), ("S", result(1)))
     report = await replay_live_async(path, scripted(answer))
     assert str(report).endswith("1 recorded messages invalid")
 
 
-async def test_a_command_that_cannot_be_started_raises(spoken):
+async def test_a_command_that_cannot_be_started_raises(recording_of):
     with pytest.raises(ConnectionLost, match="cannot start"):
-        await replay_live_async(spoken(("C", call(1))), ["/no/such/program"])
+        await replay_live_async(recording_of(("C", call(1))), ["/no/such/program"])
 
 
 async def test_an_invalid_recording_raises(tmp_path):
@@ -365,16 +371,18 @@ async def test_an_invalid_recording_raises(tmp_path):
         await replay_live_async(tmp_path / "text", weather)
 
 
-async def test_the_end_of_a_process_is_reported_with_its_stderr(spoken):
+async def test_the_end_of_a_process_is_reported_with_its_stderr(recording_of):
     code = "import sys; input(); sys.exit('cannot go on')"
-    path = spoken(("C", call(1)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", result(1)))
     report = await replay_live_async(path, [sys.executable, "-c", code])
     (lost,) = report.differences
     assert "exited with status 1" in lost.live
     assert "cannot go on" in lost.live
 
 
-async def test_a_kind_of_notification_that_stopped_delays_once(spoken, scripted, autojump_clock):
+async def test_a_kind_of_notification_that_stopped_delays_once(
+    recording_of, scripted, autojump_clock
+):
     async def script(peer):
         for _ in range(5):
             await answer(peer)
@@ -384,16 +392,16 @@ async def test_a_kind_of_notification_that_stopped_delays_once(spoken, scripted,
         for n in range(5)
         for each in (("C", call(n)), ("S", note("message", data=n)), ("S", result(n)))
     ]
-    report = await replay_live_async(spoken(*messages), scripted(script))
+    report = await replay_live_async(recording_of(*messages), scripted(script))
     assert len(report.differences) == 5
     assert trio.current_time() < 2 * LIMITS.replay.unrequested_seconds + 0.1
 
 
-async def test_a_mocked_client_takes_any_answer(spoken, scripted):
+async def test_a_mocked_client_takes_any_answer(recording_of, scripted):
     async def script(peer):
         await answer(peer, anything=1)
 
-    report = await mock_client(spoken(("C", call(1)), ("S", result(1))), scripted(script))
+    report = await mock_client(recording_of(("C", call(1)), ("S", result(1))), scripted(script))
     assert (report.is_same, report.answered) == (True, 1)
 
 
@@ -431,7 +439,7 @@ ROUNDS = (
 )
 
 
-async def test_a_retry_has_the_live_state_and_the_live_keys(spoken, scripted):
+async def test_a_retry_has_the_live_state_and_the_live_keys(recording_of, scripted):
     async def script(peer):
         first = await peer.receive()
         await peer.send_result(first, asks("live", a=ROOTS_LIVE_REPLAY_STATELESS, b=DAYS, c=CITY))
@@ -443,12 +451,12 @@ async def test_a_retry_has_the_live_state_and_the_live_keys(spoken, scripted):
         assert retry["params"]["_meta"] == META
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
-    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(recording_of(*ROUNDS), scripted(script))
     assert report.is_same, str(report)
     assert report.ignored == 1
 
 
-async def test_a_live_server_without_a_state_gets_none(spoken, scripted):
+async def test_a_live_server_without_a_state_gets_none(recording_of, scripted):
     async def script(peer):
         await peer.send_result(
             await peer.receive(), asks(q1=CITY, q2=DAYS, q3=ROOTS_LIVE_REPLAY_STATELESS)
@@ -457,13 +465,13 @@ async def test_a_live_server_without_a_state_gets_none(spoken, scripted):
         assert "requestState" not in retry["params"]
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
-    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(recording_of(*ROUNDS), scripted(script))
     assert differences_of(report) == [
         ("changed", "answer to tools/call x", "$.result.requestState")
     ]
 
 
-async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scripted):
+async def test_input_responses_are_sent_only_to_live_input_requests(recording_of, scripted):
     async def script(peer):
         other = {"method": "sampling/createMessage"}
         await peer.send_result(await peer.receive(), asks("live", q2=DAYS, more=other))
@@ -471,7 +479,7 @@ async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scri
         assert params_of(retry)["inputResponses"] == {"q2": 3}
         await peer.send_result(retry, {"resultType": "complete", "content": []})
 
-    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(recording_of(*ROUNDS), scripted(script))
     assert [path for _, _, path in differences_of(report)] == [
         f"$.result.inputRequests.{key}" for key in ("q1", "q3", "more")
     ]
@@ -482,42 +490,42 @@ async def test_input_responses_are_sent_only_to_live_input_requests(spoken, scri
     [{"result": {"resultType": "complete", "content": []}}, {"error": {"code": -1, "message": ""}}],
 )
 async def test_a_server_without_input_requests_gets_no_retry(
-    spoken, scripted, answer, autojump_clock
+    recording_of, scripted, answer, autojump_clock
 ):
     async def script(peer):
         first = await peer.receive()
         await peer.send({"id": first["id"], **answer})
 
     began = trio.current_time()
-    report = await replay_live_async(spoken(*ROUNDS), scripted(script))
+    report = await replay_live_async(recording_of(*ROUNDS), scripted(script))
     assert trio.current_time() - began < 1
     assert (report.unsent, report.answered) == (1, 1)
     assert differences_of(report)[-1] == ("missing", "answer to tools/call x", "")
 
 
-async def test_a_result_in_place_of_a_recorded_error_is_a_difference(spoken, scripted):
+async def test_a_result_in_place_of_a_recorded_error_is_a_difference(recording_of, scripted):
     async def script(peer):
         await peer.send_result(await peer.receive(), asks("live", q1=CITY))
 
-    path = spoken(
+    path = recording_of(
         ("C", stateless_call(1)), ("S", {"id": 1, "error": {"code": -1, "message": "no"}})
     )
     report = await replay_live_async(path, scripted(script))
     assert [path for _, _, path in differences_of(report)] == ["$.error", "$.result"]
 
 
-async def test_a_request_state_without_a_recorded_origin_is_sent_unchanged(spoken, scripted):
+async def test_a_request_state_without_a_recorded_origin_is_sent_unchanged(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         assert params_of(asked) == {"requestState": "made up"}
         await peer.send({"id": asked["id"], "error": {"code": -32602, "message": "no"}})
 
     rejected = {"id": 1, "error": {"code": -32602, "message": "no"}}
-    path = spoken(("C", stateless_call(1, requestState="made up")), ("S", rejected))
+    path = recording_of(("C", stateless_call(1, requestState="made up")), ("S", rejected))
     assert (await replay_live_async(path, scripted(script))).is_same
 
 
-async def test_a_retry_without_input_responses_is_sent_without_them(spoken, scripted):
+async def test_a_retry_without_input_responses_is_sent_without_them(recording_of, scripted):
     async def script(peer):
         waiting = {"resultType": "input_required", "requestState": "live"}
         await peer.send_result(await peer.receive(), waiting)
@@ -525,7 +533,7 @@ async def test_a_retry_without_input_responses_is_sent_without_them(spoken, scri
         assert params_of(retry) == {"requestState": "live"}
         await peer.send_result(retry, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", stateless_call(1)),
         ("S", result(1, resultType="input_required", requestState="recorded")),
         ("C", stateless_call(2, requestState="recorded")),
@@ -564,7 +572,7 @@ def test_a_result_with_the_same_keys_is_unchanged():
 # The name of the server, and waiting for the end.
 
 
-async def test_another_version_of_the_server_is_one_difference(spoken, scripted):
+async def test_another_version_of_the_server_is_one_difference(recording_of, scripted):
     def info(version):
         return {"_meta": {SERVER_INFO: {"name": "n", "version": version}, "other": version}}
 
@@ -572,7 +580,7 @@ async def test_another_version_of_the_server_is_one_difference(spoken, scripted)
         for _ in range(2):
             await peer.send_result(await peer.receive(), info("2"))
 
-    path = spoken(
+    path = recording_of(
         ("C", stateless_request(1, "server/discover")),
         ("S", result(1, **info("1"))),
         ("C", stateless_call(2)),
@@ -589,15 +597,15 @@ async def test_another_version_of_the_server_is_one_difference(spoken, scripted)
     ]
 
 
-async def test_the_name_of_a_meta_member_in_a_text_is_compared(spoken, scripted):
+async def test_the_name_of_a_meta_member_in_a_text_is_compared(recording_of, scripted):
     async def script(peer):
         await peer.send_result(await peer.receive(), {"text": f"{SERVER_INFO}", "_meta": 5})
 
-    path = spoken(("C", stateless_call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
+    path = recording_of(("C", stateless_call(1)), ("S", result(1, text=f"{SERVER_INFO}", _meta=5)))
     assert (await replay_live_async(path, scripted(script))).is_same
 
 
-async def test_discovery_marks_the_end_at_a_stateless_server(spoken):
+async def test_discovery_marks_the_end_at_a_stateless_server(recording_of):
     last = []
 
     @attrs.define
@@ -609,7 +617,7 @@ async def test_discovery_marks_the_end_at_a_stateless_server(spoken):
                     answer = {"jsonrpc": "2.0", "id": last[-1]["id"], "result": {}}
                     await channel.send([json.dumps(answer).encode()])
 
-    path = spoken(("C", stateless_call(1, _meta={"progressToken": "t"})), ("S", result(1)))
+    path = recording_of(("C", stateless_call(1, _meta={"progressToken": "t"})), ("S", result(1)))
     assert (await replay_live_async(path, Watched())).is_same
     assert last[1]["method"] == "server/discover"
     assert last[1]["params"] == {"_meta": META}
@@ -624,7 +632,7 @@ def tagged(id_):
     return {"_meta": {TAG: id_}}
 
 
-async def test_notifications_of_a_live_subscription_match_the_recorded_ones(spoken, scripted):
+async def test_notifications_of_a_live_subscription_match_the_recorded_ones(recording_of, scripted):
     async def script(peer):
         one, two = await peer.receive_many(2)
         for asked in (two, one):
@@ -635,7 +643,7 @@ async def test_notifications_of_a_live_subscription_match_the_recorded_ones(spok
         await peer.send_result(two, tagged(two["id"]))
         await peer.send(note("cancelled", requestId=two["id"], **tagged(two["id"])))
 
-    path = spoken(
+    path = recording_of(
         ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
         ("C", stateless_request("b", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **FILTER, **tagged("a"))),
@@ -650,13 +658,13 @@ async def test_notifications_of_a_live_subscription_match_the_recorded_ones(spok
 
 
 async def test_a_missing_subscription_notification_is_not_awaited_long(
-    spoken, scripted, autojump_clock
+    recording_of, scripted, autojump_clock
 ):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
 
-    path = spoken(
+    path = recording_of(
         ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **tagged("a"))),
         ("S", note("tools/list_changed", **tagged("a"))),
@@ -669,12 +677,14 @@ async def test_a_missing_subscription_notification_is_not_awaited_long(
     ]
 
 
-async def test_the_final_end_of_a_subscription_is_not_awaited(spoken, scripted, autojump_clock):
+async def test_the_final_end_of_a_subscription_is_not_awaited(
+    recording_of, scripted, autojump_clock
+):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(note("subscriptions/acknowledged", **tagged(asked["id"])))
 
-    path = spoken(
+    path = recording_of(
         ("C", stateless_request("a", "subscriptions/listen", **FILTER)),
         ("S", note("subscriptions/acknowledged", **tagged("a"))),
         ("S", result("a", **tagged("a"))),
@@ -686,14 +696,14 @@ async def test_the_final_end_of_a_subscription_is_not_awaited(spoken, scripted, 
     assert report.is_same, str(report)
 
 
-async def test_a_notification_for_no_subscription_is_extra(spoken, scripted):
+async def test_a_notification_for_no_subscription_is_extra(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(note("tools/list_changed", **tagged(99)))
         await peer.send_result(asked, {})
 
     report = await replay_live_async(
-        spoken(("C", stateless_call(1)), ("S", result(1))), scripted(script)
+        recording_of(("C", stateless_call(1)), ("S", result(1))), scripted(script)
     )
     assert differences_of(report) == [("extra", "notifications/tools/list_changed", "")]
 
@@ -706,7 +716,7 @@ def visit(id_, url, elicitation_id):
     return {"id": id_, "method": "elicitation/create", "params": params}
 
 
-async def test_url_elicitations_match_whatever_their_id(spoken, scripted):
+async def test_url_elicitations_match_whatever_their_id(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(visit(1, "b", "L2"), visit(2, "a", "L1"))
@@ -718,7 +728,7 @@ async def test_url_elicitations_match_whatever_their_id(spoken, scripted):
         await peer.send(note("elicitation/complete", elicitationId="L1"))
         await peer.send_result(asked, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", {"id": 1, "method": "tools/call", "params": {"name": "x"}}),
         ("S", visit(5, "a", "R1")),
         ("S", visit(6, "b", "R2")),
@@ -769,16 +779,16 @@ BOTH_ERAS = (
 )
 
 
-async def test_stateless_and_legacy_requests_of_one_session_are_driven(spoken):
+async def test_stateless_and_legacy_requests_of_one_session_are_driven(recording_of):
     server = Server("s", version="1", protocol_versions=(STATELESS, "2025-11-25"))
-    report = await replay_live_async(spoken(*BOTH_ERAS), server)
+    report = await replay_live_async(recording_of(*BOTH_ERAS), server)
     assert report.is_same, str(report)
     assert report.answered == 3
 
 
 @pytest.mark.parametrize("protocol_version", ["2024-11-05", STATELESS])
 async def test_another_protocol_version_replaces_the_recorded_one(
-    spoken, scripted, protocol_version
+    recording_of, scripted, protocol_version
 ):
     async def script(peer):
         hello = await peer.receive()
@@ -794,7 +804,7 @@ async def test_another_protocol_version_replaces_the_recorded_one(
         await peer.send_result(discover, BOTH_ERAS[4][1]["result"])
 
     report = await replay_live_async(
-        spoken(*BOTH_ERAS), scripted(script), protocol_version=protocol_version
+        recording_of(*BOTH_ERAS), scripted(script), protocol_version=protocol_version
     )
     assert report.is_same, str(report)
 
@@ -809,14 +819,14 @@ async def test_another_protocol_version_replaces_the_recorded_one(
     ],
 )
 async def test_a_protocol_version_of_another_kind_is_rejected(
-    spoken, scripted, messages, protocol_version, known
+    recording_of, scripted, messages, protocol_version, known
 ):
     with pytest.raises(
         ValueError,
         match=f"cannot be sent under {protocol_version}; possible protocol versions: {known}",
     ):
         await replay_live_async(
-            spoken(*messages), scripted(None), protocol_version=protocol_version
+            recording_of(*messages), scripted(None), protocol_version=protocol_version
         )
 
 
@@ -834,7 +844,14 @@ class _Talk:
         self._questions = []
 
     def go_on(self):
-        moves = [self._ask, self._ask, self._tell, self._answer, self._answer, self._question]
+        moves = [
+            self._ask,
+            self._ask,
+            self._send_custom,
+            self._answer,
+            self._answer,
+            self._question,
+        ]
         moves += [self._reply, self._report, self._cancel, self._notify]
         self._random.choice(moves)()
 
@@ -842,60 +859,60 @@ class _Talk:
         self._count += 1
         return self._count
 
-    def _say(self, who, **message):
+    def _add(self, who, **message):
         self.messages.append((who, message))
 
     def _ask(self):
         number = self._number()
         params = {"name": f"tool {number}", "_meta": {"progressToken": f"token {number}"}}
-        self._say("C", id=number, method="tools/call", params=params)
+        self._add("C", id=number, method="tools/call", params=params)
         self._requests.append(number)
 
     def _answer(self):
         if self._requests:
             number = self._requests.pop(self._random.randrange(len(self._requests)))
             if self._random.random() < 0.2:
-                self._say("S", id=number, error={"code": -number, "message": "no"})
+                self._add("S", id=number, error={"code": -number, "message": "no"})
             else:
-                self._say("S", id=number, result={"of": number})
+                self._add("S", id=number, result={"of": number})
 
     def _report(self):
         if self._requests:
             token = f"token {self._random.choice(self._requests)}"
             params = {"progressToken": token, "progress": self._number()}
-            self._say("S", method="notifications/progress", params=params)
+            self._add("S", method="notifications/progress", params=params)
 
     def _question(self):
         if self._requests:
             number = self._number()
-            self._say("S", id=number, method="roots/list", params={"number": number})
+            self._add("S", id=number, method="roots/list", params={"number": number})
             self._questions.append(number)
 
     def _reply(self):
         if self._questions:
-            self._say("C", id=self._questions.pop(0), result={"roots": []})
+            self._add("C", id=self._questions.pop(0), result={"roots": []})
 
     def _cancel(self):
         if self._requests:
             number = self._requests.pop()
-            self._say("C", method="notifications/cancelled", params={"requestId": number})
+            self._add("C", method="notifications/cancelled", params={"requestId": number})
 
     def _notify(self):
         params = {"data": self._number()}
-        self._say("S", method="notifications/message", params=params)
+        self._add("S", method="notifications/message", params=params)
 
-    def _tell(self):
-        self._say("C", method=f"notifications/of/{self._number()}")
+    def _send_custom(self):
+        self._add("C", method=f"notifications/of/{self._number()}")
 
 
 @pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(min_value=0), st.integers(1, 40), st.integers(0, 2**32))
-def test_a_recorded_client_and_its_mock_exchange_all_messages(spoken, seed, length, schedule):
+def test_a_recorded_client_and_its_mock_exchange_all_messages(recording_of, seed, length, schedule):
     talk = _Talk(seed)
     for _ in range(length):
         talk.go_on()
-    path = spoken(*talk.messages)
+    path = recording_of(*talk.messages)
     mock = mock_server(path)
     clock = trio.testing.MockClock(autojump_threshold=0)
     with seeded_schedule(schedule):
@@ -968,14 +985,14 @@ async def test_differences_of_a_server_at_a_url_are_reported():
     assert ("changed", "answer to tools/call forecast") in kinds
 
 
-async def test_headers_are_sent_with_each_request(spoken, monkeypatch):
+async def test_headers_are_sent_with_each_request(recording_of, monkeypatch):
     headers = []
 
     async def verify(head):
         headers.append(head.header("x-key"))
         return "somebody"
 
-    path = spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1)))
+    path = recording_of(("C", {"id": 1, "method": "ping"}), ("S", result(1)))
     monkeypatch.setattr(weather, "auth", verify)
     async with served(weather) as url:
         await mock_client(path, url, headers={"X-Key": "k"})
@@ -1019,9 +1036,9 @@ THREE = tuple(each for number in (1, 2, 3) for each in (("C", call(number)), ("S
 @pytest.mark.parametrize(
     "error", [OutcomeUnknown("it broke"), LocalProtocolError("it broke")], ids=["unknown", "unsent"]
 )
-async def test_a_lost_answer_is_one_difference(spoken, error, autojump_clock):
+async def test_a_lost_answer_is_one_difference(recording_of, error, autojump_clock):
     channel = Scripted([ANSWER % 1, Lost(3, error), ANSWER % 5, LAST])
-    report = await replay_live_async(spoken(*THREE), channel, limits=LIMITS)
+    report = await replay_live_async(recording_of(*THREE), channel, limits=LIMITS)
     assert str(report).splitlines() == [
         "lost answer to tools/call x (record 3): it broke",
         "1 difference, 2 of 3 requests answered",
@@ -1029,9 +1046,9 @@ async def test_a_lost_answer_is_one_difference(spoken, error, autojump_clock):
     assert trio.current_time() < LIMITS.replay.unrequested_seconds + 0.1
 
 
-async def test_an_unreachable_server_is_one_difference(spoken, autojump_clock):
+async def test_an_unreachable_server_is_one_difference(recording_of, autojump_clock):
     channel = Scripted([ANSWER % 1, Lost(3, ConnectionLost("cannot connect"))])
-    report = await replay_live_async(spoken(*THREE), channel, limits=LIMITS)
+    report = await replay_live_async(recording_of(*THREE), channel, limits=LIMITS)
     assert str(report).splitlines() == [
         "lost the server: cannot connect",
         "1 difference, 1 of 3 requests answered, 1 client messages not sent",
@@ -1039,15 +1056,15 @@ async def test_an_unreachable_server_is_one_difference(spoken, autojump_clock):
     assert trio.current_time() == 0
 
 
-async def test_a_lost_final_ping_is_no_difference(spoken, autojump_clock):
+async def test_a_lost_final_ping_is_no_difference(recording_of, autojump_clock):
     lost = Lost("the last ping", OutcomeUnknown("it broke"))
-    path = spoken(("C", call(1)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", result(1)))
     assert (await replay_live_async(path, Scripted([ANSWER % 1, lost]), limits=LIMITS)).is_same
     assert trio.current_time() == 0
 
 
-async def test_a_server_that_does_not_take_the_first_request_raises(spoken, monkeypatch):
-    path = spoken(("C", {"id": 1, "method": "initialize", "params": {}}), ("S", result(1)))
+async def test_a_server_that_does_not_take_the_first_request_raises(recording_of, monkeypatch):
+    path = recording_of(("C", {"id": 1, "method": "initialize", "params": {}}), ("S", result(1)))
     async with served(weather) as url:
         pass
     with pytest.raises(ConnectionLost, match="cannot connect to"):
@@ -1062,9 +1079,9 @@ async def test_a_server_that_does_not_take_the_first_request_raises(spoken, monk
             await replay_live_async(path, url)
 
 
-async def test_an_invalid_url_raises(spoken):
+async def test_an_invalid_url_raises(recording_of):
     with pytest.raises(ValueError, match="begins with http"):
-        await replay_live_async(spoken(("C", call(1))), "ftp://127.0.0.1/mcp")
+        await replay_live_async(recording_of(("C", call(1))), "ftp://127.0.0.1/mcp")
 
 
 # Live replay: the differences in a report.
@@ -1078,11 +1095,11 @@ LIMITS_LIVE_COMPARISON = msgspec.structs.replace(
 # Answers and questions.
 
 
-async def test_a_difference_in_an_answer_has_a_path(spoken, scripted):
+async def test_a_difference_in_an_answer_has_a_path(recording_of, scripted):
     async def script(peer):
         await answer(peer, content=[{"text": "b"}], more=1)
 
-    path = spoken(("C", call(1, "add")), ("S", result(1, content=[{"text": "a"}])))
+    path = recording_of(("C", call(1, "add")), ("S", result(1, content=[{"text": "a"}])))
     report = await replay_live_async(path, scripted(script))
     assert str(report).splitlines() == [
         'changed answer to tools/call add (record 1): $.result.content[0].text: "a" -> "b"',
@@ -1091,23 +1108,23 @@ async def test_a_difference_in_an_answer_has_a_path(spoken, scripted):
     ]
 
 
-async def test_an_error_in_place_of_a_result_is_a_change(spoken, scripted):
+async def test_an_error_in_place_of_a_result_is_a_change(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send({"id": asked["id"], "error": {"code": -1, "message": "no"}})
 
-    path = spoken(("C", call(1)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", result(1)))
     report = await replay_live_async(path, scripted(script))
     assert [each.path for each in report.differences] == ["$.result", "$.error"]
 
 
-async def test_ignored_differences_are_counted(spoken, scripted):
+async def test_ignored_differences_are_counted(recording_of, scripted):
     async def script(peer):
         await answer(
             peer, at="2026-01-02T03:04:05Z", nextCursor="b", content=[{"text": "y", "n": 1}]
         )
 
-    path = spoken(
+    path = recording_of(
         ("C", call(1)),
         ("S", result(1, at="2025-01-02 03:04", nextCursor="a", content=[{"text": "x", "n": 1}])),
     )
@@ -1116,7 +1133,7 @@ async def test_ignored_differences_are_counted(spoken, scripted):
     assert str(report).endswith(", 3 ignored")
 
 
-async def test_a_server_request_with_other_params_is_a_change(spoken, scripted):
+async def test_a_server_request_with_other_params_is_a_change(recording_of, scripted):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(question | {"params": {"maxTokens": 5}})
@@ -1124,26 +1141,26 @@ async def test_a_server_request_with_other_params_is_a_change(spoken, scripted):
         await peer.send_result(asked, {})
 
     question = {"id": 8, "method": "sampling/createMessage", "params": {"maxTokens": 1}}
-    path = spoken(("C", call(1)), ("S", question), ("C", result(8)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", question), ("C", result(8)), ("S", result(1)))
     report = await replay_live_async(path, scripted(script))
     assert differences_of(report) == [
         ("changed", "server request sampling/createMessage", "$.params.maxTokens")
     ]
 
 
-async def test_an_invalid_path_to_ignore_is_rejected(spoken, scripted):
+async def test_an_invalid_path_to_ignore_is_rejected(recording_of, scripted):
     with pytest.raises(ValueError, match=r"'result' is no JSON path: it has to begin with \$"):
-        await replay_live_async(spoken(), scripted(answer), ignore=["result"])
+        await replay_live_async(recording_of(), scripted(answer), ignore=["result"])
 
 
-async def test_unmatched_messages_are_differences(spoken, scripted):
+async def test_unmatched_messages_are_differences(recording_of, scripted):
     async def script(peer):
         await peer.send(b"{", result(77), {"id": 78, "error": {"code": 1, "message": ""}})
         await peer.send(b'{"jsonrpc":"2.0","id":1,"result":"%s"}' % (b"x" * 5000))
         asked = await answer(peer)
         await peer.send_result(asked, {})
 
-    path = spoken(("C", call(1)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", result(1)))
     report = await replay_live_async(path, scripted(script), limits=LIMITS_LIVE_COMPARISON)
     assert [each.subject.split(":")[0] for each in report.differences] == [
         "invalid message",
@@ -1154,11 +1171,11 @@ async def test_unmatched_messages_are_differences(spoken, scripted):
     ]
 
 
-async def test_long_values_are_cut_to_show_their_difference(spoken, scripted):
+async def test_long_values_are_cut_to_show_their_difference(recording_of, scripted):
     async def script(peer):
         await answer(peer, text="a" * 200 + "x" + "b" * 200)
 
-    path = spoken(("C", call(1)), ("S", result(1, text="a" * 200 + "y")))
+    path = recording_of(("C", call(1)), ("S", result(1, text="a" * 200 + "y")))
     (line, _) = str(await replay_live_async(path, scripted(script))).splitlines()
     old, new = line.split(": ")[-1].split(" -> ")
     assert old == "…" + "a" * 33 + 'y"'
@@ -1169,14 +1186,16 @@ async def test_long_values_are_cut_to_show_their_difference(spoken, scripted):
 # Notifications.
 
 
-async def test_notifications_are_compared_whatever_their_order(spoken, scripted, autojump_clock):
+async def test_notifications_are_compared_whatever_their_order(
+    recording_of, scripted, autojump_clock
+):
     async def script(peer):
         asked = await peer.receive()
         await peer.send(*(note("message", data=data) for data in ("b", "a", "D", "e", "f")))
         await peer.send_result(asked, {})
 
     notifications = [("S", note("message", data=data)) for data in "abcd"]
-    path = spoken(("C", call(1)), *notifications, ("S", note("gone")), ("S", result(1)))
+    path = recording_of(("C", call(1)), *notifications, ("S", note("gone")), ("S", result(1)))
     report = await replay_live_async(path, scripted(script))
     assert [str(each) for each in report.differences] == [
         'changed notifications/message (record 4): $.params.data: "c" -> "D"',
@@ -1186,7 +1205,7 @@ async def test_notifications_are_compared_whatever_their_order(spoken, scripted,
     ]
 
 
-async def test_progress_is_compared_for_each_request(spoken, scripted):
+async def test_progress_is_compared_for_each_request(recording_of, scripted):
     async def script(peer):
         first, second = await peer.receive_many(2)
         await peer.send(note("progress", progressToken=second["id"], progress=1))
@@ -1195,7 +1214,7 @@ async def test_progress_is_compared_for_each_request(spoken, scripted):
         await peer.send_result(first, {})
         await peer.send_result(second, {})
 
-    path = spoken(
+    path = recording_of(
         ("C", call(1, "a", _meta={"progressToken": "a"})),
         ("C", call(2, "b", _meta={"progressToken": "b"})),
         ("S", note("progress", progressToken="a", progress=2)),

@@ -26,9 +26,9 @@ from tests.replay.conversations import (
     STATELESS,
     TAG,
     call,
+    exchange,
     note,
     result,
-    say,
     stateless_call,
     stateless_request,
     without_jsonrpc,
@@ -54,10 +54,10 @@ async def test_a_client_gets_the_recorded_results():
     assert "tools/call (record 15)" in mock.unused
 
 
-async def test_ids_and_tokens_are_those_of_the_live_client(spoken, connect):
+async def test_ids_and_tokens_are_those_of_the_live_client(recording_of, connect):
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("C", call(1, _meta={"progressToken": "t"})),
                 ("S", note("progress", progressToken="t", progress=1)),
                 ("S", result(1, a=1)),
@@ -67,19 +67,19 @@ async def test_ids_and_tokens_are_those_of_the_live_client(spoken, connect):
             )
         )
     )
-    assert await say(peer, call("live", _meta={"progressToken": 5})) == [
+    assert await exchange(peer, call("live", _meta={"progressToken": 5})) == [
         note("progress", progressToken=5, progress=1),
         result("live", a=1),
     ]
-    assert await say(peer, call("other")) == [
+    assert await exchange(peer, call("other")) == [
         {"id": "other", "error": {"code": -7, "message": "no", "data": None}}
     ]
 
 
-async def test_equal_requests_get_their_answers_in_the_recorded_order(spoken, connect):
+async def test_equal_requests_get_their_answers_in_the_recorded_order(recording_of, connect):
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("C", call(1, "a")),
                 ("S", result(1, n=1)),
                 ("C", call(2, "b")),
@@ -89,9 +89,9 @@ async def test_equal_requests_get_their_answers_in_the_recorded_order(spoken, co
             )
         )
     )
-    assert await say(peer, call(9, "b")) == [result(9, n=2)]
-    assert await say(peer, call(8, "a"), call(7, "a")) == [result(8, n=1), result(7, n=3)]
-    (rejected,) = await say(peer, call(6, "a"))
+    assert await exchange(peer, call(9, "b")) == [result(9, n=2)]
+    assert await exchange(peer, call(8, "a"), call(7, "a")) == [result(8, n=1), result(7, n=3)]
+    (rejected,) = await exchange(peer, call(6, "a"))
     assert rejected["error"] == {
         "code": -32602,
         "message": (
@@ -102,61 +102,61 @@ async def test_equal_requests_get_their_answers_in_the_recorded_order(spoken, co
 
 
 @pytest.mark.parametrize(("recorded", "live"), [({}, {"arguments": {}}), ({"arguments": {}}, {})])
-async def test_no_arguments_are_the_same_as_an_empty_object(spoken, connect, recorded, live):
-    peer = connect(mock_server(spoken(("C", call(1, **recorded)), ("S", result(1)))))
-    assert await say(peer, call(2, **live)) == [result(2)]
+async def test_no_arguments_are_the_same_as_an_empty_object(recording_of, connect, recorded, live):
+    peer = connect(mock_server(recording_of(("C", call(1, **recorded)), ("S", result(1)))))
+    assert await exchange(peer, call(2, **live)) == [result(2)]
 
 
-async def test_lists_and_pings_can_be_repeated(spoken, connect):
+async def test_lists_and_pings_can_be_repeated(recording_of, connect):
     lists = {"id": 1, "method": "tools/list", "params": {}}
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("C", lists), ("S", result(1, tools=[1])), ("C", lists), ("S", result(1, tools=[2]))
             )
         )
     )
-    answers = [await say(peer, {"id": n, "method": "tools/list"}) for n in range(3)]
+    answers = [await exchange(peer, {"id": n, "method": "tools/list"}) for n in range(3)]
     assert [each["result"]["tools"] for (each,) in answers] == [[1], [2], [2]]
-    assert await say(peer, {"id": 4, "method": "ping"}) == [result(4)]
+    assert await exchange(peer, {"id": 4, "method": "ping"}) == [result(4)]
 
 
-async def test_a_list_that_was_never_answered_is_not_answered_again(spoken, connect):
-    peer = connect(mock_server(spoken(("C", {"id": 1, "method": "tools/list"}))))
-    assert await say(peer, *({"id": n, "method": "tools/list"} for n in range(3))) == []
+async def test_a_list_that_was_never_answered_is_not_answered_again(recording_of, connect):
+    peer = connect(mock_server(recording_of(("C", {"id": 1, "method": "tools/list"}))))
+    assert await exchange(peer, *({"id": n, "method": "tools/list"} for n in range(3))) == []
 
 
-async def test_any_client_info_matches_initialize(spoken, connect):
+async def test_any_client_info_matches_initialize(recording_of, connect):
     hello = {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "recorded"}}}
-    peer = connect(mock_server(spoken(("C", hello), ("S", result(1, protocolVersion="1")))))
-    assert await say(peer, {"id": 0, "method": "initialize", "params": {}}) == [
+    peer = connect(mock_server(recording_of(("C", hello), ("S", result(1, protocolVersion="1")))))
+    assert await exchange(peer, {"id": 0, "method": "initialize", "params": {}}) == [
         result(0, protocolVersion="1")
     ]
 
 
-async def test_a_second_client_on_one_connection_gets_the_recorded_handshake(spoken, connect):
+async def test_a_second_client_on_one_connection_gets_the_recorded_handshake(recording_of, connect):
     hello = {"id": 1, "method": "initialize", "params": {}}
-    peer = connect(mock_server(spoken(("C", hello), ("S", result(1, protocolVersion="1")))))
+    peer = connect(mock_server(recording_of(("C", hello), ("S", result(1, protocolVersion="1")))))
     for number in (0, 1):
-        assert await say(peer, {"id": number, "method": "initialize", "params": {}}) == [
+        assert await exchange(peer, {"id": number, "method": "initialize", "params": {}}) == [
             result(number, protocolVersion="1")
         ]
 
 
-async def test_a_method_that_was_not_recorded_is_method_not_found(spoken, connect):
-    mock = mock_server(spoken(("C", call(1))))
+async def test_a_method_that_was_not_recorded_is_method_not_found(recording_of, connect):
+    mock = mock_server(recording_of(("C", call(1))))
     peer = connect(mock)
-    (rejected,) = await say(peer, {"id": 1, "method": "prompts/get", "params": {"name": "p"}})
+    (rejected,) = await exchange(peer, {"id": 1, "method": "prompts/get", "params": {"name": "p"}})
     assert rejected["error"]["code"] == -32601
     assert rejected["error"]["message"].endswith(
         'prompts/get {"name":"p"} was not recorded, nor any other prompts/get'
     )
 
 
-async def test_the_closest_recorded_requests_are_named_with_some_paths(spoken, connect):
+async def test_the_closest_recorded_requests_are_named_with_some_paths(recording_of, connect):
     arguments = dict.fromkeys("abcdef", 1)
-    peer = connect(mock_server(spoken(("C", call(1, arguments=arguments)))))
-    (rejected,) = await say(peer, call(1, arguments={}))
+    peer = connect(mock_server(recording_of(("C", call(1, arguments=arguments)))))
+    (rejected,) = await exchange(peer, call(1, arguments={}))
     assert rejected["error"]["message"].endswith(
         "record 1, which differs at $.arguments.a, $.arguments.b, $.arguments.c, $.arguments.d, …"
     )
@@ -165,11 +165,11 @@ async def test_the_closest_recorded_requests_are_named_with_some_paths(spoken, c
 # Questions, and what comes by itself.
 
 
-async def test_server_requests_come_in_order_and_their_answers_are_awaited(spoken, connect):
+async def test_server_requests_come_in_order_and_their_answers_are_awaited(recording_of, connect):
     question = {"id": 5, "method": "roots/list"}
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("C", call(1)),
                 ("S", note("message", data="before")),
                 ("S", question),
@@ -179,19 +179,19 @@ async def test_server_requests_come_in_order_and_their_answers_are_awaited(spoke
             )
         )
     )
-    before, asked = await say(peer, call("a"))
+    before, asked = await exchange(peer, call("a"))
     assert (before["params"]["data"], asked["method"]) == ("before", "roots/list")
     reply = result(asked["id"], roots=["other"])
-    assert await say(peer, reply) == [note("message", data="after"), result("a")]
-    assert await say(peer, reply, result("nonsense"), result(1000)) == []
+    assert await exchange(peer, reply) == [note("message", data="after"), result("a")]
+    assert await exchange(peer, reply, result("nonsense"), result(1000)) == []
 
 
-async def test_the_mock_does_not_wait_where_the_recorded_server_did_not(spoken, connect):
+async def test_the_mock_does_not_wait_where_the_recorded_server_did_not(recording_of, connect):
     question = {"id": 5, "method": "sampling/createMessage", "params": {"_meta": {}}}
     question["params"]["_meta"]["progressToken"] = "old"
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("C", call(1)),
                 ("S", question),
                 ("S", note("cancelled", requestId=5)),
@@ -200,17 +200,17 @@ async def test_the_mock_does_not_wait_where_the_recorded_server_did_not(spoken, 
             )
         )
     )
-    asked, back, answer = await say(peer, call("a"))
+    asked, back, answer = await exchange(peer, call("a"))
     assert asked["params"]["_meta"]["progressToken"] == asked["id"]
     assert back["params"]["requestId"] == asked["id"]
     assert answer == result("a")
-    assert await say(peer, result(asked["id"])) == []
+    assert await exchange(peer, result(asked["id"])) == []
 
 
-async def test_an_unrelated_notification_comes_after_the_message_before_it(spoken, connect):
+async def test_an_unrelated_notification_comes_after_the_message_before_it(recording_of, connect):
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("S", note("hello")),
                 ("C", note("initialized")),
                 ("S", {"id": 1, "method": "roots/list"}),
@@ -221,34 +221,38 @@ async def test_an_unrelated_notification_comes_after_the_message_before_it(spoke
         )
     )
     assert without_jsonrpc(await peer.receive_available()) == [note("hello")]
-    (asked,) = await say(peer, note("initialized"))
-    assert await say(peer, result(asked["id"])) == [note("thanks")]
-    assert await say(peer, note("initialized")) == []
+    (asked,) = await exchange(peer, note("initialized"))
+    assert await exchange(peer, result(asked["id"])) == [note("thanks")]
+    assert await exchange(peer, note("initialized")) == []
 
 
-async def test_requests_in_flight_do_not_wait_for_each_other(spoken, connect):
+async def test_requests_in_flight_do_not_wait_for_each_other(recording_of, connect):
     peer = connect(
         mock_server(
-            spoken(("C", call(1, "slow")), ("C", call(2, "b")), ("S", result(2)), ("S", result(1)))
+            recording_of(
+                ("C", call(1, "slow")), ("C", call(2, "b")), ("S", result(2)), ("S", result(1))
+            )
         )
     )
-    assert await say(peer, call(1, "slow")) == [result(1)]
+    assert await exchange(peer, call(1, "slow")) == [result(1)]
 
 
 # Cancellation, pace, and what is no message.
 
 
-async def test_a_cancelled_call_gets_no_answer(spoken, connect):
-    path = spoken(("C", call(1)), ("C", note("cancelled", requestId=1)), ("S", note("message")))
+async def test_a_cancelled_call_gets_no_answer(recording_of, connect):
+    path = recording_of(
+        ("C", call(1)), ("C", note("cancelled", requestId=1)), ("S", note("message"))
+    )
     peer = connect(mock_server(path))
-    assert await say(peer, call(1)) == []
-    assert await say(peer, note("cancelled", requestId=1)) == [note("message")]
+    assert await exchange(peer, call(1)) == []
+    assert await exchange(peer, note("cancelled", requestId=1)) == [note("message")]
 
 
-async def test_a_client_can_cancel_any_request(spoken, connect):
+async def test_a_client_can_cancel_any_request(recording_of, connect):
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("C", call(1)),
                 ("S", {"id": 5, "method": "roots/list"}),
                 ("C", result(5)),
@@ -256,14 +260,14 @@ async def test_a_client_can_cancel_any_request(spoken, connect):
             )
         )
     )
-    (asked,) = await say(peer, call(1))
+    (asked,) = await exchange(peer, call(1))
     nonsense = note("cancelled", requestId=[])
-    assert await say(peer, nonsense, note("cancelled", requestId=1), result(asked["id"])) == []
+    assert await exchange(peer, nonsense, note("cancelled", requestId=1), result(asked["id"])) == []
 
 
-async def test_at_the_recorded_pace_an_answer_takes_its_time(spoken, connect, autojump_clock):
+async def test_at_the_recorded_pace_an_answer_takes_its_time(recording_of, connect, autojump_clock):
     hello = ("S", note("hello"), 2)
-    path = spoken(hello, ("C", call(1), 3), ("S", note("message"), 1), ("S", result(1), 5))
+    path = recording_of(hello, ("C", call(1), 3), ("S", note("message"), 1), ("S", result(1), 5))
     peer = connect(mock_server(path, pace=True))
     await peer.receive()
     assert trio.current_time() == pytest.approx(2)
@@ -274,20 +278,22 @@ async def test_at_the_recorded_pace_an_answer_takes_its_time(spoken, connect, au
     assert trio.current_time() == pytest.approx(8)
 
 
-async def test_invalid_requests_are_answered_if_they_have_an_id(spoken, nursery):
-    mock = mock_server(spoken(("C", call(1))), limits=Limits(messages=MessageLimits(bytes_max=200)))
+async def test_invalid_requests_are_answered_if_they_have_an_id(recording_of, nursery):
+    mock = mock_server(
+        recording_of(("C", call(1))), limits=Limits(messages=MessageLimits(bytes_max=200))
+    )
     ours, theirs = memory_pair(limits=mock.limits)
     nursery.start_soon(mock.serve, theirs)
     peer = WirePeer(ours)
     long = b'{"jsonrpc":"2.0","id":4,"method":"ping","x":"' + b"x" * 300
-    broken = await say(peer, b'{"jsonrpc":"2.0","id":3,"method":1}', b"{", long)
+    broken = await exchange(peer, b'{"jsonrpc":"2.0","id":3,"method":1}', b"{", long)
     assert [(each["id"], each["error"]["code"]) for each in broken] == [(3, -32600), (4, -32600)]
 
 
 @pytest.mark.slow
-async def test_a_client_that_does_not_read_is_not_read_from(spoken, nursery):
+async def test_a_client_that_does_not_read_is_not_read_from(recording_of, nursery):
     ours, theirs = memory_pair()
-    nursery.start_soon(mock_server(spoken()).serve, theirs)
+    nursery.start_soon(mock_server(recording_of()).serve, theirs)
     pings = [b'{"jsonrpc":"2.0","id":1,"method":"ping"}'] * 10_000
     nursery.start_soon(ours.send, pings)
     await trio.testing.wait_all_tasks_blocked()
@@ -297,9 +303,9 @@ async def test_a_client_that_does_not_read_is_not_read_from(spoken, nursery):
         count += len(await ours.receive())
 
 
-async def test_a_client_that_disconnects_without_reading_raises_no_error(spoken, nursery):
+async def test_a_client_that_disconnects_without_reading_raises_no_error(recording_of, nursery):
     ours, theirs = memory_pair(buffer_bytes_max=1000)
-    mock = mock_server(spoken(("C", call(1)), ("S", result(1, text="x" * 5000))))
+    mock = mock_server(recording_of(("C", call(1)), ("S", result(1, text="x" * 5000))))
     with trio.fail_after(5):
         async with trio.open_nursery() as serving:
             serving.start_soon(mock.serve, theirs)
@@ -308,8 +314,10 @@ async def test_a_client_that_disconnects_without_reading_raises_no_error(spoken,
             await ours.aclose()
 
 
-async def test_a_due_answer_is_sent_after_the_client_has_closed_its_side(spoken, autojump_clock):
-    path = spoken(("C", call(1)), ("S", result(1), 1), ("S", note("late"), 100))
+async def test_a_due_answer_is_sent_after_the_client_has_closed_its_side(
+    recording_of, autojump_clock
+):
+    path = recording_of(("C", call(1)), ("S", result(1), 1), ("S", note("late"), 100))
     written = []
     channel = _Said(
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}', written
@@ -319,9 +327,9 @@ async def test_a_due_answer_is_sent_after_the_client_has_closed_its_side(spoken,
 
 
 async def test_queued_messages_are_sent_after_the_client_has_closed_its_side(
-    spoken, autojump_clock
+    recording_of, autojump_clock
 ):
-    path = spoken(("C", call(1)), ("S", result(1)))
+    path = recording_of(("C", call(1)), ("S", result(1)))
     written = []
     channel = _Said(
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}', written
@@ -348,11 +356,11 @@ class _Said:
         pass
 
 
-async def test_each_session_starts_at_the_beginning_of_the_recording(spoken, connect):
-    mock = mock_server(spoken(("C", call(1)), ("S", result(1))))
+async def test_each_session_starts_at_the_beginning_of_the_recording(recording_of, connect):
+    mock = mock_server(recording_of(("C", call(1)), ("S", result(1))))
     for _ in range(2):
         peer = connect(mock)
-        assert await say(peer, call(1)) == [result(1)]
+        assert await exchange(peer, call(1)) == [result(1)]
         await peer.aclose()
         await trio.testing.wait_all_tasks_blocked()
     assert mock.unused == ()
@@ -361,12 +369,12 @@ async def test_each_session_starts_at_the_beginning_of_the_recording(spoken, con
 # The end.
 
 
-async def test_a_strict_mock_requires_all_recorded_requests_and_no_others(spoken, connect):
-    path = spoken(("C", call(1, "a")), ("C", {"id": 2, "method": "ping"}))
+async def test_a_strict_mock_requires_all_recorded_requests_and_no_others(recording_of, connect):
+    path = recording_of(("C", call(1, "a")), ("C", {"id": 2, "method": "ping"}))
 
     async def talk(mock):
         peer = connect(mock)
-        await say(peer, call(1, "c"))
+        await exchange(peer, call(1, "c"))
         await peer.aclose()
         await trio.testing.wait_all_tasks_blocked()
 
@@ -379,14 +387,14 @@ async def test_a_strict_mock_requires_all_recorded_requests_and_no_others(spoken
     ]
     with mock_server(path) as mock:
         await talk(mock)
-    with mock_server(spoken(), strict=True):
+    with mock_server(recording_of(), strict=True):
         pass
     with pytest.raises(ZeroDivisionError), mock_server(path, strict=True):
         raise ZeroDivisionError
 
 
-def test_all_requests_of_an_unused_mock_are_unused(spoken):
-    path = spoken(("C", {"id": 1, "method": "ping"}), ("C", note("initialized")))
+def test_all_requests_of_an_unused_mock_are_unused(recording_of):
+    path = recording_of(("C", {"id": 1, "method": "ping"}), ("C", note("initialized")))
     with pytest.raises(MockMismatch, match=r"not requested: ping \(record 1\)"):
         mock_server(path).check()
 
@@ -398,17 +406,17 @@ def test_all_requests_of_an_unused_mock_are_unused(spoken):
     ("live", "fits"),
     [("Hunter2-é", True), ("hunter2-é", False), ("Hunter22-é", False), (7, False), (None, False)],
 )
-async def test_a_redacted_value_matches_by_its_shape(spoken, connect, live, fits):
-    path = spoken(
+async def test_a_redacted_value_matches_by_its_shape(recording_of, connect, live, fits):
+    path = recording_of(
         ("C", call(1, password="Qxkzwv9-ü", n=35)), ("S", result(1)), redaction={"rules": 1}
     )
     more = {} if live is None else {"password": live}
-    (answer,) = await say(connect(mock_server(path)), call(5, n=42, **more))
+    (answer,) = await exchange(connect(mock_server(path)), call(5, n=42, **more))
     assert ("result" in answer) is fits
 
 
-async def test_an_equal_request_matches_before_one_of_the_same_shape(spoken, connect):
-    path = spoken(
+async def test_an_equal_request_matches_before_one_of_the_same_shape(recording_of, connect):
+    path = recording_of(
         ("C", call(1, "ab")),
         ("S", result(1, n=1)),
         ("C", call(2, "cd")),
@@ -416,23 +424,23 @@ async def test_an_equal_request_matches_before_one_of_the_same_shape(spoken, con
         redaction={"rules": 1},
     )
     peer = connect(mock_server(path))
-    assert await say(peer, call(5, "cd")) == [result(5, n=2)]
-    assert await say(peer, call(6, "cd")) == [result(6, n=1)]
+    assert await exchange(peer, call(5, "cd")) == [result(5, n=2)]
+    assert await exchange(peer, call(6, "cd")) == [result(6, n=1)]
 
 
-async def test_shapes_do_not_match_in_a_recording_that_is_not_redacted(spoken, connect):
-    peer = connect(mock_server(spoken(("C", call(1, "ab")), ("S", result(1)))))
-    (answer,) = await say(peer, call(5, "cd"))
+async def test_shapes_do_not_match_in_a_recording_that_is_not_redacted(recording_of, connect):
+    peer = connect(mock_server(recording_of(("C", call(1, "ab")), ("S", result(1)))))
+    (answer,) = await exchange(peer, call(5, "cd"))
     assert "error" in answer
 
 
-async def test_a_subscription_has_the_id_of_the_live_request(spoken, connect):
+async def test_a_subscription_has_the_id_of_the_live_request(recording_of, connect):
     tag = "io.modelcontextprotocol/subscriptionId"
     listen = {"method": "subscriptions/listen", "params": {"notifications": {}}}
     meta = {"_meta": {tag: "s"}}
     peer = connect(
         mock_server(
-            spoken(
+            recording_of(
                 ("C", {"id": "s", **listen}),
                 ("S", note("subscriptions/acknowledged", notifications={}, **meta)),
                 ("S", note("tools/list_changed", **meta)),
@@ -443,7 +451,7 @@ async def test_a_subscription_has_the_id_of_the_live_request(spoken, connect):
         )
     )
     live = {"_meta": {tag: 7}}
-    assert await say(peer, {"id": 7, **listen}) == [
+    assert await exchange(peer, {"id": 7, **listen}) == [
         note("subscriptions/acknowledged", notifications={}, **live),
         note("tools/list_changed", **live),
         result(7, resultType="complete", **live),
@@ -487,12 +495,12 @@ def in_rounds(*answers):
     ],
 )
 async def test_a_retry_with_other_input_responses_of_the_same_kind_matches(
-    spoken, connect, recorded, live
+    recording_of, connect, recorded, live
 ):
-    peer = connect(mock_server(spoken(*in_rounds(recorded))))
-    assert await say(peer, stateless_call(7)) == [result(7, **ASKS, requestState="s1")]
+    peer = connect(mock_server(recording_of(*in_rounds(recorded))))
+    assert await exchange(peer, stateless_call(7)) == [result(7, **ASKS, requestState="s1")]
     retry = stateless_call(8, requestState="s1", inputResponses=live)
-    assert await say(peer, retry) == [result(8, n=1)]
+    assert await exchange(peer, retry) == [result(8, n=1)]
 
 
 @pytest.mark.parametrize(
@@ -509,49 +517,49 @@ async def test_a_retry_with_other_input_responses_of_the_same_kind_matches(
     ],
 )
 async def test_a_retry_that_answers_other_input_requests_does_not_match(
-    spoken, connect, live, place
+    recording_of, connect, live, place
 ):
-    peer = connect(mock_server(spoken(*in_rounds({"q": accepted()}))))
-    await say(peer, stateless_call(7))
-    (rejected,) = await say(peer, stateless_call(8, **{"requestState": "s1", **live}))
+    peer = connect(mock_server(recording_of(*in_rounds({"q": accepted()}))))
+    await exchange(peer, stateless_call(7))
+    (rejected,) = await exchange(peer, stateless_call(8, **{"requestState": "s1", **live}))
     assert f"record 3, which differs at {place}" in rejected["error"]["message"]
 
 
-async def test_an_input_response_without_an_action_matches_by_its_members(spoken, connect):
-    peer = connect(mock_server(spoken(*in_rounds({"q": {"roots": []}}))))
-    await say(peer, stateless_call(7))
+async def test_an_input_response_without_an_action_matches_by_its_members(recording_of, connect):
+    peer = connect(mock_server(recording_of(*in_rounds({"q": {"roots": []}}))))
+    await exchange(peer, stateless_call(7))
     other = stateless_call(8, requestState="s1", inputResponses={"q": {"model": "a"}})
-    assert "error" in (await say(peer, other))[0]
+    assert "error" in (await exchange(peer, other))[0]
 
 
-async def test_an_equal_retry_matches_before_one_of_the_same_kind(spoken, connect):
+async def test_an_equal_retry_matches_before_one_of_the_same_kind(recording_of, connect):
     def retry(id_, city):
         return stateless_call(id_, requestState="s", inputResponses={"q": accepted(city=city)})
 
     messages = [("C", retry(1, "Oslo")), ("S", result(1, n=1)), ("C", retry(2, "Rome"))]
-    peer = connect(mock_server(spoken(*messages, ("S", result(2, n=2)))))
-    assert await say(peer, retry(8, "Rome")) == [result(8, n=2)]
-    assert await say(peer, retry(9, "Rome")) == [result(9, n=1)]
+    peer = connect(mock_server(recording_of(*messages, ("S", result(2, n=2)))))
+    assert await exchange(peer, retry(8, "Rome")) == [result(8, n=2)]
+    assert await exchange(peer, retry(9, "Rome")) == [result(9, n=1)]
 
 
-async def test_input_responses_match_in_a_redacted_recording(spoken, connect):
+async def test_input_responses_match_in_a_redacted_recording(recording_of, connect):
     recorded = stateless_call(
         1, "x", arguments={"key": "abc"}, inputResponses={"q": accepted(a="zzzz")}
     )
-    path = spoken(("C", recorded), ("S", result(1, n=1)), redaction={"key_id": "k"})
+    path = recording_of(("C", recorded), ("S", result(1, n=1)), redaction={"key_id": "k"})
     peer = connect(mock_server(path))
     live = stateless_call(2, "x", arguments={"key": "xyz"}, inputResponses={"q": accepted(a="1")})
     other = stateless_call(3, "x", arguments={"key": "123"}, inputResponses={"q": accepted(a="1")})
-    assert "error" in (await say(peer, other))[0]
-    assert await say(peer, live) == [result(2, n=1)]
+    assert "error" in (await exchange(peer, other))[0]
+    assert await exchange(peer, live) == [result(2, n=1)]
 
 
 # Subscriptions.
 
 
-async def test_a_subscription_notification_comes_with_its_recorded_cause(spoken, connect):
+async def test_a_subscription_notification_comes_with_its_recorded_cause(recording_of, connect):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
-    path = spoken(
+    path = recording_of(
         ("C", stateless_request("s", listen)),
         ("S", note("subscriptions/acknowledged", **tagged)),
         ("C", stateless_call("c", "grow")),
@@ -559,17 +567,17 @@ async def test_a_subscription_notification_comes_with_its_recorded_cause(spoken,
         ("S", note("tools/list_changed", **tagged)),
     )
     peer, live = connect(mock_server(path)), {"_meta": {TAG: 5}}
-    assert await say(peer, stateless_request(5, listen)) == [
+    assert await exchange(peer, stateless_request(5, listen)) == [
         note("subscriptions/acknowledged", **live)
     ]
     changed = note("tools/list_changed", **live)
-    assert await say(peer, stateless_call(6, "grow")) == [result(6), changed]
+    assert await exchange(peer, stateless_call(6, "grow")) == [result(6), changed]
 
 
 @pytest.mark.parametrize("cancels", [True, False])
-async def test_a_cancelled_subscription_gets_no_notifications(spoken, connect, cancels):
+async def test_a_cancelled_subscription_gets_no_notifications(recording_of, connect, cancels):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
-    path = spoken(
+    path = recording_of(
         ("C", stateless_request("s", listen)),
         ("C", stateless_call("c", "grow")),
         ("S", result("c")),
@@ -578,8 +586,10 @@ async def test_a_cancelled_subscription_gets_no_notifications(spoken, connect, c
     )
     peer = connect(mock_server(path))
     if cancels:
-        assert await say(peer, stateless_request(5, listen), note("cancelled", requestId=5)) == []
-    assert await say(peer, stateless_call(6, "grow")) == [result(6)]
+        assert (
+            await exchange(peer, stateless_request(5, listen), note("cancelled", requestId=5)) == []
+        )
+    assert await exchange(peer, stateless_call(6, "grow")) == [result(6)]
 
 
 # Stateless and legacy clients at mocks of the other kind.
@@ -589,17 +599,17 @@ LISTED = (("C", stateless_request(1, "tools/list")), ("S", result(1, tools=[])))
 
 
 async def test_discovery_that_was_not_recorded_is_answered_from_the_recorded_requests(
-    spoken, connect
+    recording_of, connect
 ):
     info = {"_meta": {SERVER_INFO: {"name": "n", "version": "1"}}}
-    path = spoken(
+    path = recording_of(
         *LISTED,
         ("C", stateless_request(2, "completion/complete")),
         ("S", result(2, **info)),
         ("C", stateless_request(3, "own/method")),
     )
     peer = connect(mock_server(path))
-    assert await say(peer, stateless_request(9, "server/discover")) == [
+    assert await exchange(peer, stateless_request(9, "server/discover")) == [
         result(
             9,
             resultType="complete",
@@ -612,15 +622,15 @@ async def test_discovery_that_was_not_recorded_is_answered_from_the_recorded_req
     ]
 
 
-async def test_a_client_continues_after_such_a_discovery(spoken):
-    with mock_server(spoken(*LISTED), strict=True) as mock:
+async def test_a_client_continues_after_such_a_discovery(recording_of):
+    with mock_server(recording_of(*LISTED), strict=True) as mock:
         async with Client(mock, protocol_versions=("2025-11-25", STATELESS)) as client:
             assert client.protocol_version == STATELESS
             assert await client.list_tools() == []
 
 
-async def test_a_handshake_with_a_stateless_mock_gets_the_supported_versions(spoken):
-    mock = mock_server(spoken(*LISTED))
+async def test_a_handshake_with_a_stateless_mock_gets_the_supported_versions(recording_of):
+    mock = mock_server(recording_of(*LISTED))
     with pytest.raises(RequestError) as caught:
         async with Client(mock, protocol_versions=("2025-11-25",)):
             pass
@@ -629,33 +639,35 @@ async def test_a_handshake_with_a_stateless_mock_gets_the_supported_versions(spo
     assert mock.unrecorded == ()
 
 
-async def test_discovery_of_a_legacy_mock_is_method_not_found(spoken, connect):
-    mock = mock_server(spoken(("C", {"id": 1, "method": "ping"}), ("S", result(1))))
+async def test_discovery_of_a_legacy_mock_is_method_not_found(recording_of, connect):
+    mock = mock_server(recording_of(("C", {"id": 1, "method": "ping"}), ("S", result(1))))
     peer = connect(mock)
-    (rejected,) = await say(peer, stateless_request(2, "server/discover"))
+    (rejected,) = await exchange(peer, stateless_request(2, "server/discover"))
     assert rejected["error"]["code"] == -32601
-    (missed,) = await say(peer, {"id": 3, "method": "initialize", "params": {}})
+    (missed,) = await exchange(peer, {"id": 3, "method": "initialize", "params": {}})
     assert "was not recorded" in missed["error"]["message"]
     await peer.aclose()
 
 
-async def test_discovery_can_be_repeated_or_left_out(spoken, connect):
-    path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1, a=1)), *LISTED)
+async def test_discovery_can_be_repeated_or_left_out(recording_of, connect):
+    path = recording_of(
+        ("C", stateless_request(1, "server/discover")), ("S", result(1, a=1)), *LISTED
+    )
     mock = mock_server(path)
     peer = connect(mock)
-    again = [await say(peer, stateless_request(n, "server/discover")) for n in (2, 3)]
+    again = [await exchange(peer, stateless_request(n, "server/discover")) for n in (2, 3)]
     assert again == [[result(2, a=1)], [result(3, a=1)]]
 
 
-async def test_a_client_with_a_fixed_protocol_version_needs_no_discovery(spoken):
-    path = spoken(("C", stateless_request(1, "server/discover")), ("S", result(1)), *LISTED)
+async def test_a_client_with_a_fixed_protocol_version_needs_no_discovery(recording_of):
+    path = recording_of(("C", stateless_request(1, "server/discover")), ("S", result(1)), *LISTED)
     ours, theirs = memory_pair()
     mock = mock_server(path, strict=True)
     with mock:
         async with trio.open_nursery() as serving:
             serving.start_soon(mock.serve, theirs)
             peer = WirePeer(ours)
-            await say(peer, stateless_request(4, "tools/list"))
+            await exchange(peer, stateless_request(4, "tools/list"))
             await peer.aclose()
     assert mock.unused == ()
 
@@ -843,9 +855,9 @@ async def test_a_stateless_recording_is_played_to_stateless_clients():
             assert (await http.get(url)).status_code == 405
 
 
-async def test_a_client_of_another_protocol_version_is_rejected(spoken):
+async def test_a_client_of_another_protocol_version_is_rejected(recording_of):
     async with (
-        served_mock_over_http(mock_server(spoken(*SHAKEN))) as url,
+        served_mock_over_http(mock_server(recording_of(*SHAKEN))) as url,
         httpx2.AsyncClient() as http,
     ):
         with pytest.raises(MCPError, match="the server does not support 2026-07-28"):
@@ -853,15 +865,15 @@ async def test_a_client_of_another_protocol_version_is_rejected(spoken):
                 pass
         rejected = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
         assert rejected.status_code == 400
-    async with served_mock_over_http(mock_server(spoken(*CALLED_TWICE))) as url:
+    async with served_mock_over_http(mock_server(recording_of(*CALLED_TWICE))) as url:
         with pytest.raises(RequestError, match="supports 2026-07-28"):
             async with Client(url, protocol_versions=(LEGACY,)):
                 pass
 
 
-async def test_server_requests_and_notifications_come_with_their_request(spoken):
+async def test_server_requests_and_notifications_come_with_their_request(recording_of):
     question = {"id": 5, "method": "roots/list"}
-    path = spoken(
+    path = recording_of(
         *SHAKEN,
         ("C", call(1, arguments={})),
         ("S", note("message", level="info", data="before")),
@@ -881,8 +893,8 @@ async def test_server_requests_and_notifications_come_with_their_request(spoken)
     assert logged == ["before", "after"]
 
 
-async def test_progress_comes_with_the_token_of_the_live_client(spoken):
-    path = spoken(
+async def test_progress_comes_with_the_token_of_the_live_client(recording_of):
+    path = recording_of(
         *SHAKEN,
         ("C", call(1, arguments={}, _meta={"progressToken": "t"})),
         ("S", note("progress", progressToken="t", progress=1)),
@@ -894,19 +906,19 @@ async def test_progress_comes_with_the_token_of_the_live_client(spoken):
     assert reports == [1]
 
 
-async def test_unrelated_notifications_take_the_standalone_stream(spoken):
-    path = spoken(*SHAKEN, ("S", note("tools/list_changed")))
+async def test_unrelated_notifications_take_the_standalone_stream(recording_of):
+    path = recording_of(*SHAKEN, ("S", note("tools/list_changed")))
     changed = trio.Event()
 
-    def hear(_):
+    def on_change(_):
         changed.set()
 
-    async with served_mock_over_http(mock_server(path)) as url, Client(url, list_changed=hear):
+    async with served_mock_over_http(mock_server(path)) as url, Client(url, list_changed=on_change):
         await changed.wait()
 
 
-async def test_stateless_clients_can_repeat_requests(spoken):
-    mock = mock_server(spoken(*CALLED_TWICE))
+async def test_stateless_clients_can_repeat_requests(recording_of):
+    mock = mock_server(recording_of(*CALLED_TWICE))
     answers = []
     async with served_mock_over_http(mock) as url:
         for _ in range(4):
@@ -920,8 +932,8 @@ async def test_stateless_clients_can_repeat_requests(spoken):
     assert mock.unused == ()
 
 
-async def test_a_strict_mock_answers_each_request_once_over_http(spoken):
-    mock = mock_server(spoken(*CALLED_TWICE), strict=True)
+async def test_a_strict_mock_answers_each_request_once_over_http(recording_of):
+    mock = mock_server(recording_of(*CALLED_TWICE), strict=True)
     async with (
         served_mock_over_http(mock) as url,
         Client(url, protocol_versions=(STATELESS,)) as client,
@@ -934,11 +946,11 @@ async def test_a_strict_mock_answers_each_request_once_over_http(spoken):
         mock.check()
 
 
-async def test_a_request_in_progress_is_not_matched_again(spoken):
+async def test_a_request_in_progress_is_not_matched_again(recording_of):
     listen, tagged = "subscriptions/listen", {"_meta": {TAG: "s"}}
     filter_ = {"notifications": {"toolsListChanged": True}}
     mock = mock_server(
-        spoken(
+        recording_of(
             ("C", stateless_request("s", listen, **filter_)),
             ("S", note("subscriptions/acknowledged", **tagged, **filter_)),
         )
@@ -957,9 +969,9 @@ async def test_a_request_in_progress_is_not_matched_again(spoken):
 
 
 @pytest.mark.real_time
-async def test_an_answer_that_a_client_abandons_is_left_for_others(spoken):
+async def test_an_answer_that_a_client_abandons_is_left_for_others(recording_of):
     asked, answered = CALLED_TWICE[:2]
-    mock = mock_server(spoken(asked, (*answered, 60)), pace=True)
+    mock = mock_server(recording_of(asked, (*answered, 60)), pace=True)
     async with served_mock_over_http(mock) as url:
         for _ in range(2):
             async with Client(url, protocol_versions=(STATELESS,)) as client:
@@ -969,16 +981,16 @@ async def test_an_answer_that_a_client_abandons_is_left_for_others(spoken):
     assert mock.unrecorded == ()
 
 
-async def test_a_session_that_is_deleted_is_over(spoken):
-    mock = mock_server(spoken(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
+async def test_a_session_that_is_deleted_is_over(recording_of):
+    mock = mock_server(recording_of(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
     async with served_mock_over_http(mock) as url:
         async with Client(url):
             pass
         assert mock.unused == ("tools/call (record 4)",)
 
 
-async def test_a_session_that_fails_ends_no_other_mock_over_http(spoken, monkeypatch, caplog):
-    mock = mock_server(spoken(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
+async def test_a_session_that_fails_ends_no_other_mock_over_http(recording_of, monkeypatch, caplog):
+    mock = mock_server(recording_of(*SHAKEN, ("C", call(1)), ("S", result(1, **TEXT))))
 
     def fail(*_):
         raise ZeroDivisionError
@@ -1013,9 +1025,9 @@ PROBED = (
     ids=["handshake", "probed", "stateless", "unanswered", "no handshake", "nothing"],
 )
 def test_a_mock_serves_the_versions_for_which_results_were_recorded(
-    spoken, messages, newest, oldest
+    recording_of, messages, newest, oldest
 ):
-    lines = spoken(*messages).read_bytes().splitlines(keepends=True)
+    lines = recording_of(*messages).read_bytes().splitlines(keepends=True)
     names = mocked_protocol_versions(conversation(read_recording(lines)))
     assert (names[0], names[-1]) == (newest, oldest)
 
@@ -1068,11 +1080,11 @@ async def test_a_strict_mock_of_one_user_expects_the_requests_of_this_user_only(
             await tour(client)
 
 
-async def test_users_must_be_in_the_recording(two_users, spoken):
+async def test_users_must_be_in_the_recording(two_users, recording_of):
     with pytest.raises(ValueError, match="of the user 'eve' was recorded; users: 'ada', 'ben'"):
         mock_server(two_users, tokens={"one": "ada", "other": "eve"})
     with pytest.raises(ValueError, match="of the user 'ada' was recorded; users: none"):
-        mock_server(spoken(("C", call(1))), user="ada")
+        mock_server(recording_of(("C", call(1))), user="ada")
     with pytest.raises(ValueError, match="either user= or tokens="):
         mock_server(two_users, user="ada", tokens=TOKENS)
 

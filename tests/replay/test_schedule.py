@@ -484,14 +484,14 @@ def test_two_sleeps_in_a_row_both_end_in_time(world, tmp_path):
 def test_a_late_call_does_not_delay_an_earlier_sleep(world, tmp_path, number):
     """The recording machine paused between two tasks: one slept already, one was notified."""
 
-    async def sleep_and_tell(ctx):
+    async def sleep_and_notify(ctx):
         await trio.sleep(0.009)
         await ctx.info("awake")
 
     async def in_a_nursery(ctx):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ctx.info, "late")
-            nursery.start_soon(sleep_and_tell, ctx)
+            nursery.start_soon(sleep_and_notify, ctx)
 
     async def once(peer, _session):
         await peer.handshake()
@@ -518,24 +518,24 @@ async def forever(ctx):
     await trio.sleep_forever()
 
 
-async def telling_first(ctx):
+async def notifying_first(ctx):
     await ctx.info("new")
     await trio.sleep_forever()
 
 
-async def telling_late(ctx):
+async def notifying_late(ctx):
     await trio.sleep(0.5)
     await ctx.info("new")
     await trio.sleep_forever()
 
 
-async def telling_under_shield(ctx):
+async def notifying_under_shield(ctx):
     with trio.CancelScope(shield=True):
         await ctx.info("new")
     await trio.sleep_forever()
 
 
-async def telling_in_the_end(ctx):
+async def notifying_in_the_end(ctx):
     try:
         await trio.sleep_forever()
     finally:
@@ -543,7 +543,7 @@ async def telling_in_the_end(ctx):
             await ctx.info("new")
 
 
-async def telling_unshielded_in_the_end(ctx):
+async def notifying_unshielded_in_the_end(ctx):
     try:
         await trio.sleep_forever()
     finally:
@@ -584,9 +584,9 @@ async def answering_soon(ctx):
     await trio.sleep(0.5)
 
 
-async def telling_in_a_child(ctx):
+async def notifying_in_a_child(ctx):
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(telling_late, ctx)
+        nursery.start_soon(notifying_late, ctx)
 
 
 async def cancelled(peer, _session):
@@ -607,11 +607,11 @@ async def left(peer, _session):
 @pytest.mark.parametrize(
     "handler",
     [
-        telling_first,
-        telling_late,
-        telling_under_shield,
-        telling_in_the_end,
-        telling_unshielded_in_the_end,
+        notifying_first,
+        notifying_late,
+        notifying_under_shield,
+        notifying_in_the_end,
+        notifying_unshielded_in_the_end,
         reading_first,
         reading_in_the_end,
         reading_in_a_child,
@@ -619,7 +619,7 @@ async def left(peer, _session):
         sleeping_as_an_effect,
         answering_at_once,
         answering_soon,
-        telling_in_a_child,
+        notifying_in_a_child,
     ],
 )
 def test_new_operations_long_before_a_cancellation_diverge(world, tmp_path, client, handler):
@@ -639,7 +639,7 @@ AFTER_SECONDS = 0.010
 A_BIT_SECONDS = 1e-12
 
 
-async def tell_under_shield(ctx):
+async def notify_under_shield(ctx):
     try:
         await trio.sleep(1)
     finally:
@@ -658,7 +658,7 @@ async def at_once(_ctx):
 
 async def of_a_child(ctx):
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tell_under_shield, ctx)
+        nursery.start_soon(notify_under_shield, ctx)
 
 
 async def announce(ctx):
@@ -710,7 +710,7 @@ def assert_replays(world, tmp_path, client, seconds, then):
 
 
 @pytest.mark.parametrize("client", [cancelled_simultaneous_deadlines, left_simultaneous_deadlines])
-@pytest.mark.parametrize("then", [tell_under_shield, last_under_shield, at_once, of_a_child])
+@pytest.mark.parametrize("then", [notify_under_shield, last_under_shield, at_once, of_a_child])
 def test_a_sleep_cancelled_just_before_its_end_is_cancelled_again(world, tmp_path, client, then):
     seconds = AFTER_SECONDS + A_BIT_SECONDS
     kinds = assert_replays(world, tmp_path, client, seconds, then)
@@ -718,7 +718,7 @@ def test_a_sleep_cancelled_just_before_its_end_is_cancelled_again(world, tmp_pat
 
 
 @pytest.mark.parametrize("client", [cancelled_simultaneous_deadlines, left_simultaneous_deadlines])
-@pytest.mark.parametrize("then", [tell_under_shield, last_under_shield, at_once, announce])
+@pytest.mark.parametrize("then", [notify_under_shield, last_under_shield, at_once, announce])
 def test_a_sleep_that_ended_just_before_a_cancellation_ends_again(world, tmp_path, client, then):
     assert_replays(world, tmp_path, client, AFTER_SECONDS - A_BIT_SECONDS, then)
 

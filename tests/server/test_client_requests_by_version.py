@@ -226,9 +226,9 @@ async def test_each_use_of_a_tool_is_answered_in_the_next_message(talk, protocol
         messages = ["Why?", answer, "because"]
         with pytest.raises(LocalProtocolError, match="tool"):
             await ctx.sample(messages, tools=[TIDE])
-        words = [types.TextContent(text="High.")]
+        content = [types.TextContent(text="High.")]
         results = [
-            types.ToolResultContent(tool_use_id=block.id, content=words, meta=block.meta)
+            types.ToolResultContent(tool_use_id=block.id, content=content, meta=block.meta)
             for block in answer.content
         ]
         with pytest.raises(LocalProtocolError, match="tool"):

@@ -596,13 +596,13 @@ async def test_a_server_with_a_lifespan_is_mounted_before_the_outer_one_is_serve
     server.mount(other, prefix="v")
 
 
-def asking(words="sure?"):
+def asking(question="sure?"):
     inner = Server("weather")
 
     @inner.tool
     async def roll(ctx: Context) -> str:
         await ctx.report_progress(ctx.random.random())
-        answer = await ctx.elicit(words, bool)
+        answer = await ctx.elicit(question, bool)
         await ctx.info(f"{ctx.uuid4()} {ctx.now()}")
         ctx.server.tool("later")(_value)
         return str(answer.data)

@@ -248,10 +248,10 @@ async def test_a_handler_that_fails_between_rounds_fails_the_request(resumable):
 
     it = resumable(ask)
     state = (await it.begin())["requestState"]
-    said_no = (await it.send(requestState=state, inputResponses={"q1": FALSE}))["result"]
+    declined = (await it.send(requestState=state, inputResponses={"q1": FALSE}))["result"]
 
-    assert said_no["isError"]
-    assert said_no["content"][0]["text"] == "then not"
+    assert declined["isError"]
+    assert declined["content"][0]["text"] == "then not"
     text = await it.failure(requestState=state, inputResponses={"q1": TRUE})
     assert text == "internal error in it"
 

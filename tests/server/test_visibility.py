@@ -277,19 +277,19 @@ async def test_an_effect_cannot_change_what_the_client_sees(server, serve):
 @pytest.mark.parametrize("version", ["2024-11-05", D])
 async def test_decisions_of_a_session_replay(server, record, version):
     server.disable(tags=ADMIN)
-    asker, told_of = await record(server, protocol_version=version)
+    asker, recorded = await record(server, protocol_version=version)
     for name in "unlock", "lock", "unlock":
         await asker.result("tools/call", {"name": name})
         await names(asker)
         await asker.ask("tools/call", {"name": "drain"})
     fresh = make_server()
     fresh.disable(tags=ADMIN)
-    assert (await played_again(asker, told_of, fresh)).requests > 6
+    assert (await played_again(asker, recorded, fresh)).requests > 6
 
 
 async def test_another_decision_of_a_session_is_a_divergence(server, record):
     server.disable(tags=ADMIN)
-    asker, told_of = await record(server, protocol_version=D)
+    asker, recorded = await record(server, protocol_version=D)
     await asker.result("tools/call", {"name": "unlock", "arguments": {"name": "drain"}})
     await names(asker)
     changed = make_server()
@@ -301,7 +301,7 @@ async def test_another_decision_of_a_session_is_a_divergence(server, record):
     changed.remove_tool("unlock")
     changed.tool(unlock)
     with pytest.raises(ReplayDivergence):
-        await played_again(asker, told_of, changed)
+        await played_again(asker, recorded, changed)
 
 
 # Mistakes.

@@ -302,7 +302,7 @@ def echo():
 def story(recording):
     """Return kind and body of each record of a lane, without answers, by lane."""
 
-    def tell():
+    def records_by_lane():
         recording.flush()
         records = {}
         for record in recording.records():
@@ -312,7 +312,7 @@ def story(recording):
                 records[record.lane].append((record.kind, body_bytes(record)))
         return records
 
-    return tell
+    return records_by_lane
 
 
 @pytest.fixture

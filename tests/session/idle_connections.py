@@ -68,5 +68,5 @@ class Connection:
             except BlockingIOError:
                 continue
 
-    def say(self, data):
+    def send(self, data):
         self.theirs.send(data)

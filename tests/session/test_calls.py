@@ -461,7 +461,7 @@ class Stuck(FakeChannel):
         raise ConnectionLost("it broke", exit_status=3)
 
 
-class Telling(Stuck):
+class Reporting(Stuck):
     """A channel that reports which requests were lost."""
 
     reports_losses = True
@@ -500,5 +500,5 @@ async def test_the_outcome_is_unknown_only_for_requests_that_were_sent(serve_fak
 
 
 async def test_the_outcomes_that_a_channel_reports_are_used(serve_fake):
-    outcomes = await outcomes_of(serve_fake, Telling())
+    outcomes = await outcomes_of(serve_fake, Reporting())
     assert {type(outcome) for outcome in outcomes.values()} == {ConnectionLost}

@@ -614,7 +614,7 @@ async def test_the_lanes_of_a_session_inside_a_handler_do_not_mix_with_its_own(
     inner = [make_recording() if is_inner_recorded else Unrecorded() for _ in range(2)]
 
     async def outer(handling):
-        async def tells_outside(_):
+        async def sends_outside(_):
             async with trio.open_nursery() as nursery:
                 for _ in range(2):
                     nursery.start_soon(handling.notify, "notifications/message", level("within"))
@@ -625,7 +625,7 @@ async def test_the_lanes_of_a_session_inside_a_handler_do_not_mix_with_its_own(
                 nursery.start_soon(handling.ask, "roots/list")
             return ""
 
-        roots = {"roots/list": tells_outside}
+        roots = {"roots/list": sends_outside}
         async with within({"asks": asks}, client_tools=roots, sequencers=inner) as client:
             await client.request("tools/call", s.CallToolParams(name="asks"))
             await handling.notify("notifications/message", level("from here"))

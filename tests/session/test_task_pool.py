@@ -419,7 +419,7 @@ async def test_a_connection_with_data_is_served(poller, open_connections):
     connections = await open_connections(5)
     for round_ in range(1, 4):
         for place, connection in enumerate(connections):
-            connection.say(b"x" if place % 2 else b"yz")
+            connection.send(b"x" if place % 2 else b"yz")
         await settled()
         assert [each.received for each in connections] == [
             b"yz" * round_ if place % 2 == 0 else b"x" * round_ for place in range(5)
@@ -430,7 +430,7 @@ async def test_one_task_serves_all_idle_connections(open_connections, autojump_c
     before = tasks_living()
     connections = await open_connections(50)
     for connection in connections:
-        connection.say(b"x")
+        connection.send(b"x")
     await settled()
     assert len({each for connection in connections for each in connection.tasks}) == 1
     await trio.sleep(60)
@@ -439,12 +439,12 @@ async def test_one_task_serves_all_idle_connections(open_connections, autojump_c
 
 async def test_a_single_idle_connection_is_joined_by_others(open_connections):
     (first,) = await open_connections(1)
-    first.say(b"x")
+    first.send(b"x")
     await settled()
     (second,) = await open_connections(1)
-    second.say(b"x")
+    second.send(b"x")
     await settled()
-    first.say(b"y")
+    first.send(b"y")
     await settled()
     assert (first.received, second.received) == (b"xy", b"x")
 
@@ -452,7 +452,7 @@ async def test_a_single_idle_connection_is_joined_by_others(open_connections):
 async def test_data_that_arrived_before_the_wait_is_noticed(poller, warm, open_connections):
     await open_connections(1)
     late = Connection(warm)
-    late.say(b"xyz")
+    late.send(b"xyz")
     warm.start_leader(late)
     late.theirs.close()
     await settled()
@@ -463,7 +463,7 @@ async def test_a_spurious_wakeup_of_an_idle_connection_is_harmless(poller, open_
     (connection,) = await open_connections(1)
     trio.lowlevel.notify_closing(connection.ours.fileno())
     await settled()
-    connection.say(b"x")
+    connection.send(b"x")
     await settled()
     assert connection.received == b"x"
 
@@ -475,7 +475,7 @@ async def test_each_connection_is_served_with_its_own_context_variables(poller, 
     connections = await open_connections(3, rename)
     for _ in range(2):
         for connection in connections:
-            connection.say(b"x")
+            connection.send(b"x")
         await settled()
     assert [each.names for each in connections] == [["0", "0+"], ["1", "1+"], ["2", "2+"]]
     assert NAME.get() == "unnamed"
@@ -492,8 +492,8 @@ async def test_a_connection_that_suspends_keeps_the_task_and_the_others_continue
     waited = []
     first, *others = await open_connections(4, wait)
     for connection in (first, *others):
-        connection.say(b"w" if connection is first else b"x")
-    first.say(b"x")
+        connection.send(b"w" if connection is first else b"x")
+    first.send(b"x")
     await settled()
     assert [each.received for each in others] == [b"x"] * 3
     assert first.received == b"w"
@@ -501,7 +501,7 @@ async def test_a_connection_that_suspends_keeps_the_task_and_the_others_continue
     assert first.received == b"wx"
     assert waited == [(first.tasks[0], "0")]
     assert first.names == ["0", "0"]
-    others[0].say(b"y")
+    others[0].send(b"y")
     await settled()
     assert others[0].received == b"xy"
 
@@ -521,9 +521,9 @@ async def test_a_suspended_job_does_not_stop_the_other_connections(
 
     jobs = []
     connections = await open_connections(3, lead_one)
-    connections[1].say(b"lx")
+    connections[1].send(b"lx")
     for connection in connections:
-        connection.say(b"x")
+        connection.send(b"x")
     await settled()
     (job,) = jobs
     assert [each.received for each in connections] == [b"x", b"lxx", b"x"]
@@ -532,7 +532,7 @@ async def test_a_suspended_job_does_not_stop_the_other_connections(
     await trio.sleep(2)
     assert job.ended.is_set()
     for connection in connections:
-        connection.say(b"y")
+        connection.send(b"y")
     await settled()
     assert [each.received for each in connections] == [b"xy", b"lxxy", b"xy"]
 
@@ -547,8 +547,8 @@ async def test_a_job_that_cancels_itself_affects_no_other(warm, open_connections
 
     job = Job(cancel)
     connections = await open_connections(2, lead_it)
-    connections[0].say(b"lx")
-    connections[1].say(b"x")
+    connections[0].send(b"lx")
+    connections[1].send(b"x")
     await settled()
     assert [each.received for each in connections] == [b"lx", b"x"]
     assert job.ended.is_set()
@@ -561,11 +561,11 @@ async def test_a_cancel_scope_left_open_affects_no_other_connection(open_connect
 
     left = trio.CancelScope()
     connections = await open_connections(3, leave_open)
-    connections[0].say(b"o")
+    connections[0].send(b"o")
     await settled()
     left.cancel()
     for connection in connections:
-        connection.say(b"x")
+        connection.send(b"x")
     await settled()
     assert [each.received for each in connections] == [b"ox", b"x", b"x"]
     assert connections[1].tasks[0] is not connections[0].tasks[0]
@@ -583,11 +583,11 @@ async def test_a_cancel_scope_left_open_in_a_separate_task_affects_no_other_conn
 
     left = trio.CancelScope()
     connections = await open_connections(2, leave_open)
-    connections[0].say(b"o")
+    connections[0].send(b"o")
     await trio.sleep(2)
     left.cancel()
     for connection in connections:
-        connection.say(b"x")
+        connection.send(b"x")
     await settled()
     assert [each.received for each in connections] == [b"ox", b"x"]
     (logged,) = caplog.records
@@ -603,7 +603,7 @@ async def test_many_ready_connections_do_not_starve_other_tasks(open_connections
     ticks = [0]
     connections = await open_connections(6 * _READY_MAX)
     for connection in connections:
-        connection.say(b"x")
+        connection.send(b"x")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tick)
         while not all(each.received for each in connections):
@@ -625,7 +625,7 @@ async def test_ready_connections_of_different_clients_take_turns(open_connection
     for number, connection in enumerate(others):
         connection.resting.network = f"other {number % 2}"
     for connection in connections:
-        connection.say(b"o" if connection in others else b"f")
+        connection.send(b"o" if connection in others else b"f")
     await settled()
     assert len(order) == len(connections)
     assert order.index(b"o") < _READY_MAX
@@ -644,8 +644,8 @@ async def test_connections_that_always_have_more_to_read_do_not_starve_another(
     *busy, other = connections = await open_connections(2 * _READY_MAX + 1, note)
     for number, connection in enumerate(busy):
         connection.resting.network = f"busy {number % clients}"
-        connection.say(b"f" * 20)
-    other.say(b"o")
+        connection.send(b"f" * 20)
+    other.send(b"o")
     await settled()
     assert len(order) == 20 * len(busy) + 1
     assert order.index(b"o") < len(connections)
@@ -681,7 +681,7 @@ async def test_cancellation_closes_a_connection_that_becomes_idle_later(autojump
         for connection in connections:
             warm.start_leader(connection)
         await settled()
-        connections[0].say(b"x")
+        connections[0].send(b"x")
         await settled()
         nursery.cancel_scope.cancel()
     assert [each.has_ended for each in connections] == [True] * 2
@@ -696,7 +696,7 @@ async def test_cancellation_closes_all_connections_although_one_is_suspended():
         for connection in connections:
             warm.start_leader(connection)
         await settled()
-        connections[1].say(b"x")
+        connections[1].send(b"x")
         await settled()
         nursery.cancel_scope.cancel()
     assert [each.has_ended for each in connections] == [True] * 3
@@ -715,7 +715,7 @@ async def test_a_base_exception_propagates_and_closes_all_connections():
             for connection in connections:
                 warm.start_leader(connection)
             await settled()
-            connections[0].say(b"x")
+            connections[0].send(b"x")
             await trio.sleep_forever()
     assert [each.has_ended for each in connections] == [True] * 3
     for connection in connections:
@@ -742,7 +742,7 @@ async def test_a_closed_poller_has_no_connections(warm):
     *closed, later = [Leader(connection(), copy_context()) for connection in connections]
     for connection, serving in zip(connections, [*closed, later], strict=True):
         assert isinstance(serving.step(), IdleConnection)
-        connection.say(b"x")
+        connection.send(b"x")
         if serving is not later:
             poller.add(serving, connection.resting)
     assert await poller.next() in closed
@@ -767,13 +767,13 @@ async def test_a_removed_socket_that_another_process_shares_is_not_polled(open_c
     connections = await open_connections(3)
     connections[0].act = leave
     with connections[0].ours.dup():
-        connections[0].say(b"q")
+        connections[0].send(b"q")
         await settled()
         assert connections[0].has_ended
-        connections[0].say(b"xyz")
+        connections[0].send(b"xyz")
         handshake_timeouts = await open_connections(2)
         for connection in (*connections[1:], *handshake_timeouts):
-            connection.say(b"x")
+            connection.send(b"x")
         await settled()
         assert [each.received for each in (*connections[1:], *handshake_timeouts)] == [b"x"] * 4
         assert [each.wakings for each in (*connections[1:], *handshake_timeouts)] == [1] * 4
@@ -804,7 +804,7 @@ async def test_an_idle_connection_keeps_no_reference_to_its_last_job(warm, open_
     jobs = [Job(work)]
     gone = weakref.ref(jobs[0])
     connection, _ = await open_connections(2, lead_one)
-    connection.say(b"x")
+    connection.send(b"x")
     await settled()
     gc.collect()
     assert gone() is None
@@ -834,7 +834,7 @@ def test_all_data_of_all_connections_is_read_once_and_in_order(batches):
             for batch in batches:
                 for place, data in batch:
                     if data != b"c" and connections[place].theirs.fileno() >= 0:
-                        connections[place].say(data)
+                        connections[place].send(data)
                         written[place] += data
                     else:
                         connections[place].theirs.close()

@@ -59,7 +59,7 @@ class Session(SDK.Session):
         sampling_requests = types.Request[Any, str](
             method=request["method"], params=request.get("params")
         )
-        on_progress = hear_progress if request["wantsProgress"] else None
+        on_progress = ignore_progress if request["wantsProgress"] else None
         try:
             result = await self.calls.send_request(
                 sampling_requests, RawResult, progress_callback=on_progress
@@ -70,7 +70,7 @@ class Session(SDK.Session):
             self.answers.append({"result": result.root})
 
 
-async def hear_progress(_progress: float, _total: float | None, _message: str | None) -> None:
+async def ignore_progress(_progress: float, _total: float | None, _message: str | None) -> None:
     """Ignore the report: the host receives it as a notification."""
 
 

@@ -893,8 +893,8 @@ def test_workers_answer_stateless_requests_and_end_with_their_parent(served_by_w
         {"supported": STATELESS_ONLY},
     )
     assert "workers" in rejected.json()["error"]["message"]
-    status, words = there.ended(signal.SIGTERM)
-    assert (status, words) == (128 + signal.SIGTERM, "")
+    status, stderr = there.ended(signal.SIGTERM)
+    assert (status, stderr) == (128 + signal.SIGTERM, "")
     assert are_gone(pids)
 
 
@@ -925,9 +925,9 @@ def test_a_worker_that_dies_is_replaced(served_by_workers):
     killed, other = there.pids()
     os.kill(killed, signal.SIGKILL)
     assert other in there.pids(but=[killed])
-    status, words = there.ended(signal.SIGTERM)
+    status, stderr = there.ended(signal.SIGTERM)
     assert status == 128 + signal.SIGTERM
-    assert f"worker {killed} ended with status -9; a new worker starts" in words
+    assert f"worker {killed} ended with status -9; a new worker starts" in stderr
 
 
 @pytest.mark.slow
@@ -946,9 +946,9 @@ def test_a_second_signal_kills_workers_that_do_not_stop(served_by_workers):
     pids = there.pids()
     with pytest.raises(httpx2.ReadTimeout):
         httpx2.post(there.url, **stateless(call("stay")), timeout=1)
-    status, words = there.ended(signal.SIGTERM, signal.SIGTERM)
+    status, stderr = there.ended(signal.SIGTERM, signal.SIGTERM)
     assert status == 128 + signal.SIGTERM
-    assert re.search(r"worker \d+ did not stop in time and is killed", words)
+    assert re.search(r"worker \d+ did not stop in time and is killed", stderr)
     assert are_gone(pids)
 
 

@@ -560,13 +560,13 @@ def test_an_event_id_that_was_never_issued_is_unknown(make):
 async def test_all_other_members_receive_the_changes_in_order(make, autojump_clock):
     changes, received = make(), {"a": [], "b": [], "c": []}
     async with (
-        changes.joined(received["a"].append) as tell,
+        changes.joined(received["a"].append) as send_change,
         changes.joined(received["b"].append),
         changes.joined(received["c"].append),
     ):
         sent = [TOOLS, ("notifications/resources/updated", "sea://1"), TOOLS]
         for notice in sent:
-            tell(notice)
+            send_change(notice)
         await trio.sleep(1)
     assert received == {"a": [], "b": sent, "c": sent}
 
@@ -574,10 +574,10 @@ async def test_all_other_members_receive_the_changes_in_order(make, autojump_clo
 @pytest.mark.parametrize("make", CHANGES)
 async def test_a_member_that_has_left_receives_no_changes(make, autojump_clock):
     changes, received = make(), []
-    async with changes.joined([].append) as tell:
+    async with changes.joined([].append) as send_change:
         async with changes.joined(received.append):
             pass
-        tell(TOOLS)
+        send_change(TOOLS)
         await trio.sleep(1)
     assert received == []
 

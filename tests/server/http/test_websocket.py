@@ -49,7 +49,7 @@ class Socket:
     bytes_sent: int = 0
     sent: list = attrs.field(factory=list)
     closed: list = attrs.field(factory=list)
-    unheard: list = attrs.field(factory=lambda: [HELLO])
+    unread: list = attrs.field(factory=lambda: [HELLO])
 
     async def send_texts(self, texts):
         await trio.lowlevel.checkpoint()
@@ -57,9 +57,9 @@ class Socket:
 
     async def receive(self):
         await trio.lowlevel.checkpoint()
-        if not self.unheard:
+        if not self.unread:
             await trio.sleep_forever()
-        frame = self.unheard.pop()
+        frame = self.unread.pop()
         if frame is None:
             raise SocketEnded(CloseCode.NORMAL_CLOSURE)
         return [frame]
@@ -137,7 +137,7 @@ async def test_a_session_ends_when_the_server_ends(open_site, nursery, how, auto
 async def test_a_session_closed_by_its_client_is_no_longer_counted(open_site, autojump_clock):
     site = await open_site(harbour())
     for _ in range(2):
-        upgrade = Scripted(socket=Socket(unheard=[None, HELLO]))
+        upgrade = Scripted(socket=Socket(unread=[None, HELLO]))
         await site.app.serve_upgrade(upgrade)
         assert upgrade.socket.closed == [CloseCode.NORMAL_CLOSURE]
         assert site.runtime.sessions._shares.total == 0

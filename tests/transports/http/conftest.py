@@ -47,12 +47,12 @@ class RawClient:
         fields = [("Host", "host.test"), *headers]
         if body:
             fields.append(("Content-Length", str(len(body))))
-        await self._say(h11.Request(method=method, target=target, headers=fields))
+        await self._send(h11.Request(method=method, target=target, headers=fields))
         if body:
-            await self._say(h11.Data(data=body))
-        await self._say(h11.EndOfMessage())
+            await self._send(h11.Data(data=body))
+        await self._send(h11.EndOfMessage())
 
-    async def _say(self, event):
+    async def _send(self, event):
         await self.stream.send_all(self.http.send(event))
 
     async def event(self):

@@ -83,7 +83,7 @@ class ScriptedExchange:
         self.status = status
         self.headers = {name.lower(): value for name, value in headers}
         assert len(self.headers) == len(headers), "a header twice"
-        await self._tell()
+        await self._notify()
 
     async def send(self, piece):
         assert self.status is not None
@@ -91,7 +91,7 @@ class ScriptedExchange:
         await self._reads.wait()
         await self._there()
         self._take(piece)
-        await self._tell()
+        await self._notify()
 
     def _take(self, piece):
         self.pieces.append(piece)
@@ -112,9 +112,9 @@ class ScriptedExchange:
 
     async def _ended(self):
         self.is_ended = True
-        await self._tell()
+        await self._notify()
 
-    async def _tell(self):
+    async def _notify(self):
         async with self._news:
             self._news.notify_all()
 

@@ -274,13 +274,13 @@ def asking(number, method, version=None, **params):
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
 
 
-def telling(method, **params):
+def notification_message(method, **params):
     """The frame of a notification."""
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
 
 
 INITIALIZE = asking(0, "initialize", protocolVersion="2025-11-25", capabilities={})
-INITIALIZED = telling("notifications/initialized")
+INITIALIZED = notification_message("notifications/initialized")
 
 
 @contextlib.asynccontextmanager

@@ -208,11 +208,13 @@ async def test_a_trickling_body_does_not_restart_the_time_limit(autojump_clock):
     assert (await served(read, *steps, limits=limits)).status == 408
 
 
-@pytest.mark.parametrize(("version", "says"), [("1.1", True), ("1.0", True), ("2", False)])
-async def test_an_answer_before_the_body_announces_the_close(version, says):
+@pytest.mark.parametrize(
+    ("version", "announces_close"), [("1.1", True), ("1.0", True), ("2", False)]
+)
+async def test_an_answer_before_the_body_announces_the_close(version, announces_close):
     scope = scope_of(headers=[(b"content-length", b"3")], http_version=version)
     server = await served(hello, piece(b"one"), scope=scope)
-    assert (server.headers.get(b"connection") == b"close") is says
+    assert (server.headers.get(b"connection") == b"close") is announces_close
 
 
 async def test_an_unread_body_is_dropped_while_the_answer_is_sent(autojump_clock):

@@ -593,14 +593,14 @@ def test_a_stream_without_a_connected_client_buffers_no_messages():
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "change",
     [
         lambda stream: stream.put(note("a")),
         lambda stream: stream.put_missed([note("a")]),
         lambda stream: stream.end(),
     ],
 )
-async def test_a_new_message_wakes_every_waiting_task(tell, autojump_clock):
+async def test_a_new_message_wakes_every_waiting_task(change, autojump_clock):
     stream, woken = ResponseStream(LIMITS), []
 
     async def wait():
@@ -611,7 +611,7 @@ async def test_a_new_message_wakes_every_waiting_task(tell, autojump_clock):
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         assert not woken
-        tell(stream)
+        change(stream)
     assert woken
     with trio.testing.assert_checkpoints():
         await stream.wait_ready()

@@ -45,9 +45,9 @@ from tests.transports.http.scripted_server import (
     events,
     in_session,
     next_item,
+    notification_message,
     result,
     serve,
-    telling,
 )
 
 ANSWER = b'{"jsonrpc":"2.0","id":"s-1","result":{}}'
@@ -181,7 +181,7 @@ async def test_a_404_to_a_notification_ends_the_session():
 
     async with connected(Legacy(answers={"notifications/x": gone})) as (channel, _):
         await in_session(channel)
-        await channel.send([telling("notifications/x")])
+        await channel.send([notification_message("notifications/x")])
 
         assert await channel.receive() == []
 
@@ -264,7 +264,7 @@ async def test_notifications_are_accepted_one_after_the_other():
 
     async with connected(Legacy(answers={"notifications/x": slow})) as (channel, script):
         await in_session(channel)
-        await channel.send([telling("notifications/x", n=n) for n in range(3)])
+        await channel.send([notification_message("notifications/x", n=n) for n in range(3)])
 
     assert most == [1, 1, 1]
     assert [each.message["params"]["n"] for each in script.of("notifications/x")] == [0, 1, 2]
@@ -311,7 +311,7 @@ async def test_a_notification_that_is_not_accepted_in_time_is_logged(autojump_cl
     async with connected(Legacy(answers={"notifications/x": never})) as (channel, _):
         await in_session(channel)
         since = trio.current_time()
-        await channel.send([telling("notifications/x")])
+        await channel.send([notification_message("notifications/x")])
         assert trio.current_time() - since == 15
 
     assert "not accepted within 15 s" in caplog.text
@@ -365,10 +365,10 @@ async def test_a_legacy_cancellation_is_sent_and_closes_the_stream():
         await in_session(channel)
         await channel.send([call(1)])
         await trio.testing.wait_all_tasks_blocked()
-        await channel.send([telling("notifications/cancelled", requestId=1)])
+        await channel.send([notification_message("notifications/cancelled", requestId=1)])
         with trio.fail_after(5):
             await script.closed[0].wait()
-        await channel.send([telling("notifications/cancelled", requestId=1)])
+        await channel.send([notification_message("notifications/cancelled", requestId=1)])
 
     assert script.methods.count("notifications/cancelled") == 2
     assert script.methods.count("GET") == 1
@@ -919,16 +919,24 @@ def test_an_answer_has_neither_id_nor_method():
 
 def test_the_id_of_a_cancelled_request_is_read():
     assert (
-        outgoing_message(telling("notifications/cancelled", requestId=7), DECODER).cancelled_id == 7
+        outgoing_message(
+            notification_message("notifications/cancelled", requestId=7), DECODER
+        ).cancelled_id
+        == 7
     )
     assert (
-        outgoing_message(telling("notifications/other", requestId=7), DECODER).cancelled_id is None
+        outgoing_message(
+            notification_message("notifications/other", requestId=7), DECODER
+        ).cancelled_id
+        is None
     )
 
 
 @pytest.mark.parametrize("no_id", [[7], {"a": 7}, True, 7.0, None])
 def test_a_cancellation_with_an_invalid_id_is_sent_as_any_notification(no_id):
-    sent = outgoing_message(telling("notifications/cancelled", requestId=no_id), DECODER)
+    sent = outgoing_message(
+        notification_message("notifications/cancelled", requestId=no_id), DECODER
+    )
 
     assert (sent.method, sent.cancelled_id) == ("notifications/cancelled", None)
 
@@ -1165,10 +1173,10 @@ async def test_a_stateless_request_is_cancelled_by_closing_its_stream():
         await channel.send([call_client_losses(1)])
         await trio.testing.wait_all_tasks_blocked()
         assert not script.closed[0].is_set()
-        await channel.send([telling("notifications/cancelled", requestId=1)])
+        await channel.send([notification_message("notifications/cancelled", requestId=1)])
         with trio.fail_after(5):
             await script.closed[0].wait()
-        await channel.send([telling("notifications/cancelled", requestId=1)])
+        await channel.send([notification_message("notifications/cancelled", requestId=1)])
         await trio.testing.wait_all_tasks_blocked()
         with trio.move_on_after(0.05) as nothing:  # nor is there anything to say to the session
             await channel.receive()

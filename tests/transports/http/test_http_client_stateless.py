@@ -24,8 +24,8 @@ from tests.transports.http.scripted_server import (
     events,
     json_reply,
     next_item,
+    notification_message,
     result,
-    telling,
 )
 
 
@@ -138,7 +138,7 @@ async def test_a_notification_is_sent_with_the_protocol_version_of_the_last_answ
     async with connected(Modern(answers=answers)) as (channel, script):
         await channel.send([call(1)])
         await next_item(channel)
-        await channel.send([telling("notifications/mine")])
+        await channel.send([notification_message("notifications/mine")])
 
     assert script.seen[1].headers["mcp-protocol-version"] == STATELESS
     assert script.seen[1].headers["mcp-method"] == "notifications/mine"

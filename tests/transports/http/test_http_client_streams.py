@@ -28,8 +28,8 @@ from tests.transports.http.scripted_server import (
     in_session,
     json_reply,
     next_item,
+    notification_message,
     result,
-    telling,
 )
 
 
@@ -46,15 +46,15 @@ class Old:
 
     async def __call__(self, seen):
         if seen.method == "GET":
-            self.stream, to_say = trio.open_memory_channel[bytes](100)
-            return Reply(200, EVENTS, self._said(to_say))
+            self.stream, pieces = trio.open_memory_channel[bytes](100)
+            return Reply(200, EVENTS, self._stream_of(pieces))
         if seen.path == "/mcp":
             return self.rejection
         message = seen.message
         if message.get("method") in self.answers:
             return await self.answers[message["method"]](seen)
         if message.get("method") == "initialize":
-            self.say(
+            self.send_event(
                 answer_to(
                     seen,
                     protocolVersion="2024-11-05",
@@ -64,14 +64,14 @@ class Old:
             )
         return Reply(202, {}, b"Accepted")
 
-    def say(self, message):
+    def send_event(self, message):
         self.stream.send_nowait(event(message))
 
-    async def _said(self, to_say):
+    async def _stream_of(self, pieces):
         yield event(text=self.endpoint, name=self.first)
         for piece in self.more:
             yield piece
-        async for piece in to_say:
+        async for piece in pieces:
             yield piece
 
 
@@ -84,13 +84,15 @@ async def shake_hands(channel):
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415])
 async def test_http_sse_is_tried_if_initialize_is_rejected(status):
     async def add(seen):
-        server.say(answer_to(seen, content=[]))
+        server.send_event(answer_to(seen, content=[]))
         return Reply(202)
 
     server = Old(rejection=Reply(status), answers={"tools/call": add})
     async with connected(server) as (channel, script):
         await shake_hands(channel)
-        await channel.send([telling("notifications/initialized"), asking(1, "tools/call")])
+        await channel.send(
+            [notification_message("notifications/initialized"), asking(1, "tools/call")]
+        )
         assert (await next_item(channel))["id"] == 1
 
     assert [(seen.method, seen.path) for seen in script.seen] == [
@@ -272,9 +274,9 @@ async def test_the_end_of_the_stream_ends_the_session():
 
 async def test_a_stream_that_breaks_ends_the_session():
     class Breaking(Old):
-        async def _said(self, to_say):
+        async def _stream_of(self, pieces):
             yield event(text=self.endpoint, name="endpoint")
-            yield await to_say.receive()
+            yield await pieces.receive()
             raise httpx2.ReadError("cut")
 
     async with connected(Breaking()) as (channel, _):
@@ -286,7 +288,7 @@ async def test_a_stream_that_breaks_ends_the_session():
 @pytest.mark.requirement("SSE-09", "SSE-10")
 async def test_a_client_finds_an_http_sse_server_by_its_url():
     async def add(seen):
-        server.say(answer_to(seen, content=[{"type": "text", "text": "3"}]))
+        server.send_event(answer_to(seen, content=[{"type": "text", "text": "3"}]))
         return Reply(202)
 
     server = Old(answers={"tools/call": add})
