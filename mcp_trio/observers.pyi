@@ -5,6 +5,8 @@ from ._observers.metrics import Metrics as Metrics
 from ._observers.request_log import RequestLog as RequestLog
 from ._observers.telemetry import Telemetry as Telemetry
 from ._session.observing import Activity as Activity
+from ._session.observing import HttpActivity as HttpActivity
+from ._session.observing import HttpOutcome as HttpOutcome
 from ._session.observing import Load as Load
 from ._session.observing import Observer as Observer
 from ._session.observing import Outcome as Outcome

@@ -13,12 +13,15 @@ cut is not found: keep copies of the head elsewhere.
 import hashlib
 import hmac
 import logging
+import math
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -27,8 +30,15 @@ import msgspec
 
 from mcp_trio._journal.redaction import Redaction, Redactor
 from mcp_trio._journal.redaction_tokens import KEY_BYTES
-from mcp_trio._observers.request_log import facts_of, path_for_process
-from mcp_trio._session.observing import Activity, End, Outcome
+from mcp_trio._observers.request_log import facts_of, path_for_process, rejection_facts
+from mcp_trio._session.observing import (
+    Activity,
+    End,
+    EndHttp,
+    HttpActivity,
+    HttpOutcome,
+    Outcome,
+)
 from mcp_trio._system import NO_FOLLOW, WRITE_FLAGS, try_lock
 from mcp_trio.errors import RecordingError
 
@@ -44,6 +54,9 @@ _METHODS: Final = frozenset(
         *("sampling/createMessage", "elicitation/create", "roots/list"),
     }
 )
+
+_DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_DENIED_SECONDS: Final = 1.0  # for one line about denied requests
 
 _BEFORE_FIRST: Final = "0" * 64
 _DIGEST: Final = b',"digest":"'
@@ -99,6 +112,10 @@ class AuditLog:
     recorded. Questions to the client, such as sampling, have lines too. A line is written when the
     request has ended, before its response is sent.
 
+    A request over HTTP that is denied before it reaches a session, with status 401 or 403, has a
+    line as well; of many in a second one, which has their number: clients without a token cannot
+    fill the disk.
+
     The file is open while a server serves or a client is connected, and belongs to one process. If
     a line cannot be written, the request goes on, an error is logged, and the next line has the
     number of lines that are missing.
@@ -130,6 +147,8 @@ class AuditLog:
     _last_digest: str = attrs.field(default=_BEFORE_FIRST, init=False)
     _missing: int = attrs.field(default=0, init=False)
     _ends_within_line: bool = attrs.field(default=False, init=False)
+    _denied: int = attrs.field(default=0, init=False)
+    _denied_at: float = attrs.field(default=-math.inf, init=False)
     _redactor: Redactor | None = attrs.field(default=None, init=False)
     _schemas: Mapping[str, Any] = attrs.field(factory=dict[str, Any], init=False)
 
@@ -155,7 +174,9 @@ class AuditLog:
         """Close the file, if nothing else uses it any more."""
         self._open_count -= 1
         if not self._open_count:
-            self._append({"event": "close"})
+            # With the denied requests that no line has counted.
+            requests = {"requests_denied": self._denied} if self._denied else {}
+            self._append({"event": "close", **requests})
             self._close()
 
     def _open(self, path: str) -> None:
@@ -268,6 +289,25 @@ class AuditLog:
         if activity.kind == "effect" or activity.name not in _METHODS:
             return None
         return partial(self._log, activity)
+
+    def begin_http(self, activity: HttpActivity) -> EndHttp:
+        """Return the function that appends a line if the request over HTTP is denied."""
+        return partial(self._log_denied, activity)
+
+    def _log_denied(self, activity: HttpActivity, outcome: HttpOutcome) -> None:
+        if outcome.status not in _DENIED or not outcome.rejection:
+            return
+        self._denied += 1
+        now = time.monotonic()
+        if now - self._denied_at < _DENIED_SECONDS:
+            return
+        self._denied_at = now
+        facts = rejection_facts(activity, outcome)
+        members = {"event": "http request", **facts, "decision": "denied", "outcome": "denied"}
+        if self._denied > 1:
+            members["requests"] = self._denied
+        self._denied = 0
+        self._append(members)
 
     def _log(self, activity: Activity, outcome: Outcome) -> None:
         is_rejected = outcome.error in ("protocol", "limited")

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 try:
-    from prometheus_client import CollectorRegistry, Histogram, generate_latest
+    from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 except ImportError as error:
     raise ImportError("Metrics needs prometheus-client: pip install 'mcp_trio[metrics]'") from error
 
 from mcp_trio._protocol.methods import METHODS
-from mcp_trio._session.observing import Activity, End, OpenSessions, Outcome
+from mcp_trio._session.observing import (
+    Activity,
+    End,
+    EndHttp,
+    HttpActivity,
+    HttpOutcome,
+    OpenSessions,
+    Outcome,
+)
 
 if TYPE_CHECKING:
     from mcp_trio._recorder.policy import RecordStatus
@@ -68,6 +76,7 @@ class Metrics:
     _requests: Histogram = attrs.field(init=False, repr=False)
     _calls: Histogram = attrs.field(init=False, repr=False)
     _effects: Histogram = attrs.field(init=False, repr=False)
+    _http_responses: Counter = attrs.field(init=False, repr=False)
     _names: set[str] = attrs.field(factory=set[str], init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -80,6 +89,12 @@ class Metrics:
             "call", "Sent requests, until their response was received.", ("method", "name", "error")
         )
         self._effects = self._histogram("effect", "Effects of handlers.", ("effect", "error"))
+        self._http_responses = Counter(
+            "mcp_http_responses",
+            "Responses over HTTP, also to requests that did not reach a session.",
+            ("route", "status"),
+            registry=self.registry,
+        )
         self.registry.register(self)
 
     def _histogram(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
@@ -111,6 +126,15 @@ class Metrics:
                 self._label(activity.target) if has_name else "",
                 outcome.error,
             ).observe(outcome.seconds)
+
+        return end
+
+    def begin_http(self, activity: HttpActivity) -> EndHttp:
+        """Return the function that counts the response over HTTP."""
+
+        def end(outcome: HttpOutcome) -> None:
+            status = "" if outcome.status is None else str(int(outcome.status))
+            self._http_responses.labels(activity.route, status).inc()
 
         return end
 

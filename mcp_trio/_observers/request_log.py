@@ -22,7 +22,15 @@ import attrs
 import msgspec
 
 from mcp_trio._journal.texts import shortened
-from mcp_trio._session.observing import CURRENT_ACTIVITY, Activity, End, Outcome
+from mcp_trio._session.observing import (
+    CURRENT_ACTIVITY,
+    Activity,
+    End,
+    EndHttp,
+    HttpActivity,
+    HttpOutcome,
+    Outcome,
+)
 
 _REQUESTS: Final = logging.getLogger("mcp_trio.requests")
 
@@ -66,7 +74,9 @@ class RequestLog:
     The line is logged by the logger `mcp_trio.requests`: the session, the id, the method, the name
     of the tool, the principal, the outcome, the milliseconds, the bytes of request and response,
     the trace id, and the number of the record if the session is recorded. Lines that a handler logs
-    have the same members as far as they are known. Arguments and results are not logged.
+    have the same members as far as they are known. Arguments and results are not logged. A request
+    over HTTP that is rejected before it reaches a session has a line with its status and the
+    reason.
 
     The file is open while a server serves, or a client is connected. It is written by a thread; if
     that cannot keep up, lines are dropped, and their number is logged.
@@ -103,6 +113,10 @@ class RequestLog:
         if activity.kind != "request":
             return None
         return partial(_log_request, activity)
+
+    def begin_http(self, activity: HttpActivity) -> EndHttp:
+        """Return the function that logs the request over HTTP if it is rejected."""
+        return partial(_log_rejection, activity)
 
     def __enter__(self) -> Self:
         if not self._users and self.path is not None:
@@ -163,11 +177,36 @@ def _log_request(activity: Activity, outcome: Outcome) -> None:
         ended["asked"] = [*outcome.asked]
     facts = facts_of(activity)
     _REQUESTS.info(
-        "%s %s: %s in %.1f ms",
-        facts.get("method", ""),
-        facts.get("target", ""),
+        "%s: %s in %.1f ms",
+        f"{facts.get('method', '')} {facts.get('target', '')}".rstrip(),
         ended["outcome"],
         ended["ms"],
+        extra={_FACTS: facts | ended},
+    )
+
+
+def rejection_facts(activity: HttpActivity, outcome: HttpOutcome) -> dict[str, Any]:
+    """Return the members of a log line about a request over HTTP that was rejected."""
+    facts = {
+        "http": _bounded(f"{activity.method} {activity.path}"),
+        "principal": outcome.principal,
+        "trace": activity.trace_id,
+        "status": None if outcome.status is None else int(outcome.status),
+        "reason": _bounded(outcome.rejection),
+    }
+    return {name: value for name, value in facts.items() if value not in ("", None)}
+
+
+def _log_rejection(activity: HttpActivity, outcome: HttpOutcome) -> None:
+    if not outcome.rejection:
+        return
+    facts = rejection_facts(activity, outcome)
+    ended = {"outcome": "rejected", "ms": round(outcome.seconds * 1000, 3)}
+    _REQUESTS.info(
+        "%s: %s, %s",
+        facts["http"],
+        facts.get("status", "disconnected"),
+        facts["reason"],
         extra={_FACTS: facts | ended},
     )
 

@@ -8,7 +8,9 @@ without the SDK, spans and measurements are dropped by the API.
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +39,16 @@ except ImportError as error:
 
 from mcp_trio._journal.texts import shortened
 from mcp_trio._protocol.methods import Role
-from mcp_trio._session.observing import Activity, End, Load, OpenSessions, Outcome
+from mcp_trio._session.observing import (
+    Activity,
+    End,
+    EndHttp,
+    HttpActivity,
+    HttpOutcome,
+    Load,
+    OpenSessions,
+    Outcome,
+)
 from mcp_trio._version import __version__
 from mcp_trio.types import RequestId
 
@@ -63,6 +74,16 @@ _URI: Final = "mcp.resource.uri"
 
 # The characters of a text that the peer chooses, such as the name of a tool.
 _PEER_CHARS_MAX: Final = 1000
+
+# The methods of HTTP that may be part of a span's name, and the endpoints whose requests have no
+# spans: monitoring systems ask them every few seconds.
+_HTTP_METHODS: Final = frozenset({"GET", "POST", "DELETE", "OPTIONS", "HEAD", "PUT", "PATCH"})
+_UNTRACED: Final = frozenset({"/health", "/ready"})
+_HTTP_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+# The span of the request over HTTP that brings the current message. It is not OpenTelemetry's
+# current span, which tasks of a session would keep after the end of the request.
+_HTTP_SPAN: Final[ContextVar[Span | None]] = ContextVar("mcp_trio_http_span", default=None)
 
 # The attributes of a span that its measurement has as well.
 _MEASURED: Final = frozenset(
@@ -101,7 +122,9 @@ class Telemetry:
     """An observer that makes spans and measurements with OpenTelemetry.
 
     A request is a span of kind SERVER, below the span whose context came in its `_meta`; a request
-    to the peer is one of kind CLIENT, and an effect of a handler one of kind INTERNAL. A client
+    to the peer is one of kind CLIENT, and an effect of a handler one of kind INTERNAL. A request
+    over HTTP is a span of kind SERVER, below the one whose context came in its headers; it is the
+    parent of the MCP request that it brings, or linked to it if that has a parent. A client
     sends the context of its span with each request (SEP-414). A server sends no trace context,
     because a replay would have to send the same ids.
 
@@ -123,6 +146,7 @@ class Telemetry:
     _tracer: Tracer = attrs.field(init=False, repr=False)
     _sessions: OpenSessions = attrs.field(factory=OpenSessions, init=False, repr=False)
     _durations: Mapping[str, Any] = attrs.field(init=False, repr=False)
+    _http_duration: Any = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._tracer = get_tracer(_NAME, __version__, tracer_provider=self.tracer_provider)
@@ -137,6 +161,12 @@ class Telemetry:
             )
             for name in names
         }
+        self._http_duration = meter.create_histogram(
+            "http.server.request.duration",
+            unit="s",
+            description="Duration of HTTP server requests.",
+            explicit_bucket_boundaries_advisory=_HTTP_BUCKETS,
+        )
         for member, (name, unit, text) in _GAUGES.items():
             read = partial(_read_gauge, self._sessions.load, member)
             meter.create_observable_gauge(name, callbacks=[read], unit=unit, description=text)
@@ -168,6 +198,44 @@ class Telemetry:
             case _:
                 return self._begin_message(activity)
 
+    def begin_http(self, activity: HttpActivity) -> EndHttp:
+        """Begin the span of a request over HTTP."""
+        method = activity.method if activity.method in _HTTP_METHODS else "_OTHER"
+        attributes: dict[str, Any] = {"http.request.method": method, "url.scheme": activity.scheme}
+        if activity.route:
+            attributes["http.route"] = activity.route
+        span: Span | None = None
+        # A span of the application into which the server is mounted stands for the request already.
+        if activity.route not in _UNTRACED and not get_current_span().get_span_context().is_valid:
+            span = self._tracer.start_span(
+                f"{'HTTP' if method == '_OTHER' else method} {activity.route}".rstrip(),
+                context=propagate.extract(activity.trace, context=Context()),
+                kind=SpanKind.SERVER,
+                attributes=attributes | {"url.path": shortened(activity.path, _PEER_CHARS_MAX)},
+            )
+            if (own := span.get_span_context()).is_valid:
+                activity.span_trace_id = f"{own.trace_id:032x}"
+        _HTTP_SPAN.set(span)
+
+        def end(outcome: HttpOutcome) -> None:
+            _HTTP_SPAN.set(None)
+            status = outcome.status
+            is_failure = status is not None and status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            ended: dict[str, Any] = {}
+            if status is not None:
+                ended["http.response.status_code"] = int(status)
+            if status is None or is_failure:
+                ended["error.type"] = "disconnected" if status is None else str(int(status))
+            self._http_duration.record(outcome.seconds, attributes | ended)
+            if span is None:
+                return
+            span.set_attributes(ended)
+            if is_failure:
+                span.set_status(Status(StatusCode.ERROR, outcome.rejection or None))
+            span.end()
+
+        return end
+
     def _begin_session(self, activity: Activity) -> End:
         forget = self._sessions.begin(activity)
         assert forget is not None
@@ -196,8 +264,13 @@ class Telemetry:
             trace = {name: str(value) for name, value in activity.trace.items()}
             # An empty context, so that a request without a parent begins a trace of its own.
             context = propagate.extract(trace, context=Context())
+            outer = _HTTP_SPAN.get() if attributes.get("network.protocol.name") == "http" else None
             if current.is_valid:
                 links.append(Link(current))
+            elif outer is not None and "traceparent" in trace:
+                links.append(Link(outer.get_span_context()))
+            elif outer is not None:
+                context = set_span_in_context(outer, context)
         span = self._tracer.start_span(
             span_name(activity.name, attributes),
             context=context,

@@ -8,7 +8,7 @@ the same application as an ASGI application.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
@@ -35,6 +35,7 @@ from mcp_trio._protocol.http_requests import (
     SessionMessage,
     StatelessMessage,
 )
+from mcp_trio._protocol.metadata import TRACE
 from mcp_trio._protocol.security import HostCheck, is_preflight
 from mcp_trio._protocol.uri_templates import UriError
 from mcp_trio._protocol.websocket import upgrade_rejection
@@ -50,6 +51,7 @@ from mcp_trio._server.routes import (
     Routes,
     response_of,
 )
+from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._server.sockets import HandshakeCheck
 from mcp_trio._session.exceptions import (
     from_users_code,
@@ -78,6 +80,7 @@ from mcp_trio.types import RequestId
 
 if TYPE_CHECKING:
     from mcp_trio._auth.resource_server import ProtectedResource
+    from mcp_trio._session.observing import HttpObservation
 
 logger = logging.getLogger("mcp_trio")
 
@@ -91,6 +94,7 @@ class PendingRequest(msgspec.Struct, eq=False):
         headers: Headers that every response to the request has.
         bytes_max: The maximum size of the request body.
         is_second_try: Whether the session was looked for on other instances already.
+        rejection: The text of the rejection that was sent; "" without one.
     """
 
     exchange: Exchange
@@ -98,6 +102,7 @@ class PendingRequest(msgspec.Struct, eq=False):
     headers: Headers
     bytes_max: int
     is_second_try: bool = False
+    rejection: str = ""
 
     async def body(self) -> bytes:
         """Return the complete body.
@@ -128,6 +133,7 @@ class PendingRequest(msgspec.Struct, eq=False):
         Raises:
             trio.BrokenResourceError: The client is gone.
         """
+        self.rejection = rejection.text
         await self.answer(*rejection.response())
 
 
@@ -140,6 +146,76 @@ def check_method(pending: PendingRequest, method: str) -> None:
     if pending.request.method != method:
         text = f"this endpoint does not support {pending.request.method}"
         raise RejectedError(Rejection(status=405, text=text, headers=[("Allow", method)]))
+
+
+# The type of what an `async def` returns.
+_Sending: TypeAlias = Coroutine[Any, Any, None]
+
+
+class ObservedExchange:
+    """An exchange whose status is noted for observers; see `Exchange`."""
+
+    # The methods return the coroutine of the exchange: one more would make each wait slower.
+
+    def __init__(self, exchange: Exchange, observation: "HttpObservation") -> None:
+        self._exchange = exchange
+        self._observation = observation
+        self.request: HttpRequest = exchange.request
+
+    @property
+    def may_lead(self) -> bool:
+        """Return whether the application may go on in another task."""
+        return self._exchange.may_lead
+
+    def body(self, bytes_max: int) -> Coroutine[Any, Any, bytes]:
+        """Return the complete body."""
+        return self._exchange.body(bytes_max)
+
+    def answer(self, status: int, headers: Headers, body: bytes = b"") -> _Sending:
+        """Send a complete response, and note its status."""
+        self._observation.status = status
+        return self._exchange.answer(status, headers, body)
+
+    def start(self, status: int, headers: Headers) -> _Sending:
+        """Send the headers of a response whose length is unknown, and note its status."""
+        self._observation.status = status
+        return self._exchange.start(status, headers)
+
+    def send(self, piece: bytes) -> _Sending:
+        """Send a piece of a started response."""
+        return self._exchange.send(piece)
+
+    def end(self) -> _Sending:
+        """Complete a started response."""
+        return self._exchange.end()
+
+    def gone(self) -> _Sending:
+        """Wait until the client disconnects."""
+        return self._exchange.gone()
+
+    def close_after_response(self) -> None:
+        """Let no other request follow on the connection."""
+        self._exchange.close_after_response()
+
+
+def _http_observation(
+    runtime: Runtime, request: HttpRequest, route: str
+) -> "HttpObservation | None":
+    """Return the observation of a request that has arrived; None without observers."""
+    server = runtime.server
+    if not isinstance(server, ServerSessions) or not server.server.observers:
+        return None
+    from mcp_trio._session.observing import HttpActivity, HttpObservation
+
+    headers = request.headers
+    activity = HttpActivity(
+        method=request.method,
+        path=request.path,
+        route=route,
+        scheme=request.scheme,
+        trace={name: headers[name] for name in TRACE if name in headers},
+    )
+    return HttpObservation(server.server.observers, activity)
 
 
 # The MCP endpoint -------------------------------------------------------------------------------
@@ -639,19 +715,33 @@ class WebSocketEndpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             trio.BrokenResourceError: The client is gone.
             RecordingError: The recording cannot be made.
         """
-        admitted = await self.handshake_check.admit(upgrade.request)
+        request = upgrade.request
+        observation = _http_observation(self.runtime, request, self.handshake_check.path)
+
+        def answered(status: int, rejection: str = "") -> None:
+            if observation is not None:
+                observation.status = status
+                observation.end(rejection, request.principal or "")
+
+        async def reject(rejection: Rejection) -> None:
+            await upgrade.reject(rejection)
+            answered(rejection.status, rejection.text)
+
+        admitted = await self.handshake_check.admit(request)
         if isinstance(admitted, Rejection):
-            await upgrade.reject(admitted)
+            await reject(admitted)
             return
+        request = admitted
         if self.runtime.is_closing:
-            await upgrade.reject(closing())
+            await reject(closing())
             return
         try:
             with self.runtime.sessions.counted_websocket(admitted.principal, admitted.client):
                 channel = await accept_websocket(upgrade, admitted, self.runtime.server.limits)
+                answered(HTTPStatus.SWITCHING_PROTOCOLS)
                 await self.runtime.serve(channel)
         except TooManySessionsError as error:
-            await upgrade.reject(_busy(503, str(error)))
+            await reject(_busy(503, str(error)))
 
 
 # Custom routes ----------------------------------------------------------------------------------
@@ -857,7 +947,21 @@ class HttpApp:
         forwarder = self.runtime.forwarder
         if forwarder is not None and forwarder.is_leaving:
             exchange.close_after_response()
-        await self._answer(pending, self._respond)
+        path = request.path if request.path in self._routes else request.path.rstrip("/")
+        route = path if path in self._routes else ""
+        observation = _http_observation(self.runtime, request, route)
+        if observation is None:
+            await self._answer(pending, self._respond)
+            return
+        pending.exchange = ObservedExchange(exchange, observation)
+        try:
+            await self._answer(pending, self._respond)
+        except Exception:
+            if observation.status is None:  # the host sends it
+                observation.status = HTTPStatus.INTERNAL_SERVER_ERROR
+            raise
+        finally:
+            observation.end(pending.rejection, pending.request.principal or "")
 
     async def _respond_forwarded(self, exchange: Exchange) -> None:
         """Answer a request that another instance has checked and forwarded."""

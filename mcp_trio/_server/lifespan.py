@@ -192,8 +192,8 @@ class LifespanRecording(Recording):
         self.marked(LIFESPAN_OPENED_MARK, value)
         self.is_over = True
 
-    def _record(self, *args: Any, **keywords: Any) -> int:
-        return 0 if self.is_over else super()._record(*args, **keywords)
+    def _record(self, *args: Any, **keywords: Any) -> int | None:
+        return None if self.is_over else super()._record(*args, **keywords)
 
 
 def watch_of_lifespan(sequencer: LifespanRecording) -> "UntrackedCallWatch":

@@ -377,7 +377,7 @@ class Recording(_Live):
         body: bytes | None,
         lane: Lane | None,
         envelope: dict[str, Any] | None = None,
-    ) -> int:
+    ) -> int | None:
         if lane is None:
             return self.recorder.record(kind, body, channel=self.channel)
         has_waited, lane.has_waited = lane.has_waited, False

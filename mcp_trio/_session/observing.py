@@ -152,12 +152,60 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 End: TypeAlias = Callable[[Outcome], object]
 
 
+class HttpActivity(msgspec.Struct, kw_only=True, eq=False):
+    """A request over HTTP to a server, from its headers to the end of its response.
+
+    It may bring a message of a session, whose requests are activities of their own, or be rejected
+    before it reaches a session.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, without the query.
+        route: The path of the endpoint that answers; "" for a route of the user, or none.
+        scheme: `http` or `https`.
+        trace: The trace context in the headers: `traceparent`, `tracestate`, `baggage`.
+        span_trace_id: The trace id of the span that an observer has begun for it; "" without one.
+    """
+
+    method: str
+    path: str
+    route: str
+    scheme: str
+    trace: Mapping[str, str]
+    span_trace_id: str = ""
+
+    @property
+    def trace_id(self) -> str:
+        """The trace id of its span, else that of the `traceparent` that came with it, or ""."""
+        return self.span_trace_id or trace_id_of(self.trace.get("traceparent"))
+
+
+class HttpOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a request over HTTP.
+
+    Attributes:
+        status: The status of the response; None if the client disconnected before it.
+        rejection: Why the request was rejected before it reached a session; "" if it was not.
+        principal: The name of the authenticated sender; "" without authentication.
+        seconds: The duration.
+    """
+
+    status: int | None
+    rejection: str = ""
+    principal: str = ""
+    seconds: float = 0.0
+
+
+EndHttp: TypeAlias = Callable[[HttpOutcome], object]
+
+
 class Observer(Protocol):
     """An observer of sessions: `Server(observers=[…])`, `Client(observers=[…])`.
 
     An observer may also be a context manager, which is entered while a server serves or a client is
-    open. It may have `observes_replays = True`; and a client sends what its method `trace_context`
-    returns as the trace context of its requests.
+    open. It may have a method `begin_http(activity: HttpActivity) -> EndHttp | None`, which is
+    called for each request over HTTP to a server. It may have `observes_replays = True`; and a
+    client sends what its method `trace_context` returns as the trace context of its requests.
     """
 
     def begin(self, activity: Activity) -> End | None:
@@ -290,6 +338,49 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return ""
+
+
+class HttpObservation:
+    """An observed request over HTTP.
+
+    Attributes:
+        activity: The request.
+        status: The status of the response, as soon as it begins.
+    """
+
+    __slots__ = ("_began", "_ends", "activity", "status")
+
+    def __init__(self, observers: Iterable[Observer], activity: HttpActivity) -> None:
+        self.activity = activity
+        self.status: int | None = None
+        self._ends: list[tuple[Observer, EndHttp]] = []
+        for observer in observers:
+            begin: Callable[[HttpActivity], EndHttp | None] | None
+            begin = getattr(observer, "begin_http", None)
+            if begin is None:
+                continue
+            try:
+                end = begin(activity)
+            except Exception:
+                logger.exception(_FAILED, type(observer).__name__)
+            else:
+                if end is not None:
+                    self._ends.append((observer, end))
+        self._began = time.perf_counter()
+
+    def end(self, rejection: str = "", principal: str = "") -> None:
+        """Report the outcome."""
+        outcome = HttpOutcome(
+            status=self.status,
+            rejection=rejection,
+            principal=principal,
+            seconds=time.perf_counter() - self._began,
+        )
+        for observer, end in self._ends:
+            try:
+                end(outcome)
+            except Exception:
+                logger.exception(_FAILED, type(observer).__name__)
 
 
 @attrs.frozen(eq=False)
