@@ -528,16 +528,16 @@ def _replay_in_parallel(
     if query is not None:
         with opened_catalogue(files[0], updates=True) as catalogue:
             rows = catalogue.find(query, oldest_first=True)
-        found = [row.file for row in rows if row.role == "server"]
+        files_found = [row.file for row in rows if row.role == "server"]
     else:
-        found = []
+        files_found = list[str]()
         for file in files:
             if file == STDIN:
                 named = recordings_on_stdin()
-                found += [each.file for each in named if each.role in ("", "server")]
+                files_found += [each.file for each in named if each.role in ("", "server")]
             else:
-                found += _recordings(file)
-    recordings = list(dict.fromkeys(found))
+                files_found += _recordings(file)
+    recordings = list(dict.fromkeys(files_found))
     if not recordings:
         click.echo("no recording of a server matches", err=True)
         return 1

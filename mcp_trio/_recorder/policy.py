@@ -699,8 +699,13 @@ class PolicyRecorder(Recorder):
             KEPT_PREFIX + reason: n for reason, n in self.reasons.items() if reason != KEEP_REASON
         }
         super().close(counts | named | {MASKED_PREFIX + name: n for name, n in masked.items()})
-        if not self.reasons:
-            status.forgotten += 1
+        is_empty = bool(self._unwritten_opening)  # a full disk has not taken a single record
+        if not self.reasons or is_empty:
+            if is_empty:
+                status.unrecorded += 1
+                status.lost_records += self._lost
+            else:
+                status.forgotten += 1
             for name in reversed(self._files()):
                 with suppress(OSError):
                     Path(name).unlink()

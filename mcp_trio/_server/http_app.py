@@ -953,7 +953,8 @@ class HttpApp:
         if observation is None:
             await self._answer(pending, self._respond)
             return
-        pending.exchange = ObservedExchange(exchange, observation)
+        # Type checkers tell the coroutine of an `async def` from one that is returned.
+        pending.exchange = cast("Exchange", ObservedExchange(exchange, observation))
         try:
             await self._answer(pending, self._respond)
         except Exception:

@@ -426,6 +426,16 @@ async def test_records_that_a_failing_disk_loses_are_counted(tmp_path, disk):
     assert policy.status.problem == ""
 
 
+@pytest.mark.parametrize("rate", [0, 1])
+async def test_a_file_of_which_a_full_disk_took_nothing_is_removed(tmp_path, disk, rate):
+    disk.takes_bytes = False
+    policy = policy_in(tmp_path, rate=rate)
+    await session(booking(record=policy), ("book", {"seat": "taken"}))
+    assert files(tmp_path) == []
+    assert (policy.status.unrecorded, policy.status.kept) == (1, 0)
+    assert policy.status.lost_records > 3
+
+
 async def test_a_folder_that_cannot_be_made_is_reported_before_anything_is_served(tmp_path):
     (tmp_path / "file").touch()
     server = booking(record=policy_in(tmp_path / "file" / "folder"))
