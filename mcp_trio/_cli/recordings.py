@@ -334,13 +334,18 @@ or moved, and by FILE.head, which tells where the log ends. Without the key that
 with, changed lines are not looked for.
 
 \b
-Exit status: 0 complete and undamaged; 1 damaged, cut, or with lost records; 2 not a recording.
+A FILE of - stands for the recordings that stdin names: the output of `mcp-trio find`.
+
+\b
+Exit status: 0 complete and undamaged; 1 damaged, cut, or with lost records, or stdin names no
+recording; 2 not a recording. Of several, the highest one.
 
 \b
 Examples:
   mcp-trio check recordings/trip.mcprec.jsonl
   mcp-trio check recordings/trip.mcprec.jsonl.zst && echo complete
   mcp-trio check audit.jsonl --key audit.key
+  mcp-trio find recordings/ after:7d --files | mcp-trio check -
 """,
 )
 @click.argument("file", shell_complete=complete_recordings)
@@ -348,9 +353,7 @@ Examples:
 @click.pass_context
 def check_command(context: click.Context, /, file: str, key: str | None) -> None:
     """Check the recording or audit log FILE: records, numbers and digests, and its end."""
-    from mcp_trio._journal.reader import check
     from mcp_trio._observers.audit_log import check_audit_log, is_audit_log
-    from mcp_trio._recorder.encryption import KeyMissingError
 
     if is_audit_log(file):
         audit = check_audit_log(file, key=None if key is None else read_key(key))
@@ -363,17 +366,34 @@ def check_command(context: click.Context, /, file: str, key: str | None) -> None
         context.exit(1 if audit.problems else 0)
     if key is not None:
         raise click.UsageError("--key is for audit logs")
+    if file != STDIN:
+        context.exit(_check_recording(file))
+    statuses: list[int] = []
+    for each in files_of(file):
+        try:
+            statuses.append(_check_recording(each))
+        except RecordingError as error:  # the others are checked
+            echo_error(str(error))
+            statuses.append(2)
+    context.exit(max(statuses))
+
+
+def _check_recording(file: str) -> int:
+    """Print the state of a recording; return the exit status for it."""
+    from mcp_trio._journal.reader import check
+    from mcp_trio._recorder.encryption import KeyMissingError
+
     try:
         with errors_naming(file):
             report = check(lines_of(file))
     except KeyMissingError as error:
-        context.exit(0 if _check_encrypted(file, error) else 1)
+        return 0 if _check_encrypted(file, error) else 1
     echo_text(f"{file}: {check_summary(report)}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
     echo_text(f"{report.records} records: {kinds}")
     for damage in report.damage:
         echo_text(f"line {damage.line}: {damage.kind}: {damage.text}")
-    context.exit(0 if is_intact(report) else 1)
+    return 0 if is_intact(report) else 1
 
 
 def _check_encrypted(file: str, missing: "KeyMissingError") -> bool:
@@ -534,6 +554,7 @@ Examples:
 def test_command(file: str, target: str, output: str | None, *, overwrite: bool) -> None:
     """Write a pytest file that replays a copy of the recording FILE against TARGET."""
     from mcp_trio._catalogue.summary import summarize
+    from mcp_trio._recorder.encryption import is_encrypted
     from mcp_trio._recorder.files import open_recording
 
     module, _, name = target.partition(":")
@@ -571,3 +592,7 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
     except OSError as error:
         raise click.UsageError(f"cannot write {test}: {error.strerror}") from error
     click.echo(f"wrote {test} and {recordings / Path(file).name}")
+    if is_encrypted(file):
+        echo_error("the recording is encrypted: wherever the test runs, it needs the key")
+    elif summary.opening.redaction is None:
+        echo_error("the recording is not redacted: look for secrets with mcp-trio scan")

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -323,8 +324,11 @@ values with high entropy. It can miss a secret, and report another value. The to
 redacted recording are not reported.
 
 \b
-Exit status: 0 nothing found; 1 a likely secret, or a line that cannot be read completely; 2 a
-file is not a recording.
+A FILE of - stands for the recordings that stdin names: the output of `mcp-trio find`.
+
+\b
+Exit status: 0 nothing found; 1 a likely secret, or a line that cannot be read completely, or
+stdin names no recording; 2 a file is not a recording.
 
 \b
 Examples:
@@ -339,7 +343,7 @@ Examples:
 def scan_command(context: click.Context, /, files: tuple[str, ...]) -> None:
     """Look for likely secrets in each recording FILE, and print where they are."""
     statuses: list[int] = []
-    for file in files:
+    for file in chain.from_iterable(map(files_of, files)):
         try:
             statuses.append(_scan(file))
         except RecordingError as error:

@@ -66,6 +66,12 @@ def test_rows_of_find_are_input_to_other_commands(invoke, folder, s3, tmp_path):
     shown = invoke("diff", "-", "-", input=rows)
     assert (shown.exit_code, "stdin names 3 recordings for 2 -" in shown.output) == (2, True)
 
+    checked = invoke("check", "-", input=rows)
+    assert (checked.exit_code, checked.output.count(": complete")) == (0, 3)
+    checked = invoke("check", "-", input=f"{files[0]}x\n{rows}")
+    assert (checked.exit_code, checked.output.count(": complete")) == (2, 3)
+    assert invoke("scan", "-", input=rows).stderr.count("without redaction") == 3
+
     copies = tmp_path / "copies"
     copied = invoke("copy", "-", str(copies), input=rows)
     assert (copied.exit_code, copied.output) == (0, "3 files copied, 0 were there\n")
@@ -98,7 +104,10 @@ def test_what_cannot_be_copied_is_named_and_the_others_are_copied(invoke, folder
 
 @pytest.mark.parametrize(
     "command",
-    [("show", "-"), ("diff", "-", "-"), ("redact", "-", "--in-place"), ("copy", "-", "new")],
+    [
+        *(("show", "-"), ("check", "-"), ("scan", "-")),
+        *(("diff", "-", "-"), ("redact", "-", "--in-place"), ("copy", "-", "new")),
+    ],
 )
 def test_stdin_that_names_no_recording_is_an_error(invoke, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
