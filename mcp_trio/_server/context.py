@@ -226,8 +226,9 @@ class BaseContext(Opaque):
         the session begins. A replay runs all requests of the session, and so fills it in the same
         way. Each stateless request over HTTP has its own.
 
-        On several instances, another one continues the session with the values that JSON can
-        represent; a session with other values ends with its instance.
+        On several instances, another one continues the session with values of the types of JSON,
+        of some other built-in types, and of classes with declared fields; a session with other
+        values ends with its instance.
         """
         journal = self._handling.handler_journal
         if journal is not None and journal.is_kept and not journal.has_used_state:

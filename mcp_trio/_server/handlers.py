@@ -37,7 +37,7 @@ from mcp_trio._server.client_requests import elicit_urls
 from mcp_trio._server.context import Context, ThreadContext
 from mcp_trio._server.effects import CURRENT_CONTEXT, CurrentContext
 from mcp_trio._server.kept_calls import KeptCalls, kept_version, run_kept_call
-from mcp_trio._server.kept_values import KeptValues, encoded_json, keep_values, restore_values
+from mcp_trio._server.kept_values import KeptValues, keep_values, restore_values
 from mcp_trio._server.middleware import MiddlewareRequest, run_through, typed_result
 from mcp_trio._server.mounts import Mount
 from mcp_trio._server.registry import (
@@ -63,6 +63,7 @@ from mcp_trio._server.subscriptions import (
     honoured_filter,
     list_changed,
 )
+from mcp_trio._server.tagged_json import encode_tagged
 from mcp_trio._server.threads import NESTED_LIMITER, ClientThreads, ThreadBridge, run_in_thread
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.exceptions import sole_exception
@@ -170,28 +171,40 @@ class ServedSession:
     def movable_values(self) -> bytes | None:
         """Return the values with which another instance can continue the session; None if none can.
 
-        None can if handlers keep values that the store cannot have, have hidden or shown entries of
-        a mounted server, or use remote servers.
+        None can if handlers keep values that the store cannot have.
         """
-        mounted = (self._mounted_sessions or {}).values()
-        if self.kept_values is None or self._remotes:
+        if self.kept_values is None:
             return None
-        if any(each._visibility is not None for each in mounted):  # noqa: SLF001
-            return None
-        return self.kept_values.encoded(self._state, self._visibility)
+        mounted: dict[str, Visibility] = {}
+        for sessions, part in (self._mounted_sessions or {}).items():
+            if part._visibility is not None:  # noqa: SLF001
+                names = self.shared.mounted_by_name()
+                name = next(name for name, each in names.items() if each is sessions)
+                mounted[name] = part._visibility  # noqa: SLF001
+        return self.kept_values.encoded(self._state, self._visibility, mounted)
 
     def encoded_state(self) -> bytes:
         """Return `ctx.state` as JSON; nothing if another instance cannot have it."""
         if self.outer is not None:
             return self.outer.encoded_state()
-        return encoded_json(self._state or {}) or b""
+        try:
+            return encode_tagged(self._state or {})
+        except ValueError:
+            return b""
 
     def set_values(
-        self, state: dict[str, Any], visibility: Sequence[tuple[Selector, bool]]
+        self,
+        state: dict[str, Any],
+        visibility: Sequence[tuple[Selector, bool]],
+        mounted: Mapping[str, Sequence[tuple[Selector, bool]]],
     ) -> None:
         """Begin with the values of the session in another instance."""
         self._state = state
         self._visibility = Visibility.of(visibility) if visibility else None
+        names = self.shared.mounted_by_name() if mounted else {}
+        for name, decisions in mounted.items():
+            part = self.mounted_session(names[name])
+            part._visibility = Visibility.of(decisions)  # noqa: SLF001
 
     @property
     def _has_own_visibility(self) -> bool:

@@ -56,7 +56,7 @@ from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
 from mcp_trio._server.handlers import ServedSession
 from mcp_trio._server.instances import Instance, Instances, SessionFacts, StoreUnavailableError
 from mcp_trio._server.kept_calls import KeptCalls
-from mcp_trio._server.kept_values import NO_VALUES, KeptValues
+from mcp_trio._server.kept_values import NO_VALUES, KeptValues, begin_with_values
 from mcp_trio._server.lifespan import EnteredLifespan
 from mcp_trio._server.sessions import (
     HandlerHttpClient,
@@ -861,8 +861,11 @@ class Runtime:
         continued: Mapping[RequestId, bytes] = {}
         try:
             if isinstance(taken.application, ServedSession):
-                assert taken.application.kept_values is not None
-                taken.application.kept_values.restored = facts.values
+                try:
+                    begin_with_values(taken.application, facts.values)
+                except ValueError as error:
+                    logger.warning("a session ends, because its values are unknown here: %s", error)
+                    return False
             if taken.calls is not None:
                 taken.calls.load(await self.sessions.instance.calls(session_id))
                 continued = taken.calls.requests

@@ -4,17 +4,15 @@ They are `ctx.state`, and the entries that handlers have shown or hidden to the 
 that has changed them is answered when the store of the instances has them. So the instance that
 takes the session has the values as of the last response.
 
-The store has JSON. A value that would change by that, such as a tuple or an object, cannot go on: a
-session with such a value ends with its owner, as one with too many bytes does.
+The store has JSON (`tagged_json.py`). A session with a value that cannot be encoded, such as a
+function, ends with its owner, as one with too many bytes does.
 
 In a recording the restored values are the outcome of an effect of the first request, and storing
 them is an effect of the request. So a replay needs no store.
 """
 
 import logging
-import math
-from collections.abc import Awaitable, Callable
-from types import NoneType
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -23,6 +21,7 @@ import msgspec
 from mcp_trio._journal.records import encode_body
 from mcp_trio._server.access import Selector, Visibility
 from mcp_trio._server.effects import NO_RESULT, JsonCodec, no_arguments
+from mcp_trio._server.tagged_json import decode_tagged, encode_tagged
 from mcp_trio._session.effects import Effect, perform, perform_without_waiting
 from mcp_trio._session.handlers import Handling
 
@@ -37,16 +36,18 @@ VALUES_KEPT: Final = "session.kept"
 NO_VALUES: Final = b""
 
 
-class SessionValues(msgspec.Struct, frozen=True):
+class SessionValues(msgspec.Struct, frozen=True, omit_defaults=True):
     """The values of a session.
 
     Attributes:
         state: The dict of `ctx.state`, as JSON.
         visibility: The decisions of `ctx.enable` and `ctx.disable`, from the oldest to the newest.
+        mounted: The same for handlers of mounted servers, by `ServerSessions.mounted_by_name`.
     """
 
     state: msgspec.Raw
     visibility: list[tuple[Selector, bool]]
+    mounted: dict[str, list[tuple[Selector, bool]]] = {}
 
 
 _decode: Final = msgspec.json.Decoder(SessionValues).decode
@@ -69,46 +70,53 @@ class KeptValues:
     restored: bytes = attrs.field(default=NO_VALUES, init=False)
     _has_warned: bool = attrs.field(default=False, init=False)
 
-    def encoded(self, state: dict[str, Any] | None, visibility: Visibility | None) -> bytes | None:
+    def encoded(
+        self,
+        state: dict[str, Any] | None,
+        visibility: Visibility | None,
+        mounted: Mapping[str, Visibility],
+    ) -> bytes | None:
         """Return the values as JSON; None if another instance cannot have them."""
         if self.restored:
             return self.restored
-        if not state and visibility is None:
+        if not state and visibility is None and not mounted:
             return NO_VALUES
-        problem, encoded_state = "has a value that JSON cannot represent", encoded_json(state or {})
-        if encoded_state is not None:
-            decisions = [] if visibility is None else visibility.in_order()
-            encoded = encode_body(SessionValues(msgspec.Raw(encoded_state), decisions))
-            if len(encoded) <= self.bytes_max:
-                return encoded
-            problem = f"is too large (limits.http.session_values_bytes_max={self.bytes_max})"
+        try:
+            encoded_state = encode_tagged(state or {})
+        except ValueError as error:
+            self._warn(f"has a value {error}")
+            return None
+        values = SessionValues(
+            msgspec.Raw(encoded_state),
+            [] if visibility is None else visibility.in_order(),
+            {name: each.in_order() for name, each in mounted.items()},
+        )
+        encoded = encode_body(values)
+        if len(encoded) <= self.bytes_max:
+            return encoded
+        self._warn(f"is too large (limits.http.session_values_bytes_max={self.bytes_max})")
+        return None
+
+    def _warn(self, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             text = "no other instance can continue a session whose ctx.state %s"
             logger.warning(text, problem)
-        return None
 
 
-def encoded_json(value: Any) -> bytes | None:
-    """Return the JSON of a value; None if the decoded JSON would be another value."""
-    try:
-        if _is_plain(value):
-            encoded = encode_body(value)
-            if msgspec.json.decode(encoded) == value:
-                return encoded
-    except (RecursionError, ValueError, OverflowError, msgspec.MsgspecError):
-        pass  # for example a list that contains itself, or half of a surrogate pair
-    return None
+def begin_with_values(served: "ServedSession", values: bytes) -> None:
+    """Let a session begin with the values of its lost owner; `restore_values` gives it them.
 
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value consists of exactly the types that JSON becomes in Python."""
-    kind: Any = value.__class__  # the exact class: a subclass would become its base class
-    if kind is dict:
-        return all(type(key) is str and _is_plain(each) for key, each in value.items())
-    if kind is list:
-        return all(map(_is_plain, value))
-    return kind in (str, int, bool, NoneType) or (kind is float and math.isfinite(value))
+    Raises:
+        ValueError: The values cannot be decoded here.
+    """
+    assert served.kept_values is not None
+    if values:
+        decoded = _decode(values)
+        decode_tagged(bytes(decoded.state))
+        if missing := decoded.mounted.keys() - served.shared.mounted_by_name().keys():
+            raise ValueError(f"no server {min(missing)!r} is mounted here")
+    served.kept_values.restored = values
 
 
 def restore_values(handling: Handling, served: "ServedSession") -> None:
@@ -129,7 +137,7 @@ def restore_values(handling: Handling, served: "ServedSession") -> None:
     codec = JsonCodec[SessionValues](SessionValues)
     effect = Effect(name="session.restore", arguments=no_arguments, run=take, codec=codec)
     values = perform_without_waiting(handling, effect)
-    served.set_values(msgspec.json.decode(values.state), values.visibility)
+    served.set_values(decode_tagged(bytes(values.state)), values.visibility, values.mounted)
 
 
 async def keep_values(handling: Handling, served: "ServedSession") -> None:

@@ -4,6 +4,7 @@
 no `Server` answers, an `OtherSessionSource` takes its place: a mock of a recorded server, a bridge.
 """
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import (
@@ -433,6 +434,20 @@ class ServerSessions:
         for mount in tuple(self.registry.mounts):
             found |= dict.fromkeys((mount.inner, *mount.inner.mounted()))
         return list(found)
+
+    def mounted_by_name(self) -> "dict[str, ServerSessions]":
+        """Return the mounted servers by names that they also have on other instances.
+
+        Servers with the same name are numbered in the order in which they were mounted.
+        """
+        found: dict[str, ServerSessions] = {}
+        for each in self.mounted():
+            name = own = each.server.name
+            numbers = itertools.count(2)
+            while name in found:
+                name = f"{own} {next(numbers)}"
+            found[name] = each
+        return found
 
     def _outer(self) -> "Iterator[ServerSessions]":
         """Yield all servers into which this one is mounted, also indirectly."""

@@ -329,7 +329,7 @@ async def test_a_session_with_a_value_that_cannot_go_on_ends_with_its_owner(
 
         @server.tool
         async def remember(*, ctx: Context) -> None:
-            ctx.state["seen"] = {"north", "south"}
+            ctx.state["seen"] = object()
 
         return server
 

@@ -1,7 +1,9 @@
 """What handlers keep in a session, when the session goes on in another instance."""
 
+from datetime import UTC, datetime
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -15,14 +17,31 @@ from tests.server.http.test_instances import EventsOfAll, ask, lose, stop
 
 VALUES_MAX = 1000
 ODD_VALUES = {
-    "set": {1},
-    "tuple": (1, 2),
-    "bytes": b"1",
-    "number as key": {1: 2},
-    "no number": float("nan"),
     "surrogate": "\ud800",
     "large": "x" * VALUES_MAX,
     "object": object(),
+    "function": len,
+}
+PROBLEMS = {
+    "large": "session_values_bytes_max=1000",
+    "object": "of the type builtins.object",
+    "function": "of the type builtins.builtin_function_or_method",
+}
+
+
+@attrs.frozen
+class Order:
+    number: int
+    at: datetime
+
+
+TYPED_VALUES = {
+    "set": {1, "b"},
+    "tuple": (1, (2,)),
+    "bytes": b"12",
+    "number as key": {1: 2},
+    "time": datetime(2026, 11, 29, 6, 30, tzinfo=UTC),
+    "objects": [Order(1, datetime(2026, 11, 29))],
 }
 ITSELF = []
 ITSELF.append(ITSELF)
@@ -39,7 +58,7 @@ def port():
         shutdown=ShutdownLimits(hand_over_seconds=1),
     )
     server = Server("port", limits=limits)
-    inner = Server("inner")
+    inner, other = Server("inner"), Server("inner")
 
     @server.tool
     async def remember(value: object, *, ctx: Context) -> None:
@@ -53,6 +72,14 @@ def port():
     @server.tool
     async def remember_odd(name: str, *, ctx: Context) -> None:
         ctx.state["value"] = ITSELF if name == "itself" else ODD_VALUES[name]
+
+    @server.tool
+    async def remember_typed(name: str, *, ctx: Context) -> None:
+        ctx.state["value"] = TYPED_VALUES[name]
+
+    @server.tool
+    async def is_the_same(name: str, *, ctx: Context) -> bool:
+        return ctx.state["value"] == TYPED_VALUES[name] is not ctx.state["value"]
 
     @server.tool
     async def recall(*, ctx: Context) -> dict[str, Any]:
@@ -71,11 +98,18 @@ def port():
     async def unknown_secret() -> str:
         return "unknown"
 
-    @inner.tool
-    async def hide_inner(*, ctx: Context) -> None:
-        await ctx.disable("hide_inner")
+    for each in (inner, other):
 
-    server.mount(inner, prefix=None)
+        @each.tool
+        async def hide_other(*, ctx: Context) -> None:
+            await ctx.disable("other")
+
+        @each.tool(name="other")
+        async def other_tool() -> str:
+            return "other"
+
+    server.mount(inner, prefix="one")
+    server.mount(other, prefix="two")
     return server
 
 
@@ -100,6 +134,32 @@ async def test_values_are_there_as_of_the_last_response(open_ports, stores, auto
     lose(stores, there)
     assert value(await ask(here, client, call("recall", id=2))) == kept
     assert value(await ask(here, client, call("recall", id=3))) == kept
+
+
+@pytest.mark.parametrize("name", TYPED_VALUES)
+async def test_values_keep_their_types(open_ports, stores, tmp_path, autojump_clock, name):
+    here, there = await open_ports(record=tmp_path)
+    client = await there.open()
+    await client.ask(call("remember_typed", {"name": name}))
+    lose(stores, there)
+    for number in (2, 3):
+        assert (
+            value(await ask(here, client, call("is_the_same", {"name": name}, id=number))) is True
+        )
+    assert await replayed_requests((here, there), tmp_path) == [1, 2]
+
+
+async def test_a_session_ends_if_its_values_are_unknown_to_the_other_instance(
+    open_ports, stores, caplog, monkeypatch, autojump_clock
+):
+    here, there = await open_ports()
+    client = await there.open()
+    await client.ask(call("remember_typed", {"name": "objects"}))
+    lose(stores, there)
+    monkeypatch.delitem(globals(), "Order")
+    assert (await ask(here, client, call("recall", id=2))).status == 404
+    assert not stores.instances.sessions
+    assert "a session ends, because its values are unknown here: KeyError: 'Order'" in caplog.text
 
 
 async def test_values_of_a_call_that_failed_are_there(open_ports, stores, autojump_clock):
@@ -134,7 +194,7 @@ async def test_a_session_with_another_value_ends_with_its_owner(
     for number in range(2):
         await client.ask(call("remember_odd", {"name": name}, id=number))
     (warning,) = [each for each in caplog.messages if "ctx.state" in each]
-    assert ("session_values_bytes_max=1000" if name == "large" else "JSON") in warning
+    assert PROBLEMS.get(name, "cannot be encoded") in warning
     lose(stores, there)
     assert (await ask(here, client, call("recall", id=2))).status == 404
     assert not stores.instances.sessions
@@ -143,7 +203,7 @@ async def test_a_session_with_another_value_ends_with_its_owner(
 async def test_a_session_goes_on_when_such_a_value_is_gone(open_ports, stores, autojump_clock):
     here, there = await open_ports()
     client = await there.open()
-    await client.ask(call("remember_odd", {"name": "set"}))
+    await client.ask(call("remember_odd", {"name": "object"}))
     await client.ask(call("remember", {"value": 1}, id=2))
     lose(stores, there)
     assert value(await ask(here, client, call("recall", id=3))) == 1
@@ -161,14 +221,42 @@ async def test_hidden_entries_stay_hidden(open_ports, stores, autojump_clock):
     assert "error" in (await ask(here, client, call("unknown_secret", id=4))).json
 
 
-async def test_a_session_with_hidden_entries_of_a_mounted_server_ends(
-    open_ports, stores, autojump_clock
+async def test_hidden_entries_of_mounted_servers_stay_hidden(
+    open_ports, stores, tmp_path, autojump_clock
 ):
-    here, there = await open_ports()
+    here, there = await open_ports(record=tmp_path)
     client = await there.open()
-    await client.ask(call("hide_inner"))
+    await client.ask(call("two_hide_other"))
     lose(stores, there)
-    assert (await ask(here, client, call("recall", id=2))).status == 404
+    listed = await ask(here, client, request("tools/list", {}, 2))
+    names = {each["name"] for each in listed.json["result"]["tools"]}
+    assert ("one_other" in names, "two_other" in names) == (True, False)
+    assert "error" in (await ask(here, client, call("two_other", id=3))).json
+    assert await replayed_requests((here, there), tmp_path) == [1, 2]
+
+
+async def test_a_session_with_hidden_entries_ends_if_the_server_is_not_mounted(
+    open_site, open_ports, stores, autojump_clock
+):
+    _, there = await open_ports()
+    without = await open_site(Server("port"), stores=stores)
+    client = await there.open()
+    await client.ask(call("two_hide_other"))
+    lose(stores, there)
+    assert (await ask(without, client, call("other", id=2))).status == 404
+
+
+async def replayed_requests(sites, folder):
+    """Close the sites; replay the recordings of calls, and return their numbers of requests."""
+    for site in sites:
+        site.runtime.close()
+        await site.runtime.ended.wait()
+    reports = [
+        await trio.to_thread.run_sync(replay, path, port())
+        for path in folder.iterdir()
+        if b'"tools/call"' in path.read_bytes()
+    ]
+    return sorted(report.requests for report in reports)
 
 
 async def test_the_recordings_of_both_instances_replay(
@@ -182,15 +270,7 @@ async def test_the_recordings_of_both_instances_replay(
     assert value(await ask(here, client, call("recall", id=3))) == "tea"
     await ask(here, client, call("unknown_secret", id=4))
     await ask(here, client, call("remember", {"value": "rum"}, id=5))
-    for site in (here, there):
-        site.runtime.close()
-        await site.runtime.ended.wait()
-    reports = [
-        await trio.to_thread.run_sync(replay, path, port())
-        for path in tmp_path.iterdir()
-        if b'"tools/call"' in path.read_bytes()
-    ]
-    assert sorted(report.requests for report in reports) == [2, 3]
+    assert await replayed_requests((here, there), tmp_path) == [2, 3]
 
 
 async def test_an_ended_session_is_not_stored_again(open_ports, stores, autojump_clock):
