@@ -173,11 +173,14 @@ class RunController(Protocol):
     Attributes:
         thread_token: The token of the threads of `def` handlers.
         is_over: Whether every task has to end.
+        goes_on_after_exit: Whether the run goes on when a handler has ended its session with
+            `SystemExit` or `KeyboardInterrupt`.
     """
 
     clock: VirtualClock
     thread_token: ThreadToken
     is_over: bool
+    goes_on_after_exit: bool
 
     async def run_sessions(
         self, begin: BeginSession, start_lifespan: Callable[[LifespanRun], None]
@@ -191,6 +194,10 @@ class RunController(Protocol):
 
     def fail(self, problem: str) -> None:
         """End everything because of an error that belongs to no operation of a lane."""
+        ...
+
+    def may_exit_here(self, exception: str) -> bool:
+        """Return whether the recorded session may have ended with this exit or interrupt."""
         ...
 
 
@@ -274,16 +281,22 @@ async def run_controlled(
             errors.append(failed)
         await controller.thread_token.wait_all_released()
         nursery.cancel_scope.cancel()
+    problems: list[str] = []
     for error in errors:
-        if isinstance(error, KeyboardInterrupt):
-            raise error
+        if isinstance(error, Abort | trio.Cancelled):
+            continue
         if isinstance(error, _SetupFailed):
             assert error.__cause__ is not None
             raise error.__cause__
-    for error in errors:
-        if not isinstance(error, Abort | trio.Cancelled):
-            text = f"{type(error).__name__}: {error}  {error_location(error)}"
-            controller.fail(text.rstrip())
+        name = f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = f"{name}  {error_location(error)}".rstrip()
+        if _is_exit(error) and controller.may_exit_here(text):
+            continue
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        problems.append(text)
+    for problem in problems:
+        controller.fail(problem)
 
 
 async def _run_sessions(
@@ -293,6 +306,7 @@ async def _run_sessions(
 
     Sessions without a lifespan in the journal get the `stand_in` for its value.
     """
+    exits: list[BaseException] = []
 
     async def run_lifespan(run: LifespanRun) -> None:
         try:
@@ -316,9 +330,17 @@ async def _run_sessions(
                 started = trio.Event()
 
                 async def run_session() -> None:
-                    async with trio.open_nursery() as own:
-                        await own.start(session.run)
-                        started.set()
+                    try:
+                        async with trio.open_nursery() as own:
+                            await own.start(session.run)
+                            started.set()
+                    except BaseException as error:
+                        leaves = list(_leaves(error))
+                        may_go_on = started.is_set() and controller.goes_on_after_exit
+                        if not (may_go_on and any(map(_is_exit, leaves))):
+                            raise
+                        # The recording may have what the session did after this, up to its end.
+                        exits.extend(leaves)
 
                 context.run(nursery.start_soon, run_session)
                 await started.wait()
@@ -327,8 +349,8 @@ async def _run_sessions(
             await controller.run_sessions(begin, lambda run: nursery.start_soon(run_lifespan, run))
             nursery.cancel_scope.cancel()
     except BaseException as error:
-        return list(_leaves(error))
-    return []
+        return [*exits, *_leaves(error)]
+    return exits
 
 
 async def _cancel_stalled(controller: RunController, scope: trio.CancelScope) -> None:
@@ -343,6 +365,10 @@ async def _cancel_stalled(controller: RunController, scope: trio.CancelScope) ->
         controller.thread_token.abandon()
         scope.cancel()
         unshield(main.parent_task)
+
+
+def _is_exit(error: BaseException) -> bool:
+    return isinstance(error, SystemExit | KeyboardInterrupt)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

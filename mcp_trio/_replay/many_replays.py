@@ -95,11 +95,12 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def remarks_of(report: ReplayReport) -> list[str]:
     """Return a line for each fact in a report that a user should know of.
 
-    These are the lifespan, damage of the file, untracked calls, and the changes of the tools,
-    prompts and resources that the server lists.
+    These are the lifespan, an exit of the process, damage of the file, untracked calls, and the
+    changes of the tools, prompts and resources that the server lists.
     """
     return [
         *([report.lifespan] if report.lifespan else []),
+        *([f"a handler ended the session with {report.exit}"] if report.exit else []),
         *(f"note: {note}" for note in report.notes),
         *(f"untracked call: {call}" for call in report.untracked_calls),
         *(f"changed since the recording: {change}" for change in report.list_changes),

@@ -59,6 +59,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
             changed since. No recorded request used it, or the mode is "outbound".
         lifespan: A sentence that reports whether the server's lifespan ran again, or was replaced;
             empty if the server had none.
+        exit: The `SystemExit` or `KeyboardInterrupt` with which a handler ended the session, as
+            when it was recorded, with its location; empty if there was none.
     """
 
     records: int
@@ -70,6 +72,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     untracked_calls: tuple[UntrackedCall, ...] = ()
     list_changes: tuple[str, ...] = ()
     lifespan: str = ""
+    exit: str = ""
 
 
 def replay(
@@ -232,6 +235,7 @@ def run_replay(
         untracked_calls=tuple(replayer.untracked_calls),
         list_changes=changes.texts(),
         lifespan=lifespan_text,
+        exit=replayer.exit,
     )
 
 

@@ -233,12 +233,15 @@ class Replayer:
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
         has_shut_itself: Whether a session shut down where none is recorded.
+        exit: The `SystemExit` or `KeyboardInterrupt` that ended the session after the last record,
+            with its location; empty if there was none.
         last_delivered: The number of the last delivered `in` record.
         untracked_calls: The untracked calls, in order, each once.
         call_locations: The source location of each lane's last call of its context.
     """
 
     make_lifespan: Callable[[int], LifespanRun]
+    goes_on_after_exit = True
 
     def __init__(
         self,
@@ -266,6 +269,7 @@ class Replayer:
         self.is_over = False
         self.continuing: dict[str, str] = {}
         self.has_shut_itself = False
+        self.exit = ""
         self.last_delivered = 0
         self.untracked_calls: dict[UntrackedCall, None] = {}
         self.call_locations: dict[LaneKey, str] = {}
@@ -664,6 +668,17 @@ class Replayer:
         if not (self.divergences and self.is_over):
             self.divergences.append(self._divergence_here(None, problem))
         self.finish()
+
+    def may_exit_here(self, exception: str) -> bool:
+        """Return whether all records have been replayed; note the exception then.
+
+        A handler that exits makes no record of its end, so that one which did not exit when
+        recorded has records left.
+        """
+        if self.position.record is not None:
+            return False
+        self.exit = exception
+        return True
 
     def diverge(self, operation: Operation | None) -> None:
         """Note that the replay differs from the record at the position.

@@ -386,6 +386,7 @@ class Scheduler:
     """
 
     _session: "Session"
+    goes_on_after_exit = False
 
     def __init__(
         self, trace: SweepTrace, order: Order, clock: VirtualClock, thread_token: ThreadToken
@@ -704,6 +705,10 @@ class Scheduler:
         if not (self._is_complete or self.problem):
             self.problem = problem
         self.finish()
+
+    def may_exit_here(self, exception: str) -> bool:  # noqa: ARG002  of `RunController`
+        """Return False: an exit is an outcome to compare, and an interrupt ends the sweep."""
+        return False
 
     def finish(self) -> None:
         """End the schedule, unless it is over."""

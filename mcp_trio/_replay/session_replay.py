@@ -258,10 +258,30 @@ class SessionReplay:
 
     def shut(self, cause: str) -> None:
         """Compare the beginning of a shutdown, unless the end of the replay caused it."""
-        if not self.replayer.is_over:
-            record = self.replayer.position.record
-            self.replayer.has_shut_itself = record is None or record.kind != "shut"
-            self._compare("shut", None, encode_body(ShutBody(cause=cause)))
+        replayer, body = self.replayer, encode_body(ShutBody(cause=cause))
+        if replayer.is_over:
+            return
+        if (index := self._index_of_later_shut(body)) is not None:
+            replayer.position.consume(index)
+            return
+        record = replayer.position.record
+        replayer.has_shut_itself = record is None or record.kind != "shut"
+        self._compare("shut", None, body)
+
+    def _index_of_later_shut(self, body: bytes) -> int | None:
+        """Return the index of the same shutdown, if only cancellations are recorded before it.
+
+        A handler that exits cancels all others, and makes the session shut down, in any order.
+        """
+        position, journal = self.replayer.position, self.replayer.trace.journal
+        for index in range(position.index, len(journal)):
+            record = journal[index]
+            if record.kind == "shut" and record.channel == self.channel:
+                is_later = index > position.index and not position.is_at_missing
+                return index if is_later and body_bytes(record) == body else None
+            if record.kind not in {"cxl", "step"}:
+                break
+        return None
 
     def flush(self) -> None:
         """Do nothing: nothing is written."""

@@ -15,6 +15,8 @@ import pytest
 import trio
 
 from mcp_trio import Context, Server, effect
+from mcp_trio._replay.many_replays import remarks_of
+from mcp_trio._session.tasks import seeded_schedule
 from mcp_trio.errors import ReplayDivergence
 from mcp_trio.recording import replay
 
@@ -168,6 +170,50 @@ def test_exits_and_interrupts_of_effects_are_replayed_with_causes_notes_and_byte
     assert RUNS == []
     assert b"SystemExit(3)" in path.read_bytes()
     assert b"SystemExit('in a thread')" in path.read_bytes()
+
+
+async def leaving(ctx):
+    await leave("exit")
+
+
+async def interrupting(ctx):
+    await leave("interrupt")
+
+
+async def exiting_by_itself(ctx):
+    await fetch("a")
+    raise SystemExit(7)
+
+
+@pytest.mark.parametrize(
+    ("handler", "exception"),
+    [
+        (leaving, "SystemExit: 3"),
+        (interrupting, "KeyboardInterrupt"),
+        (exiting_by_itself, "SystemExit: 7"),
+    ],
+)
+def test_a_session_that_ended_with_an_exit_replays_to_its_end(
+    recorded, tmp_path, handler, exception
+):
+    with pytest.raises(BaseExceptionGroup):
+        recorded(handler)
+    for number in range(5):
+        with seeded_schedule(number):
+            report = replay(tmp_path / "a.mcprec.jsonl", make_server(handler))
+        assert report.is_complete
+        assert report.exit.startswith(f"{exception}  at test_effects.py:")
+        assert any(exception in remark for remark in remarks_of(report))
+    with pytest.raises(ReplayDivergence):
+        replay(tmp_path / "a.mcprec.jsonl", make_server(everything))
+
+
+def test_an_exit_in_place_of_an_answer_is_a_divergence(recorded):
+    async def answering(ctx):
+        await fetch("a")
+
+    with pytest.raises(ReplayDivergence, match="SystemExit: 7"):
+        replay(recorded(answering), make_server(exiting_by_itself))
 
 
 @effect
