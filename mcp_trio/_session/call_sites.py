@@ -53,6 +53,10 @@ _WITHOUT_INFLUENCE: Final = frozenset(
 # The module with which Trio wakes its event loop, as for the finalizer of an async generator.
 _WAKES_LOOP: Final = "trio._core._wakeup_socketpair"
 
+# The module of `trio.Path`, and the variable in its methods that has the function for the thread.
+_WRAPS_PATHS: Final = "trio._path"
+_WRAPPED: Final = "fn"
+
 # Modules of this package whose changes of the outside count as the caller's: a handler may open a
 # client or a channel by itself.
 _OUTGOING: Final = ("mcp_trio._client.", "mcp_trio._transports.")
@@ -149,9 +153,26 @@ def location(frame: FrameType) -> str:
 
 def public_name(frame: FrameType) -> str:
     """Return the name by which a user calls the function that a frame runs."""
+    if module_of(frame) == _WRAPS_PATHS and (function := _path_method(frame)):
+        return f"trio.Path.{function}"
     names = [part for part in module_of(frame).split(".") if not part.startswith("_")]
     name = frame.f_code.co_qualname.removesuffix(".__init__").rpartition("<locals>.")[2]
     return ".".join([*names, name.lstrip("_")])
+
+
+def _path_method(frame: FrameType) -> str:
+    """Return the name of the method of `pathlib.Path` that a method of `trio.Path` calls.
+
+    All these methods are wrappers that have the wrapped function in a variable; empty if a later
+    Trio has no such variable.
+    """
+    function = frame.f_locals.get(_WRAPPED)
+    while function is not None:
+        inner = inspect.getclosurevars(function).nonlocals.get(_WRAPPED)
+        if inner is None:
+            return str(getattr(function, "__name__", ""))
+        function = inner
+    return ""
 
 
 # Finalizers ---------------------------------------------------------------------------------------

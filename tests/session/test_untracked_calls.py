@@ -117,7 +117,10 @@ def test_an_untracked_call_does_not_happen_if_its_report_raises(name):
         (lambda: id(os), "id"),
         (lambda: trio.run_process(["true"]), "trio.run_process"),
         (lambda: trio.open_tcp_stream("localhost", 1), "trio.open_tcp_stream"),
-        (lambda: trio.Path(__file__).read_bytes(), "trio.wrapper"),
+        (lambda: trio.Path(__file__).read_bytes(), "trio.Path.read_bytes"),
+        (lambda: trio.Path(__file__).iterdir(), "trio.Path.iterdir"),
+        (lambda: trio.Path(__file__).open(), "trio.Path.open"),
+        (lambda: trio.Path.cwd(), "trio.Path.cwd"),
     ],
 )
 def test_an_untracked_call_has_the_name_by_which_it_was_called(function, call):
