@@ -36,6 +36,7 @@ Everything else is as in production: locks exclude, events wake, deadlines expir
 
 import functools
 import math
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
@@ -106,6 +107,9 @@ _EXTRA_DECISIONS_MAX: Final = 2_000
 
 _UNRECORDED_RANK: Final = 1e12
 """The rank of an option that the recording does not have, which is after all others."""
+
+# The last batch of a lane that may go on in any later batch.
+_ANY_BATCH: Final = sys.maxsize
 
 # A rank and an option that come before those of the end of every effect.
 _BEFORE_ALL_ENDS: Final = (-1.0, "")
@@ -348,7 +352,8 @@ class _PossibleEvent:
         option: The text that names it in a decision, such as `r3 goes on`.
         happen: Lets it happen.
         first_batch: The number of the first batch of lanes in which it may happen.
-        last_batch: The number of the last one, if it is a lane that is ready.
+        last_batch: The number of the last one, if it is a lane that is ready; `_ANY_BATCH` for the
+            lane of a thread, which may compute for longer than in the recording.
         rank: The index of its record in the journal, which decides the default.
         is_new_handler: Whether it is the first step of a request's handler.
         is_effect: Whether it is the end of an effect.
@@ -484,8 +489,9 @@ class Scheduler:
     def _options(self, end: float) -> list[_PossibleEvent]:
         """Return the events that can happen next."""
         # Lanes and effects.
-        batch = min((event.last_batch for event in self._ready.values()), default=self._batch + 1)
+        batch = min((event.last_batch for event in self._ready.values()), default=_ANY_BATCH)
         if batch > self._batch:
+            batch = self._batch + 1 if batch == _ANY_BATCH else batch
             self._batch, self._batch_has_begun, self._last_end = batch, False, _BEFORE_ALL_ENDS
         # Effects end before the lanes of a batch go on. The order in which they end makes no
         # difference, so only one order is tried: an effect of a lower rank than the last one that
@@ -560,7 +566,9 @@ class Scheduler:
 
     # Waiting lanes.
 
-    async def wait_for_turn(self, lane: str, *, has_operation: bool) -> None:
+    async def wait_for_turn(
+        self, lane: str, *, has_operation: bool, has_own_pace: bool = False
+    ) -> None:
         """Wait, uncancellably, until the lane may go on.
 
         Raises:
@@ -571,11 +579,17 @@ class Scheduler:
             # since its last turn, so in the recording that turn and this one are the same.
             self._turns[lane] -= 1
         task = trio.lowlevel.current_task()
-        self._make_ready(lane, task, has_operation=has_operation)
+        last_batch = _ANY_BATCH if has_own_pace else None
+        self._make_ready(lane, task, has_operation=has_operation, last_batch=last_batch)
         await trio.lowlevel.wait_task_rescheduled(lambda _: AbortResult.FAILED)
 
     def _make_ready(
-        self, lane: str, task: trio.lowlevel.Task, *, has_operation: bool = True
+        self,
+        lane: str,
+        task: trio.lowlevel.Task,
+        *,
+        has_operation: bool = True,
+        last_batch: int | None = None,
     ) -> None:
         # The first step of a handler may be taken by the task that reads its request.
         is_new_handler = not self._turns[lane] and lane == request_lane_name(lane)
@@ -584,7 +598,7 @@ class Scheduler:
             functools.partial(self.go_on, lane),
             self._batch if is_new_handler else self._wake_batch,
             self._rank(lane),
-            last_batch=self._wake_batch,
+            last_batch=self._wake_batch if last_batch is None else last_batch,
             is_new_handler=is_new_handler,
             task=task,
             has_operation=has_operation,
@@ -755,7 +769,9 @@ class SweepSequencer:
         lane.has_waited = False
         if self.scheduler.is_over:
             return None
-        return self.scheduler.wait_for_turn(lane.name, has_operation=False)
+        return self.scheduler.wait_for_turn(
+            lane.name, has_operation=False, has_own_pace=lane.has_own_pace
+        )
 
     async def turn(self, lane: Lane) -> None:
         """Wait for the lane's turn if it has waited in an operation; check for cancellation."""

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import threading
 from contextlib import suppress
 
 import msgspec
@@ -294,6 +295,56 @@ def test_calls_of_the_context_get_their_recorded_outcomes(effects):
     report = sweep(effects, effectful_server, schedules=SCHEDULES)
     assert report.differences == ()
     assert report.untracked_calls == ()
+
+
+def pacing_server():
+    """Return a server with a handler whose thread begins, or goes on, after a while."""
+    server, door, log = Server("paces"), trio.Lock(), []
+
+    @effect
+    async def fetch() -> None:
+        await trio.sleep(0.001)
+
+    async def enter(name):
+        async with door:
+            await fetch()
+            log.append(name)
+
+    @server.tool
+    def pace(name: str, milliseconds: int) -> None:
+        threading.Event().wait(milliseconds / 1000)
+        for _ in range(3):
+            trio.from_thread.run(enter, name)
+
+    @server.tool
+    def order() -> str:
+        return "".join(log)
+
+    return server
+
+
+@pytest.mark.real_time
+def test_a_thread_may_be_slow_in_the_recorded_order(tmp_path):
+    path = tmp_path / "paces.mcprec.jsonl"
+
+    async def session():
+        ours, theirs = memory_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: pacing_server().serve(ours, record=path))
+            peer = WirePeer(theirs)
+            await peer.handshake()
+            for number, pace in enumerate([("a", 0), ("b", 40)], 1):
+                arguments = dict(zip(["name", "milliseconds"], pace, strict=True))
+                params = {"name": "pace", "arguments": arguments}
+                await peer.send_request("tools/call", params, id=number)
+            await peer.receive_many(2)
+            await peer.send_request("tools/call", {"name": "order"}, id=3)
+            assert "aaabbb" in str(await peer.receive())
+            await peer.aclose()
+
+    trio.run(session)
+    assert sweep(path, pacing_server, schedules=1).differences == ()
+    assert sweep(path, pacing_server, schedules=20).differences
 
 
 @pytest.mark.real_time
