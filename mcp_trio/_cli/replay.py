@@ -1029,7 +1029,10 @@ def sweep_summary(
 def _schedule_lines(name: str, schedule: "Schedule", differences: Sequence[str]) -> list[str]:
     """Return the lines for a schedule and for what it leads to."""
     if not schedule.deviations:
-        return ["the recorded order itself goes wrong: replay the recording to see where"]
+        return [
+            "the recorded order itself goes wrong: replay the recording to see where",
+            "if the replay is the same, a deadline and an effect came within the same millisecond",
+        ]
     count = len(schedule.deviations)
     changes = "change" if count == 1 else "changes"
     return [

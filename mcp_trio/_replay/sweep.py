@@ -11,6 +11,7 @@ schedule.
 """
 
 import functools
+import logging
 import os
 import subprocess
 import sys
@@ -433,7 +434,8 @@ def _run_forked(
             if len(running) == _PROCESSES_MAX:
                 results.append(running.popleft().result())
                 on_result()
-            running.append(_fork(trace, server, order, number))
+            # What handlers log is shown for a single schedule, and not repeated for each of many.
+            running.append(_fork(trace, server, order, number, is_quiet=len(orders) > 1))
         while running:
             results.append(running.popleft().result())
             on_result()
@@ -443,7 +445,9 @@ def _run_forked(
     return results
 
 
-def _fork(trace: SweepTrace, server: "Server", order: Order, number: int) -> _Fork:
+def _fork(
+    trace: SweepTrace, server: "Server", order: Order, number: int, *, is_quiet: bool
+) -> _Fork:
     if sys.platform == "win32":
         raise SweepUnavailable(_NO_FORK)
     reading, writing = os.pipe()
@@ -451,6 +455,8 @@ def _fork(trace: SweepTrace, server: "Server", order: Order, number: int) -> _Fo
     if process == 0:  # pragma: no cover  a fork does not report its coverage
         sys.stdout = sys.stderr  # What handlers print must not get into the report on stdout.
         os.dup2(2, 1)
+        if is_quiet:
+            logging.disable(logging.CRITICAL)
         try:
             text = msgspec.json.encode(run_schedule(trace, server, order, number))
         except BaseException as error:

@@ -892,6 +892,7 @@ async def tip(seconds: float = 0) -> int:
 """
 
 DEARER = SHOP.replace("return price\n", "return price + 1\n")
+FAILING = SHOP.replace("return price\n", "raise KeyError(item)\n")
 
 
 @pytest.fixture(scope="module")
@@ -934,6 +935,15 @@ def records_of(path, kind, lane=None):
         for record in map(json.loads, path.read_bytes().splitlines())
         if record["k"] == kind and (record.get("l") == lane if lane else "l" in record)
     ]
+
+
+def test_a_sweep_logs_the_errors_of_handlers_for_the_recorded_order_only(shop, tmp_path):
+    (tmp_path / "failing.py").write_text(FAILING)
+    command = [sys.executable, "-m", "mcp_trio", "sweep", shop.together, tmp_path / "failing.py"]
+    options = ["--schedules", "8", "--json"]
+    shown = subprocess.run([*command, *options], capture_output=True, check=False, text=True)
+    assert json.loads(shown.stdout)["schedules"] == 8
+    assert shown.stderr.count("the handler of tools/call 'buy' failed: KeyError") == 1
 
 
 def test_all_divergences_are_printed(invoke, shop):
