@@ -115,7 +115,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_a_value_and_its_type_are_decoded(value):
     decoded = decode_tagged(encode_tagged([value]))[0]
     assert decoded == value
