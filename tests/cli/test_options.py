@@ -349,7 +349,7 @@ async def login(password: str) -> str:
     return password
 """
 SECRET = "correct-horse-battery"
-SAID = (
+INPUT = (
     '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05",'
     '"capabilities":{},"clientInfo":{"name":"n","version":"1"}}}\n'
     '{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
@@ -373,7 +373,7 @@ def key(tmp_path):
 def mcp_trio(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "mcp_trio", *map(str, arguments)],
-        input=SAID,
+        input=INPUT,
         capture_output=True,
         check=False,
         text=True,

@@ -456,25 +456,25 @@ async def test_ids_are_completed_and_the_rest_is_counted(connect):
 
 
 @pytest.fixture
-async def tell_story(serve, autojump_clock):
+async def record_scenario(serve, autojump_clock):
     """Run the whole scenario with a protocol version, as with the servers of the SDKs."""
 
-    async def tell_story(protocol_version, record):
+    async def record_scenario(protocol_version, record):
         host = Host()
         async with client_for(
             host, serve(protocol_version, record=record), protocol_version
         ) as client:
             await run_scenario(Session(client, host), host, protocol_version)
 
-    return tell_story
+    return record_scenario
 
 
 @pytest.mark.parametrize("protocol_version", FACTS.protocol_versions)
 async def test_the_whole_scenario_matches_the_published_schema_and_replays(
-    tell_story, load, tmp_path, protocol_version
+    record_scenario, load, tmp_path, protocol_version
 ):
     record = tmp_path / "story.mcprec.jsonl"
-    await tell_story(protocol_version, record)
+    await record_scenario(protocol_version, record)
     report = await trio.to_thread.run_sync(replay, record, load())
     assert report.is_complete
 
@@ -484,7 +484,7 @@ async def test_the_whole_scenario_matches_the_published_schema_and_replays(
 
 VERSIONS = ["2025-11-25", "2026-07-28"]
 
-SAID = {
+RESULT_TEXTS = {
     "test_input_required_result_elicitation": "Hello, Ada!",
     "test_input_required_result_sampling": "Paris",
     "test_input_required_result_list_roots": "file:///a",
@@ -523,7 +523,7 @@ def client_round_tools(request, serve):
 async def test_questions_come_to_an_answer_in_both_eras(client_round_tools, autojump_clock):
     options = {"sampling": model_round_tools, "elicitation": user, "roots": ["file:///a"]}
     async with client_round_tools(**options) as able:
-        for name, text in SAID.items():
+        for name, text in RESULT_TEXTS.items():
             (content,) = (await able.call_tool(name)).content
             assert content.text == text
 

@@ -427,7 +427,7 @@ def test_each_fault_is_expected_somewhere_and_has_a_name_of_its_own():
 CLIENT_FAULT = faulty_servers.Fault(
     name="is bad", serve=faulty_servers.close_at_once, expected={"tcp": "closed"}
 )
-TOLD = faulty_servers.Result(
+RESULT = faulty_servers.Result(
     fault=CLIENT_FAULT,
     transport="tcp",
     error_text="ConnectionLost: closed",
@@ -446,8 +446,8 @@ TOLD = faulty_servers.Result(
     ],
 )
 def test_a_missing_error_of_a_caller_is_reported(what, problem, capsys):
-    assert faulty_servers.report([TOLD])
-    assert not faulty_servers.report([attrs.evolve(TOLD, **what)])
+    assert faulty_servers.report([RESULT])
+    assert not faulty_servers.report([attrs.evolve(RESULT, **what)])
     assert f"a server that is bad, tcp: {problem}" in capsys.readouterr().out
 
 

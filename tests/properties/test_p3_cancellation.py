@@ -47,7 +47,7 @@ def calculate(number: int) -> int:
     return number * 2
 
 
-async def tell(ctx):
+async def log(ctx):
     await ctx.info("told")
 
 
@@ -140,7 +140,7 @@ async def shielded(ctx):
 
 
 POINTS = (
-    tell, report, ask, effect, shielding_effect, failing_effect, sleep, raw_sleep, thread, lock,
+    log, report, ask, effect, shielding_effect, failing_effect, sleep, raw_sleep, thread, lock,
     download, children, shielded,
 )  # fmt: skip
 

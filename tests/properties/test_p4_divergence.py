@@ -27,7 +27,7 @@ async def fetch(amount: int) -> int:
     return amount * 2
 
 
-async def tell(ctx, amount, seen):
+async def log(ctx, amount, seen):
     await ctx.info([amount, len(seen)])
 
 
@@ -68,7 +68,7 @@ async def remember(ctx, amount, seen):
     seen.append(amount)
 
 
-STEPS = (tell, ask, run_effect, sleep, hurry, draw, lock, remember)
+STEPS = (log, ask, run_effect, sleep, hurry, draw, lock, remember)
 
 
 def server_of(script):
@@ -161,7 +161,7 @@ def test_a_changed_handler_diverges_at_the_first_record_that_it_affects(stage, c
 
 
 def test_without_the_comparison_changes_are_not_detected(stage, tmp_path, monkeypatch, count):
-    script = [(tell, 1), (run_effect, 2), (sleep, 3), (lock, 1), (remember, 1)]
+    script = [(log, 1), (run_effect, 2), (sleep, 3), (lock, 1), (remember, 1)]
     others = [
         [*script[:place], (step, amount + 1), *script[place + 1 :]]
         for place, (step, amount) in enumerate(script)

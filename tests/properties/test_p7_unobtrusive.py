@@ -28,7 +28,7 @@ async def fetch(key: int) -> dict[str, object]:
     return {"key": key, "token": f"secret number {key}"}
 
 
-async def tell(ctx, amount):
+async def log(ctx, amount):
     await ctx.info({"amount": amount, "password": "hunter2-hunter2"})
 
 
@@ -63,7 +63,7 @@ async def lock(ctx, amount):
 
 async def children(ctx, amount):
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(tell, ctx, amount)
+        nursery.start_soon(log, ctx, amount)
         nursery.start_soon(sleep, ctx, amount)
 
 
@@ -72,7 +72,7 @@ async def fail(ctx, amount):
         raise ValueError("a crash, of which the peer is told nothing")
 
 
-STEPS = (tell, report, ask, effect, sleep, hurry, lock, children, fail)
+STEPS = (log, report, ask, effect, sleep, hurry, lock, children, fail)
 
 
 def server_of(scripts):
@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_a_gap_and_stops_no_session(stage, scripts, calls, se
 
 # The controls: recorders that are felt.
 
-RACE = ([[(sleep, 1), (effect, 2), (tell, 1)]], [(4, 0, True)])
+RACE = ([[(sleep, 1), (effect, 2), (log, 1)]], [(4, 0, True)])
 
 
 class Slow(Recording):

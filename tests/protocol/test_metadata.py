@@ -132,11 +132,11 @@ def test_received_reserved_keys_are_kept(connect, frame, protocol_version, value
 
 STATELESS = "2026-07-28"
 META = {PROTOCOL_VERSION: STATELESS, CLIENT_CAPABILITIES: {}}
-SAID = json.dumps(META, separators=(",", ":"))
+META_JSON = json.dumps(META, separators=(",", ":"))
 
 # Members of params, as text: some look like metadata, or break the quotes of parsers that only search.
 VALUES = st.sampled_from(
-    [SAID, "{}", "7", '""', '"\\""', r'",\"_meta\":{}"', f'{{"_meta":{SAID}}}']
+    [META_JSON, "{}", "7", '""', '"\\""', r'",\"_meta\":{}"', f'{{"_meta":{META_JSON}}}']
 )
 KEYS = st.sampled_from(["name", "arguments", "_meta", r"x\"_meta", r"x,\"_meta", "\\u005fmeta"])
 SPACES = st.sampled_from(["", "", "", " "])
@@ -146,10 +146,10 @@ SPACES = st.sampled_from(["", "", "", " "])
 def texts(draw):
     """Params, and whether their metadata stand beside others at an end, without white space."""
     members = draw(st.lists(st.tuples(KEYS, VALUES), max_size=3))
-    members.insert(draw(st.integers(0, len(members))), ("_meta", SAID))
+    members.insert(draw(st.integers(0, len(members))), ("_meta", META_JSON))
     space = draw(SPACES)
     is_beside_others = len(members) > 1 and not space
-    is_at_an_end = is_beside_others and ("_meta", SAID) in (members[0], members[-1])
+    is_at_an_end = is_beside_others and ("_meta", META_JSON) in (members[0], members[-1])
     members_text = ",".join(f'"{key}":{space}{value}' for key, value in members)
     return f"{{{space}{members_text}}}", is_at_an_end
 
@@ -172,7 +172,7 @@ def test_params_without_their_metadata_keep_everything_else(drawn):
 
 @pytest.mark.parametrize(
     "text",
-    [f'{{"_meta":{SAID},"name":"tide"}}', f'{{"name":"tide","_meta":{SAID}}}'],
+    [f'{{"_meta":{META_JSON},"name":"tide"}}', f'{{"name":"tide","_meta":{META_JSON}}}'],
     ids=["first", "last"],
 )
 def test_metadata_at_either_end_are_not_read_again(text):
@@ -215,7 +215,7 @@ def test_a_token_of_another_type_is_rejected_in_a_stateless_request(take, token)
 
 
 def test_undecodable_metadata_are_rejected_at_every_position(take):
-    metadata = SAID.replace("{", '{"com.example/endless":1e999,', 1)
+    metadata = META_JSON.replace("{", '{"com.example/endless":1e999,', 1)
     for params in (
         f'{{"name":"tide","_meta":{metadata}}}',
         f'{{"name":"tide", "_meta":{metadata} }}',
@@ -227,7 +227,7 @@ def test_undecodable_metadata_are_rejected_at_every_position(take):
 
 def test_only_handlers_of_custom_methods_receive_the_metadata(take):
     row = custom_method("tools/call", params=s.CallToolParams)
-    params = f'{{"name":"tide","_meta":{SAID}}}'
+    params = f'{{"name":"tide","_meta":{META_JSON}}}'
     first, second = (take(params, {**METHODS, row.name: row}).request for _ in range(2))
     assert first.params.meta == META
     first.params.meta["com.example/mine"] = 1

@@ -48,7 +48,7 @@ async def race(world, ctx, seen, amount):
     seen.append(before)
 
 
-async def say(world, ctx, seen, amount):
+async def log(world, ctx, seen, amount):
     await ctx.info("say")
     world.log.append(amount)
     await ctx.info(list(world.log))
@@ -243,7 +243,7 @@ async def nest_effects(world, ctx, seen, amount):
 
 
 STEPS = (
-    race, say, ask, ask_within, progress, sleep, sleep_twice, time_out, checkpoint, signal, wait,
+    race, log, ask, ask_within, progress, sleep, sleep_twice, time_out, checkpoint, signal, wait,
     shield, clean_up, fail, nest, change, grow, sample, use_effects, read_clocks, doze, hurry, lock,
     off_load, patch, download, nest_effects,
 )  # fmt: skip
@@ -452,7 +452,7 @@ def differs(path, server, number):
 @pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning")
 @pytest.mark.slow
 def test_without_the_schedule_most_replays_differ(world, tmp_path):
-    script = [(race, 3), (sleep, 2), (say, 1), (nest, 2), (race, 5)]
+    script = [(race, 3), (sleep, 2), (log, 1), (nest, 2), (race, 5)]
     client = Scripted([(0, 0, None)] * 8, [3, 1, 2], 200)
     path = world.record(server_of([script]), tmp_path / "a.mcprec.jsonl", client)
     gated = [differs(path, server_of([script]), number) for number in range(20)]
@@ -528,7 +528,7 @@ async def clean_up_multi_round_trip_programs(ctx, seen, amount):
             nursery.start_soon(child, number)
 
 
-async def say_multi_round_trip_programs(ctx, seen, amount):
+async def log_multi_round_trip_programs(ctx, seen, amount):
     await ctx.info(["say", amount, list(seen)])
 
 
@@ -558,7 +558,7 @@ STEPS_MULTI_ROUND_TRIP_PROGRAMS = (
     clean_up_multi_round_trip_programs,
 )
 STEPS_MULTI_ROUND_TRIP_PROGRAMS += (
-    say_multi_round_trip_programs,
+    log_multi_round_trip_programs,
     progress_multi_round_trip_programs,
     sleep_multi_round_trip_programs,
     doze_multi_round_trip_programs,

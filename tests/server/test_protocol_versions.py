@@ -712,14 +712,14 @@ async def test_unknown_members_of_an_answer_are_ignored(server, serve):
 
 
 *LEGACY, STATELESS = PROTOCOL_VERSIONS
-SAID_BY_ALL = {
+META_OF_ALL = {
     "io.modelcontextprotocol/protocolVersion": STATELESS,
     "io.modelcontextprotocol/clientCapabilities": {"roots": {}, "sampling": {}},
 }
 
 
 @attrs.define(eq=False)
-class Overheard:
+class ObservedChannel:
     """A channel of another library: only the three methods, over memory; it keeps its messages."""
 
     _inner: object
@@ -772,7 +772,7 @@ async def sail_and_record(sailing_server, nursery):
     """Call `sail` with a protocol version; returns the messages of both sides."""
 
     async def sail(protocol_version):
-        ours, theirs = map(Overheard, memory_pair())
+        ours, theirs = map(ObservedChannel, memory_pair())
         nursery.start_soon(sailing_server.serve, theirs)
         reports, options = [], {"log_level": "info"}
         options |= {"roots": ["file:///pier"], "sampling": sampled}
@@ -807,7 +807,7 @@ async def test_a_stateless_client_sends_requests_and_receives_responses_and_noti
         "subscriptions/listen",
     ]
     for message in asked:
-        assert SAID_BY_ALL.items() <= message["params"]["_meta"].items()
+        assert META_OF_ALL.items() <= message["params"]["_meta"].items()
     for message in (*ours.messages, *theirs.messages):
         assert message["jsonrpc"] == "2.0"
 
