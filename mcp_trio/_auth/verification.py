@@ -413,7 +413,7 @@ class Introspection:
             await store.keep(key, facts, seconds=seconds)
 
     async def _stored_facts(self, token: str) -> "_StoredFacts | None":
-        """Return the facts that another instance has stored about a token; None without any."""
+        """Return the facts that another instance has stored about a token, if there are any."""
         if self.store is None:
             return None
         try:

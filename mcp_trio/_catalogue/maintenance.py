@@ -177,7 +177,7 @@ class FolderMaintenance:
         self._has_indexed = True
 
     def upload(self) -> None:
-        """Upload what is complete and not in the store yet, and report the first problem."""
+        """Upload the files that are complete and not in the store yet; report the first problem."""
         assert self._upload is not None
         try:
             problems = self._upload.run() or []

@@ -414,9 +414,9 @@ def _host_file(host: Host, location: Location) -> HostFile:
 
 
 def _summary(entry: object) -> str:
-    """Return what an entry starts or connects to, without what may be secret.
+    """Return the command or the URLs of an entry, without values that may be secret.
 
-    That is the values of variables and headers, and the credentials and query of a URL.
+    These are the values of variables and headers, and the credentials and query of a URL.
     """
     members = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
     command, arguments = members.get("command"), members.get("args")

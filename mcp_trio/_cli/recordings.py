@@ -290,7 +290,7 @@ def _plain(value: Any) -> Any:
 
 
 def _texts_by_record(records: "Sequence[Record]") -> dict[int | None, str]:
-    """Return what each record is about, as in the timeline; for a batch, the row of the batch."""
+    """Return the text of each record in the timeline; for a batch, that of the batch."""
     rows = list(timeline(records, Counts()))
     return {row.record: row.what for row in reversed(rows)}  # the first row of a record remains
 

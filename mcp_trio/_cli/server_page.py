@@ -118,7 +118,7 @@ def page_of(facts: ServerFacts) -> str:
 
 
 def print_page(console: "Console", facts: ServerFacts) -> None:
-    """Print what a server offers, each list below a heading, to a console of rich."""
+    """Print a server's page to a console of rich, with each list below a heading."""
     server = facts.server
     _print(console, f"{server.name} {server.version}", style="bold")
     _print(console, server.title, server.description, server.website_url)

@@ -91,7 +91,7 @@ def _progress(params: dict[str, Any]) -> str:
 
 
 def _subscribed(params: dict[str, Any]) -> str:
-    """Return what a subscription asks for: names of lists, and URIs of resources."""
+    """Return the names of lists and the URIs of resources that a subscription asks for."""
     wanted = members_of(params.get("notifications"))
     return " ".join(
         json_text(value) if isinstance(value, list) else name

@@ -209,7 +209,7 @@ class Decoder:
     def decode_by(
         self, decode_first: Callable[[bytes], Decoded], data: bytes
     ) -> Decoded | Message | Batch:
-        """Return what `decode_first` makes of `data`, or else what `decode` makes of it.
+        """Decode `data` by `decode_first` or, if that raises an error, by `decode`.
 
         Args:
             decode_first: A fast function for some kind of request. It raises an error of msgspec
@@ -468,7 +468,7 @@ def _has_at_most(number: int, byte: bytes, text: bytes) -> bool:
 
 
 def _without_strings(text: bytes) -> bytes:
-    """Return what is outside of strings, with one quote in place of each; no quote is escaped."""
+    """Return the text with one quote in place of each string; no quote in it is escaped."""
     parts: list[bytes] = []
     start = 0
     while (begin := text.find(b'"', start)) >= 0:

@@ -234,7 +234,7 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 def unbalanced_tool_use(messages: Sequence[types.SamplingMessage]) -> str | None:
-    """Return what is wrong with the order of tool uses and tool results; None if it is valid.
+    """Return the first error in the order of tool uses and tool results; None if it is valid.
 
     The message after one with tool uses must have a result for each of them, and a message with
     tool results must contain nothing else.

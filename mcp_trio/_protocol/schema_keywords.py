@@ -1052,7 +1052,7 @@ def _required(reader: Reader, subschema: Subschema, key: str, value: Any) -> Che
 
 
 def _dependencies(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
-    """Read what a present property requires: other properties, or that a schema is satisfied."""
+    """Read the requirements of a present property: other properties, or a schema."""
     _expect(reader, subschema, key, value, dict)
     names: dict[str, list[str]] = {}
     parts: dict[str, Subschema] = {}

@@ -1,4 +1,4 @@
-"""Suggest what was probably meant in place of an unknown name."""
+"""Suggest known names in place of an unknown one."""
 
 import functools
 from collections.abc import Callable, Iterable

@@ -656,7 +656,7 @@ class PolicyRecorder(Recorder):
             self._run.policy.status.held_bytes -= self._held_bytes
 
     def _give_up(self, problem: str) -> None:
-        """Forget what is held, and all that follows, because it cannot be written."""
+        """Forget the held records, and all that follow, because they cannot be written."""
         status = self._run.policy.status
         status.report(problem)
         status.held_bytes -= self._held_bytes

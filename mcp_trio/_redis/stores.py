@@ -192,7 +192,7 @@ class RedisChanges:
     async def joined(self, on_change: NotifyChange) -> AsyncGenerator[NotifyChange]:
         """Join the broadcast, and give a function that sends a change to the other members."""
         key, member = self._connection.key("changes"), secrets.token_hex(_NAME_BYTES)
-        token, position = trio.lowlevel.current_trio_token(), await self._last(key)
+        token, position = trio.lowlevel.current_trio_token(), await self._newest_id(key)
 
         async def receive() -> None:
             nonlocal position
@@ -222,7 +222,7 @@ class RedisChanges:
             yield send
             nursery.cancel_scope.cancel()
 
-    async def _last(self, key: str) -> str:
+    async def _newest_id(self, key: str) -> str:
         """Return the id of the newest notice, which was sent before this member joined."""
         try:
             entries = await self._connection.entries(key)

@@ -451,7 +451,7 @@ def _way_of_differing(divergence: Divergence) -> object:
 
 
 def state_text(divergence: Divergence) -> str:
-    """Return what a stopped replay is about to do, and all other lanes with their lines."""
+    """Return the next operation of a stopped replay, and all other lanes with their lines."""
     recorded, replayed = _recorded_and_replayed(divergence)
     record, operation, lane = divergence.record, divergence.operation, divergence.lane
     own = "" if lane is None else lane_text(lane)
@@ -742,7 +742,7 @@ def _name(kind: str, body: bytes | None) -> str:
 
 
 def _unseen_cause(divergence: Divergence) -> str:
-    """Name what Python lets no replay see: the order of a set, and addresses of objects."""
+    """Name a cause that no replay can observe: the order of a set, or an object's address."""
     for _, left, right in divergence.differences:
         before, after = json_text(left), json_text(right)
         if _ADDRESS.search(before) and _ADDRESS.sub("", before) == _ADDRESS.sub("", after):

@@ -91,7 +91,7 @@ def import_server(target: str) -> Server:
 
 
 def _call_factory(factory: FunctionType, target: str) -> Any:
-    """Return what a factory of servers returns."""
+    """Call a factory of servers; return its result."""
     if iscoroutinefunction(factory):
         raise TargetError(f"{target} is `async def`: a factory of a server is a `def` function")
     try:

@@ -98,7 +98,7 @@ def message_fields(data: bytes) -> MessageFields:
 
 
 def call_text(data: bytes) -> str:
-    """Return what a request calls, such as `tools/call "sell"`; empty for a response."""
+    """Return the method and target of a request: `tools/call "sell"`; empty for a response."""
     message = message_fields(data)
     target = message.params.get("name") or message.params.get("uri")
     return f'{message.method} "{target}"' if target else message.method
@@ -328,7 +328,7 @@ def request_data(journal: Sequence[Record], lane: str) -> bytes:
 
 
 def received_data(record: Record) -> bytes | Oversized:
-    """Return what the transport delivered for an `in` record, with its sender.
+    """Return the data that the transport delivered for an `in` record, with its sender.
 
     For a message over the size limit that is the beginning of the message.
     """

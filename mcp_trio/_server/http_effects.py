@@ -252,7 +252,7 @@ async def _read(response: Any, request: Any, bytes_max: int) -> bytes:
 
 
 async def _decompress(decompressor: Any, piece: bytes, body: bytearray, bytes_max: int) -> None:
-    """Append what a piece is decompressed to, until the body is longer than `bytes_max`."""
+    """Append the decompressed piece to the body, until that is longer than `bytes_max`."""
     rest = piece
     while rest and len(body) <= bytes_max:
         body += decompressor.decompress(rest, MIB)

@@ -306,7 +306,7 @@ T = TypeVar("T")
 
 
 def _find_by_class(table: Mapping[type, T], value: Any) -> T | None:
-    """Return what a table has for the value's class, or for its nearest base class."""
+    """Return the entry of a table for the value's class, or for its nearest base class."""
     for kind in type(value).__mro__:
         if kind in table:
             return table[kind]

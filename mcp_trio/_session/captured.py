@@ -78,7 +78,7 @@ def capturing_in_thread(
     run: _Function,
     trio_token: trio.lowlevel.TrioToken,
 ) -> Generator[None, None, None]:
-    """Capture what the calling thread of a handler reads, and what it runs in the event loop.
+    """Capture reads of the calling thread of a handler, and calls that it runs in the event loop.
 
     Args:
         call: A function that runs one of this package in the loop that has the `trio_token`, while
@@ -144,7 +144,7 @@ def _captured(
     arguments: Any,
     read: _Function,
 ) -> Any:
-    """Return what `read` returns, or the recorded value if this is a replay."""
+    """Return the result of `read`, or the recorded value if this is a replay."""
     lane = _innermost(lane)
     if lane is None or is_collecting() or not reads_for_handler(frame):
         return read()
@@ -171,7 +171,7 @@ def _captured(
 def _journaled(
     name: str, lane: Lane, conversion: _Conversion, arguments: bytes | None, read: _Function
 ) -> Any:
-    """Return what a lane reads, recorded by its session and by the outer sessions around it."""
+    """Return the value that a lane reads, recorded by its session and the outer ones."""
     values: list[Any] = []
     errors: list[Exception] = []
 

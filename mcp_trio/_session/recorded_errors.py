@@ -225,7 +225,7 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
 
 @_cached
 def _obstacle_of_class(kind: type[BaseException]) -> str:
-    """Return what keeps a replay from finding a class; an empty text if nothing does."""
+    """Return the reason why a replay cannot find a class; an empty text if it can."""
     if "<locals>" in kind.__qualname__:
         return _LOCAL
     return "" if _found_class(_type_name(kind)) is kind else _NAME
@@ -290,7 +290,7 @@ def _encodable(text: str) -> str:
 
 
 def _log_once(error: BaseException, part: ErrorBody) -> None:
-    """Log what a replay cannot rebuild of an exception, with the place that raised it."""
+    """Log the part of an exception that a replay cannot rebuild, and the line that raised it."""
     entry = f"{part.type} {part.lost}"
     if entry in _logged or len(_logged) >= _LOGGED_MAX:
         return

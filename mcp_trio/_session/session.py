@@ -320,7 +320,7 @@ class Session:
             self._lost(error)
 
     def _take_delivered(self, messages: Sequence[Received]) -> None:
-        """Take what a channel delivers by itself, which has room for all responses."""
+        """Take messages from a channel with `deliver_to`, which has room for all responses."""
         try:
             self._take_messages(messages)
         except Exception as error:  # A bug of ours ends this session, and not the caller.
