@@ -135,7 +135,7 @@ def is_url(text: str) -> bool:
 
 
 def check_headers(headers: Mapping[str, str], url: str | None) -> None:
-    """Check that the connection to a server can carry headers; None: the server has no URL.
+    """Check that the connection to a server can carry headers; `url` is None if it has none.
 
     Raises:
         click.UsageError: There are headers, but the connection cannot carry any.

@@ -1018,7 +1018,7 @@ class Client:
         session.closing.when_set(report_loss)
 
     async def _connect_as(self, kind: ServerKind | None) -> None:
-        """Open a session and negotiate with a server of this kind; None: of an unknown kind."""
+        """Open a session and negotiate with a server of this kind, or of an unknown one (None)."""
         session_task = await self._start_session(tries_http_sse_first=kind == "HTTP+SSE")
         is_stateless = has_ended = False
         if kind in (None, "stateless") and supports_stateless(self.protocol_versions):

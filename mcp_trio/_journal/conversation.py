@@ -343,7 +343,7 @@ class Conversation:
 
 
 def conversation(records: Iterable[Record], *, channel: int | None = None) -> Conversation:
-    """Return the messages on a channel of a recording; None: on the only one that has messages.
+    """Return the messages on a channel of a recording; without one, on the only one with messages.
 
     Raises:
         RecordingError: Several channels have messages, or the given one has none; or the records

@@ -242,7 +242,7 @@ class RequestMatcher:
 def _of_user(
     messages: Iterable[RecordedMessage], method: str, user: str | None
 ) -> Iterator[RecordedMessage]:
-    """Return the messages of a method and a user; None: of any user."""
+    """Return the messages of a method and a user, or of any user."""
     return (
         each
         for each in messages

@@ -517,11 +517,13 @@ class Scheduler:
                 arriving.index,
                 latest=self.clock.time_of(arriving.time_ns),
             )
+            # It arrives at its recorded time, so deadlines and effects before that time come first.
             if arrives.latest <= max(now, min(deadline, latest)):
                 if not self._ready or arrives.first_batch <= self._batch:
                     options.append(arrives)
                 latest = min(latest, max(now, arrives.latest))
-        # Time. Its rank is half a place before a record, because the deadline expires before that.
+        # Time, which does not pass `latest`. Its rank is half a place before a record, because the
+        # deadline expires before that. While lanes are ready, time passes only as in the recording.
         begin = self.clock.time_of(0)
         rank = self.trace.index_at((deadline - begin) * NS_PER_SECOND) - 0.5
         is_default = not self._batch_has_begun and rank <= min(

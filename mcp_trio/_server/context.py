@@ -255,7 +255,7 @@ class BaseContext(Opaque):
 
     @property
     def log_level(self) -> types.LoggingLevel | None:
-        """The least severe level of log messages that the client receives; None: it receives none.
+        """The least severe level of log messages that the client receives; None if it gets none.
 
         A stateless request contains the level. Otherwise `logging/setLevel` sets it for the
         session, which begins with "debug".

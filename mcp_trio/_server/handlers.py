@@ -156,7 +156,7 @@ class ServedSession:
 
     @property
     def log_level(self) -> types.LoggingLevel | None:
-        """The level that `logging/setLevel` has set; None: no log messages are sent."""
+        """The level that `logging/setLevel` has set; None if no log messages are sent."""
         return self._log_level if self.outer is None else self.outer.log_level
 
     @property

@@ -106,8 +106,8 @@ def responsible_frame(
 ) -> tuple[FrameType, FrameType | None] | None:
     """Return the frame of a user or library that is responsible for a call, and what it called.
 
-    `frame` made the call; `changes_outside` is True if the call changes the outside. None: the call
-    does not count, or no code of users and libraries made it.
+    `frame` made the call; `changes_outside` is True if the call changes the outside. Returns None
+    if the call does not count, or if no code of users and libraries made it.
     """
     called = None
     while frame is not None:

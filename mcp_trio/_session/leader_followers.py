@@ -99,8 +99,8 @@ class Job(Protocol):
     def lead(self, scope: trio.CancelScope) -> Coroutine[Any, Any, None] | None:
         """Return the coroutine of the handler, whose first step a leader runs now.
 
-        This call journals the first step. The caller journals the later ones, by `drive`. None: the
-        job has to start by `run` in a task of its own.
+        This call journals the first step. The caller journals the later ones, by `drive`. Returns
+        None if the job has to start by `run` in a task of its own.
         """
         ...
 
@@ -228,17 +228,17 @@ class Leader:
 class Poller:
     """The leaders of idle connections, by file descriptor, and those that have something to read.
 
-    Clients take turns, and so do the connections of one client. The kernel's order would not do: a
-    connection that has more to read, because its client sends without waiting for responses, stays
-    in front of all others.
+    The networks of clients take turns, and so do the connections from one network. The kernel's
+    order would not do: a connection that has more to read, because its client sends without waiting
+    for responses, stays in front of all others.
 
     Attributes:
-        has_task: Whether a pool task waits for them.
+        has_task: Whether a pool task runs the poller.
     """
 
     has_task: bool = attrs.field(default=False, init=False)
     _idle: dict[int, Leader] = attrs.field(factory=dict[int, Leader], init=False)
-    # Those that have something to read, by client; the client whose turn is next comes first.
+    # Those that have something to read, by network; the network whose turn is next comes first.
     _turns: dict[str | None, deque[Leader]] = attrs.field(
         factory=dict[str | None, deque[Leader]], init=False
     )
@@ -252,7 +252,7 @@ class Poller:
         return bool(self._idle)
 
     def add(self, leader: Leader, connection: IdleConnection) -> bool:
-        """Register an idle connection; False: it cannot be registered."""
+        """Register an idle connection; return False if that is not possible."""
         if sys.platform != "linux":  # only Linux has epoll
             return False
         try:
@@ -269,7 +269,7 @@ class Poller:
         return True
 
     def remove(self, leader: Leader) -> None:
-        """Unregister a connection that ends, or waits for something else; again does nothing."""
+        """Unregister a connection that ends, or waits for something else, if it is registered."""
         connection, leader.idle = leader.idle, None
         if connection is None:
             return
@@ -282,9 +282,10 @@ class Poller:
             self._epoll = None
 
     async def next(self) -> Leader | None:
-        """Wait for a leader that has something to read; None: look again.
+        """Wait for a leader that has something to read, and return it.
 
-        Cancelled: all connections are still registered.
+        Returns None if that leader is not idle any more, or if `add` has ended the wait; the caller
+        calls this again. If this is cancelled, all connections are still registered.
         """
         if not self._turns or not self._turns_left:
             if len(self._idle) == 1:
@@ -300,11 +301,11 @@ class Poller:
                     self._add_turn(self._idle[fd])
             self._turns_left = _READY_MAX
         while self._turns:
-            client = next(iter(self._turns))
-            leaders = self._turns.pop(client)
+            network = next(iter(self._turns))
+            leaders = self._turns.pop(network)
             leader = leaders.popleft()
             if leaders:
-                self._turns[client] = leaders
+                self._turns[network] = leaders
             leader.has_turn = False
             if leader.idle is not None:  # it has not been removed
                 self._turns_left -= 1
@@ -379,7 +380,7 @@ class TaskPool:
         return leader
 
     def watch(self, leader: Leader, connection: IdleConnection) -> bool:
-        """Give an idle connection to the poller; False: it has to wait in its own task."""
+        """Give an idle connection to the poller; return False if it has to wait in its own task."""
         is_added = self._poller.add(leader, connection)
         if is_added and not self._poller.has_task:
             self.run_poller()
@@ -403,7 +404,7 @@ class TaskPool:
             context.run(self.nursery.start_soon, _PoolTask(self, work).run)
 
     async def next_work(self) -> Work | None:
-        """Wait, as an idle task, for something to run; None: end the task."""
+        """Wait, as an idle task, for something to run; return None if the task has to end."""
         if self._closing.is_set() or len(self._idle) >= _IDLE_TASKS_MAX:
             return None
         task = trio.lowlevel.current_task()

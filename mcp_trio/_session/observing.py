@@ -289,7 +289,7 @@ class Observation:
         self.end(Outcome(error="lost" if cause == "lost" else "", text=cause))
 
     def answered(self, answer: bytes | None) -> None:
-        """Note that the request has ended with this response; None: with none."""
+        """Note that the request has ended with this response, or was cancelled without one."""
         if answer is None:
             self.end(Outcome(error="cancelled"))
             return
@@ -304,7 +304,7 @@ class Observation:
         self.end(Outcome(error="tool" if is_error else ""))
 
     def raised(self, error: BaseException | None) -> None:
-        """Note that the call or effect has ended with an exception; None: the effect with none."""
+        """Note that the call or effect has ended with this exception, if any."""
         if error is None:
             self.end(Outcome())
         elif self.activity.kind == "effect":

@@ -66,9 +66,9 @@ class Channel(Protocol):
     async def send(self, messages: Sequence[bytes], /) -> None:
         """Return when all messages were passed to the system; wait while the peer does not read.
 
-        An empty sequence sends nothing. Cancelled: some of the messages were sent. If one of them
-        was sent in part, the channel may reject all calls but `aclose` from then on; it never
-        continues after a torn message.
+        An empty sequence sends nothing. If this is cancelled, some of the messages may have been
+        sent. If one of them was sent in part, the channel may reject all calls but `aclose` from
+        then on; it never continues after an incomplete message.
 
         Raises:
             trio.BrokenResourceError: The peer is gone.
@@ -81,8 +81,8 @@ class Channel(Protocol):
         """Return the messages that have arrived, at least one; an empty sequence at the end.
 
         A message over the size limit is returned as `Oversized`, and the channel continues after
-        it. A request that will get no response, while others will, is returned as `Lost`.
-        Cancelled: no message is lost, the next call returns it.
+        it. A request that will get no response, while others will, is returned as `Lost`. If this
+        is cancelled, no message is lost: the next call returns it.
 
         Raises:
             ConnectionLost: The channel ended, and the reason is known.
@@ -93,7 +93,8 @@ class Channel(Protocol):
     async def aclose(self) -> None:
         """Close this side, in bounded time, from any task and any number of times.
 
-        What was sent still reaches a peer that reads it. Cancelled: closes all the same.
+        Messages that were sent still reach a peer that reads them. If this is cancelled, it closes
+        all the same.
         """
         ...
 

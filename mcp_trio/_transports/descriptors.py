@@ -88,7 +88,7 @@ class Descriptor:
                 await self.wait_readable()
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`. Cancelled: a part of it may have been written."""
+        """Write all of `data`; if this is cancelled, a part of it may have been written."""
         await trio.lowlevel.checkpoint()
         rest = memoryview(data)
         while rest:
