@@ -286,10 +286,8 @@ class ServedSession:
     # and a handler slows down each wait of the handler. Therefore a function that only chooses the
     # next one returns its awaitable.
 
-    async def handle(self, handling: Handling, *, is_kept: bool = False) -> _Result:
+    def handle(self, handling: Handling) -> Awaitable[_Result]:
         """Return the result of a request.
-
-        `is_kept` is True within `_handle_and_keep_values`, which calls this.
 
         Raises:
             RequestError: The request is answered with this error.
@@ -297,14 +295,19 @@ class ServedSession:
         """
         request = handling.request
         # Also a first request, without answers: a resumable handler needs a state from the start.
-        if request.peer.protocol_version.is_stateless and request.has_rounds:
-            return await self.rounds.answer_round(handling, self)
-        if self.may_move and not is_kept:
-            return await self._handle_and_keep_values(handling)
-        if self.shared.middleware:
-            result = await self.run_with_middleware(handling)
-        else:
-            result = await self._run_handler(handling, request.method.name, request.params)
+        if request.may_want_input:
+            return self.rounds.answer_round(handling, self)
+        if self.may_move:
+            return self._handle_and_keep_values(handling)
+        return self.handle_in_session(handling)
+
+    async def handle_in_session(self, handling: Handling) -> _Result:
+        """Return the result of a request of a legacy client, or of a method without rounds.
+
+        The questions of an `InputRequiredResult` are sent to the client at once.
+        """
+        request = handling.request
+        result = await self.run_with_middleware(handling)
         if not isinstance(result, types.InputRequiredResult):
             return result
         if not request.has_rounds:
@@ -314,11 +317,11 @@ class ServedSession:
         return await self.rounds.ask_in_session(handling, self, result)
 
     async def _handle_and_keep_values(self, handling: Handling) -> _Result:
-        """Return the result of a request, and store what another instance needs to continue."""
+        """Return the result of a request, and store the values that other instances need."""
         restore_values(handling, self)
         try:
             if (version := kept_version(handling, self)) is None:
-                result = await self.handle(handling, is_kept=True)
+                result = await self.handle_in_session(handling)
             else:
                 result = await run_kept_call(handling, self, version)
         except Exception:

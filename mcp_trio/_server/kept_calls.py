@@ -244,7 +244,7 @@ async def run_kept_call(handling: Handling, served: "ServedSession", version: st
         journal.add_earlier(earlier.operations)
         for each in entries:
             journal.on_begin, journal.on_finished = each.begin, each.keep
-        handle = functools.partial(served.handle, handling, is_kept=True)
+        handle = functools.partial(served.handle_in_session, handling)
         return await run_kept(handling, journal, handle)
     except Exception as error:
         unknown = sole_exception(error)
