@@ -642,11 +642,9 @@ def _const(reader: Reader, _subschema: Subschema, _key: str, value: Any) -> Chec
     expected = canonical(reader.evaluation, value)
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
-        return (
-            None
-            if canonical(evaluation, instance) == expected
-            else [Failure("{} was expected", (value,))]
-        )
+        if canonical(evaluation, instance) == expected:
+            return None
+        return [Failure("{} was expected", (value,))]
 
     return check
 
@@ -1299,11 +1297,9 @@ _EVALUATE_ALL: Final[Mapping[_EvaluatedBy, Sequence[str]]] = {
 def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> Check | None:
     part = reader.subschema(value, subschema, key)
     subschema.add(key, part)
-    kind, evaluated_by = (
-        (dict, _evaluated_properties)
-        if key == "unevaluatedProperties"
-        else (list, _evaluated_items)
-    )
+    are_items = key == "unevaluatedItems"
+    kind: type[Any] = list if are_items else dict
+    evaluated_by = _evaluated_items if are_items else _evaluated_properties
 
     def check(evaluation: Evaluation, instance: Any) -> Failures:
         if instance.__class__ is not kind or value is True:
@@ -1312,14 +1308,14 @@ def _unevaluated(reader: Reader, subschema: Subschema, key: str, value: Any) -> 
         evaluation.spend(len(instance))
         members: Any = instance
         left = [
-            (step, member)
-            for step, member in (members.items() if kind is dict else enumerate(members))
-            if step not in evaluated and part.failures(evaluation, member)
+            (key_or_index, member)
+            for key_or_index, member in (enumerate(members) if are_items else members.items())
+            if key_or_index not in evaluated and part.failures(evaluation, member)
         ]
         if not left:
             return None
         verb = _was_or_were(len(left))
-        if kind is list:
+        if are_items:
             text = f"Unevaluated items are not allowed ({{}} {verb} unexpected)"
             return [Failure(text, (Listed([item for _, item in left]),))]
         names = [name for name, _ in left]
