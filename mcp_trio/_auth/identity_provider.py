@@ -18,7 +18,6 @@ from urllib.parse import quote, urlencode, urlsplit
 import attrs
 import msgspec
 
-from mcp_trio._auth.authorization_storage import AuthorizationStorage
 from mcp_trio._auth.consent_page import cookie_of, set_cookie
 from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded, with_secret
 from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
@@ -120,10 +119,9 @@ class IdentityProvider:
     session_seconds: float = 8 * 3600.0
     keeps_tokens: bool = False
     http_client: "httpx2.AsyncClient | None" = None
+    # Set by `bind`.
+    _server: "AuthorizationServer" = attrs.field(default=None, init=False)
     _own_issuer: str = attrs.field(default="", init=False)
-    _storage: AuthorizationStorage = attrs.field(default=None, init=False)
-    _random: Callable[[], str] = attrs.field(default=None, init=False)
-    _now: Callable[[], float] = attrs.field(default=None, init=False)
     _login_of: Callable[[str], Awaitable[str | None]] = attrs.field(default=None, init=False)
     _tokens: ProviderTokens | None = attrs.field(default=None, init=False)
     _provider: Issuer = attrs.field(init=False)
@@ -138,15 +136,14 @@ class IdentityProvider:
     def bind(
         self, server: "AuthorizationServer", login_of: Callable[[str], Awaitable[str | None]]
     ) -> None:
-        """Take the storage, the clock and the limits of the authorization server.
+        """Become the login of an authorization server, and use its storage and its clock.
 
         Args:
             server: The authorization server, which has an issuer by now.
             login_of: Returns the id of the login for the id of a grant; None if it has ended.
         """
         assert server.issuer is not None
-        self._own_issuer, self._login_of = server.issuer, login_of
-        self._storage, self._random, self._now = server.storage, server.random, server.now
+        self._server, self._own_issuer, self._login_of = server, server.issuer, login_of
         if self.keeps_tokens:
             self._tokens = ProviderTokens(
                 issuer=self.issuer,
@@ -166,7 +163,7 @@ class IdentityProvider:
         cookie = cookie_of(request, _SESSION_COOKIE, self._own_issuer)
         if cookie is None:
             return None
-        found = await self._storage.get(_SESSION, sha256_hex(cookie), now=self._now())
+        found = await self._server.storage.get(_SESSION, sha256_hex(cookie), now=self._server.now())
         session = None if found is None else msgspec.json.decode(found, type=LoginSession)
         if session is None:
             return None
@@ -187,7 +184,7 @@ class IdentityProvider:
             ProviderError: The metadata of the provider are not usable.
         """
         metadata = await self._metadata()
-        state, nonce, verifier = self._random(), self._random(), self._random()
+        state, nonce, verifier = self._server.random(), self._server.random(), self._server.random()
         pending = PendingLogin(
             nonce=nonce, verifier=verifier, auth_request=auth_request, cookie_digest=cookie_digest
         )
@@ -209,18 +206,19 @@ class IdentityProvider:
 
     async def _add(self, kind: str, secret: str, record: Any, seconds: float) -> None:
         """Store a record under the digest of a secret, for so many seconds."""
-        now, stored = self._now(), msgspec.json.encode(record)
+        now, stored = self._server.now(), msgspec.json.encode(record)
         key, expires_at = sha256_hex(secret), now + seconds
-        await self._storage.swap(kind, key, None, stored, now=now, expires_at=expires_at)
+        await self._server.storage.swap(kind, key, None, stored, now=now, expires_at=expires_at)
 
     async def take(self, state: str, cookie: str) -> PendingLogin | None:
         """Return the login that a browser has begun, and forget it, as a state is used once."""
-        key, now = sha256_hex(state), self._now()
-        stored = await self._storage.get(_LOGIN, key, now=now)
+        key, now = sha256_hex(state), self._server.now()
+        stored = await self._server.storage.get(_LOGIN, key, now=now)
         pending = None if stored is None else msgspec.json.decode(stored, type=PendingLogin)
         if pending is None or not hmac.compare_digest(pending.cookie_digest, sha256_hex(cookie)):
             return None
-        return pending if await self._storage.swap(_LOGIN, key, stored, None, now=now) else None
+        is_taken = await self._server.storage.swap(_LOGIN, key, stored, None, now=now)
+        return pending if is_taken else None
 
     async def finish(
         self, pending: PendingLogin, parameters: Mapping[str, str]
@@ -259,9 +257,9 @@ class IdentityProvider:
             return None
         login_id = None
         if self._tokens is not None:
-            login_id = self._random()
+            login_id = self._server.random()
             await self._tokens.keep(login_id, response)
-        session, cookie = LoginSession(subject=subject, login_id=login_id), self._random()
+        session, cookie = LoginSession(subject=subject, login_id=login_id), self._server.random()
         seconds = self.session_seconds
         await self._add(_SESSION, cookie, session, seconds)
         return session, set_cookie(_SESSION_COOKIE, cookie, self._own_issuer, seconds)
@@ -382,7 +380,7 @@ class IdentityProvider:
         from joserfc.jwk import KeySet
 
         rules = jwt.JWTClaimsRegistry(
-            now=int(self._now()),
+            now=int(self._server.now()),
             leeway=_LEEWAY_SECONDS,
             iss={"essential": True, "value": self.issuer},
             aud={"essential": True, "value": self.client_id},
