@@ -100,7 +100,7 @@ class Recorder:
         *("_opening", "_reason", "_redactor", "_segments", "_sink", "_slow_seconds", "_step"),
         *("_steps", "_steps_begin_ns", "_steps_channel", "_steps_end_ns", "_thread"),
         *("_unwritten_bytes", "_unwritten_bytes_max", "_unwritten_opening", "_write_clock"),
-        *("limits", "path", "seed", "sessions"),
+        *("limits", "path", "seed", "sessions", "__weakref__"),
     )
 
     def __init__(

@@ -60,6 +60,8 @@ class RecordedHttpResponse(msgspec.Struct, frozen=True):
 if TYPE_CHECKING:
     import httpx
 
+    from mcp_trio._session.observing import Observation
+
     # A client of either library takes the transport; neither checks its class.
     class _Transport(httpx2.AsyncBaseTransport, httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: Any) -> Any: ...
@@ -77,6 +79,7 @@ class EffectTransport(_Transport):
     the transport only forwards. In a handler, a response is read completely, up to
     `limits.requests.http_effect_bytes_max`, and has only its status, its body and some headers;
     cookies and extensions are dropped. The body may be compressed with gzip, and in no other way.
+    If an observer has a trace context, as `Telemetry`, it is sent in the headers, and not recorded.
     """
 
     def __init__(
@@ -119,7 +122,13 @@ class EffectTransport(_Transport):
         effect: Effect[RecordedHttpResponse] = Effect(
             name=HTTP,
             arguments=functools.partial(encode_body, recorded),
-            run=functools.partial(_send_and_read, self._inner_transport, request, bytes_max),
+            run=functools.partial(
+                _send_and_read,
+                self._inner_transport,
+                request,
+                bytes_max,
+                context.caller.observation,
+            ),
             codec=shared.effect_codecs.of(_send_and_read),
             is_counted=True,
             is_repeatable=request.method in _SAFE_METHODS,
@@ -179,10 +188,16 @@ class EffectClient(httpx2.AsyncClient):
 
 
 async def _send_and_read(
-    sender: Callable[[], Any], request: Any, bytes_max: int
+    sender: Callable[[], Any],
+    request: Any,
+    bytes_max: int,
+    observation: "Observation | None",
 ) -> RecordedHttpResponse:
     accepted = request.headers.get("accept-encoding", "")
     request.headers["Accept-Encoding"] = "gzip" if "gzip" in accepted.lower() else "identity"
+    if observation is not None:
+        for name, value in observation.trace_context().items():
+            request.headers.setdefault(name, value)
     response = await send(sender(), await _with_credentials(request))
     try:
         body = await _read(response, request, bytes_max)

@@ -204,8 +204,9 @@ class Observer(Protocol):
 
     An observer may also be a context manager, which is entered while a server serves or a client is
     open. It may have a method `begin_http(activity: HttpActivity) -> EndHttp | None`, which is
-    called for each request over HTTP to a server. It may have `observes_replays = True`; and a
-    client sends what its method `trace_context` returns as the trace context of its requests.
+    called for each request over HTTP to a server. It may have `observes_replays = True`. What its
+    method `trace_context` returns is the trace context of a client's requests, and of the requests
+    of handlers by `Context.http`.
     """
 
     def begin(self, activity: Activity) -> End | None:
@@ -283,6 +284,18 @@ class Observation:
                 outer=outer,
             )
         )
+
+    def trace_context(self) -> Mapping[str, str]:
+        """Return the trace context of the code that calls this, as the observers have it."""
+        found: dict[str, str] = {}
+        with without_lane():
+            for observer in self._observers.observers:
+                read = getattr(observer, "trace_context", None)
+                try:
+                    found |= {} if read is None else read()
+                except Exception:
+                    logger.exception(_FAILED, type(observer).__name__)
+        return found
 
     def closed(self, cause: str) -> None:
         """Note that the session has ended, for a cause as `Session.shut` has it."""

@@ -14,7 +14,7 @@ from mcp_trio._session.observing import OpenSessions
 from mcp_trio.http import HttpStores
 from mcp_trio.limits import Limits, RequestLimits
 from mcp_trio.observers import Activity, Metrics, Outcome
-from mcp_trio.recording import RecordPolicy
+from mcp_trio.recording import RecordOptions, RecordPolicy
 from tests.server.http.conftest import harbour as plain_harbour
 from tests.server.http.conftest import hello, site_of
 
@@ -108,6 +108,17 @@ def test_lost_records_of_a_recording_that_several_sessions_share_are_counted_onc
         assert sessions.load().lost_records == lost
         end(Outcome())
         assert sessions.load().lost_records == lost
+
+
+@pytest.mark.parametrize("recording", [RecordOptions, RecordPolicy])
+async def test_the_end_of_a_recorded_session_is_counted(tmp_path, caplog, recording):
+    metrics = Metrics()
+    (tmp_path / "days").mkdir()
+    async with Client(harbour(observers=[metrics], record=recording(tmp_path / "days"))) as client:
+        await client.ping()
+        assert samples(metrics.text().decode())["mcp_sessions",] == 1
+    assert samples(metrics.text().decode())["mcp_sessions",] == 0
+    assert not caplog.records
 
 
 async def test_the_number_of_names_is_bounded(autojump_clock, monkeypatch):

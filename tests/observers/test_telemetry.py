@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import httpx2
 import pytest
 import trio
 from click.testing import CliRunner
@@ -19,8 +20,9 @@ from otlp_receiver import OtlpReceiver
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError
 from mcp_trio._cli.commands import commands
+from mcp_trio.http import EffectTransport
 from mcp_trio.observers import Telemetry
-from mcp_trio.recording import replay
+from mcp_trio.recording import replay, replay_async
 from mcp_trio.transports import memory_pair
 
 VERSIONS = ["2026-07-28", "2025-11-25"]
@@ -87,6 +89,39 @@ async def test_a_trace_leads_from_the_client_through_the_server_to_the_effect(
         "mcp.protocol.version": version,
     }
     assert all(span.status.status_code is StatusCode.UNSET for span in chain)
+
+
+async def test_a_request_of_a_handler_over_http_carries_the_trace_and_its_record_does_not(tmp_path):
+    provider, exporter = tracing()
+    asked = []
+
+    def answer(request):
+        asked.append(request.headers)
+        return httpx2.Response(200, text="high")
+
+    def asking(**options):
+        server = Server("harbour", **options)
+
+        @server.tool
+        async def tide() -> str:
+            transport = EffectTransport(httpx2.MockTransport(answer))
+            async with httpx2.AsyncClient(transport=transport) as client:
+                own = await client.get("http://tides/own", headers={"traceparent": "mine"})
+                return own.text + (await client.get("http://tides/now")).text
+
+        return server
+
+    path = tmp_path / "day.mcprec.jsonl"
+    server = asking(observers=[Telemetry(provider)], record=path)
+    async with Client(server) as client:
+        await client.call_tool("tide")
+    effect = by_name(exporter)["effect ctx.http", SpanKind.INTERNAL]
+    trace_id, span_id = effect.context.trace_id, effect.context.span_id
+    own, traced = (each.get("traceparent") for each in asked)
+    assert own == "mine"
+    assert traced.startswith(f"00-{trace_id:032x}-{span_id:016x}-")
+    assert f"{span_id:016x}" not in path.read_text()
+    assert (await replay_async(path, asking())).is_complete
 
 
 async def test_errors_are_named_as_the_conventions_say(autojump_clock):
