@@ -6,6 +6,7 @@ Only the API is needed here. An application sets up the SDK and its exporters, w
 without the SDK, spans and measurements are dropped by the API.
 """
 
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -83,7 +84,7 @@ _HTTP_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1
 
 # The span of the request over HTTP that brings the current message. It is not OpenTelemetry's
 # current span, which tasks of a session would keep after the end of the request.
-_HTTP_SPAN: Final[ContextVar[Span | None]] = ContextVar("mcp_trio_http_span", default=None)
+_HTTP_SPAN: Final[ContextVar["_HttpSpan | None"]] = ContextVar("mcp_trio_http_span", default=None)
 
 # The attributes of a span that its measurement has as well.
 _MEASURED: Final = frozenset(
@@ -123,8 +124,9 @@ class Telemetry:
 
     A request is a span of kind SERVER, below the span whose context came in its `_meta`; a request
     to the peer is one of kind CLIENT, and an effect of a handler one of kind INTERNAL. A request
-    over HTTP is a span of kind SERVER, below the one whose context came in its headers; it is the
-    parent of the MCP request that it brings, or linked to it if that has a parent. A client
+    over HTTP is a span of kind SERVER, below the one whose context came in its headers, or in the
+    `_meta` of the MCP request that it brings. That is below it, or linked to it if it has a context
+    of its own. A client
     sends the context of its span with each request (SEP-414). A server sends no trace context,
     because a replay would have to send the same ids.
 
@@ -204,18 +206,21 @@ class Telemetry:
         attributes: dict[str, Any] = {"http.request.method": method, "url.scheme": activity.scheme}
         if activity.route:
             attributes["http.route"] = activity.route
-        span: Span | None = None
+        http: _HttpSpan | None = None
         # A span of the application into which the server is mounted stands for the request already.
         if activity.route not in _UNTRACED and not get_current_span().get_span_context().is_valid:
-            span = self._tracer.start_span(
+            start = partial(
+                self._tracer.start_span,
                 f"{'HTTP' if method == '_OTHER' else method} {activity.route}".rstrip(),
-                context=propagate.extract(activity.trace, context=Context()),
                 kind=SpanKind.SERVER,
                 attributes=attributes | {"url.path": shortened(activity.path, _PEER_CHARS_MAX)},
+                start_time=time.time_ns(),
             )
-            if (own := span.get_span_context()).is_valid:
-                activity.span_trace_id = f"{own.trace_id:032x}"
-        _HTTP_SPAN.set(span)
+            context = propagate.extract(activity.trace, context=Context())
+            http = _HttpSpan(start, activity, context)
+            if "traceparent" in activity.trace:
+                http.started()
+        _HTTP_SPAN.set(http)
 
         def end(outcome: HttpOutcome) -> None:
             _HTTP_SPAN.set(None)
@@ -227,8 +232,9 @@ class Telemetry:
             if status is None or is_failure:
                 ended["error.type"] = "disconnected" if status is None else str(int(status))
             self._http_duration.record(outcome.seconds, attributes | ended)
-            if span is None:
+            if http is None:
                 return
+            span = http.started()
             span.set_attributes(ended)
             if is_failure:
                 span.set_status(Status(StatusCode.ERROR, outcome.rejection or None))
@@ -264,13 +270,13 @@ class Telemetry:
             trace = {name: str(value) for name, value in activity.trace.items()}
             # An empty context, so that a request without a parent begins a trace of its own.
             context = propagate.extract(trace, context=Context())
-            outer = _HTTP_SPAN.get() if attributes.get("network.protocol.name") == "http" else None
+            http = _HTTP_SPAN.get() if attributes.get("network.protocol.name") == "http" else None
             if current.is_valid:
                 links.append(Link(current))
-            elif outer is not None and "traceparent" in trace:
-                links.append(Link(outer.get_span_context()))
-            elif outer is not None:
-                context = set_span_in_context(outer, context)
+            elif http is not None and "traceparent" in trace:
+                links.append(Link(http.started(context).get_span_context()))
+            elif http is not None:
+                context = set_span_in_context(http.started(), http.context)
         span = self._tracer.start_span(
             span_name(activity.name, attributes),
             context=context,
@@ -314,6 +320,33 @@ class Telemetry:
             for key in _TARGETS.values():
                 measured.pop(key, None)
         self._durations[name].record(outcome.seconds, measured)
+
+
+@attrs.define(eq=False)
+class _HttpSpan:
+    """The span of a request over HTTP, which starts when its parent is known.
+
+    That is at once if its headers have a trace context; else when the MCP request that it brings
+    is read, whose `_meta` may have one, so that both are in one trace; else at its end.
+
+    Attributes:
+        start: Starts the span in a context.
+        activity: The request.
+        context: The context of its headers.
+    """
+
+    start: Callable[..., Span]
+    activity: HttpActivity
+    context: Context
+    _span: Span | None = attrs.field(default=None, init=False)
+
+    def started(self, context: Context | None = None) -> Span:
+        """Return the span; start it first, if need be, in this context or that of the headers."""
+        if self._span is None:
+            self._span = self.start(context=self.context if context is None else context)
+            if (own := self._span.get_span_context()).is_valid:
+                self.activity.span_trace_id = f"{own.trace_id:032x}"
+        return self._span
 
 
 @contextmanager

@@ -57,6 +57,20 @@ async def test_a_request_with_a_trace_in_its_meta_is_linked_to_that_of_http(auto
     assert spans[1].parent.span_id == https[-1].context.span_id
 
 
+async def test_a_trace_in_the_meta_is_that_of_the_request_over_http_if_its_headers_have_none(
+    autojump_clock,
+):
+    provider, exporter = tracing()
+    async with site_of(harbour(observers=[Telemetry(provider)])) as site:
+        await site.ask_stateless(call("tide"), meta={"traceparent": TRACEPARENT})
+    spans = by_name(exporter)
+    http, mcp = spans["POST /mcp", SpanKind.SERVER], spans["tools/call tide", SpanKind.SERVER]
+    assert http.context.trace_id == mcp.context.trace_id == int(TRACE_ID, 16)
+    assert http.parent.span_id == mcp.parent.span_id
+    assert [link.context.span_id for link in mcp.links] == [http.context.span_id]
+    assert http.start_time <= mcp.start_time <= http.end_time
+
+
 async def test_errors_and_health_checks_over_http(autojump_clock):
     provider, exporter = tracing()
     reader = InMemoryMetricReader()
