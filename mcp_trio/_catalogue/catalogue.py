@@ -25,6 +25,7 @@ from mcp_trio._recorder.files import (
     COMPRESSED_SUFFIX,
     SUFFIX,
     open_recording,
+    other_form,
     segment_of,
 )
 from mcp_trio._system import try_lock
@@ -668,13 +669,15 @@ def files_by_first(
     names: Collection[str], settled: Collection[str] = frozenset()
 ) -> dict[str, list[str]]:
     """Return the files of each recording in order, by the first, without those that are settled."""
-    segments: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    segments: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for file in sorted(name for name in names if name not in settled):
         first, number = segment_of(file)
-        first = first if first in names else file
+        if first not in names:  # The first file, or only a later one, may be compressed.
+            first = other_form(first) if number > 1 and other_form(first) in names else file
         if first not in settled:
-            segments[first].append((number, file))
-    return {first: [file for _, file in sorted(each)] for first, each in segments.items()}
+            # Of both forms of a segment, the one that is not compressed is first here.
+            segments[first].setdefault(number, file)
+    return {first: [each[number] for number in sorted(each)] for first, each in segments.items()}
 
 
 def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> ReadJob | None:

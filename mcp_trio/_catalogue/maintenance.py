@@ -167,8 +167,11 @@ class FolderMaintenance:
                 # what the catalogue knows already, and before anything new is written.
                 self.try_to(partial(self._index, catalogue))
                 self._remove(catalogue)
-                if self.policy_run.policy.compress:
+                policy = self.policy_run.policy
+                if policy.compress:
                     self._compress(catalogue)
+                if policy.compress and (policy.segment_bytes_max or policy.segment_seconds_max):
+                    self._compress_segments()
 
     def _index(self, catalogue: Catalogue) -> None:
         """Bring the catalogue up to date; look at complete recordings again the first time only."""
@@ -199,12 +202,33 @@ class FolderMaintenance:
                 or is_encrypted(self.folder / first)
             ):
                 continue
-            # The first file last: a reader looks for segments that are named like it.
-            for name in reversed(names):
-                _compress_file(self.folder / name)
-            compressed = job_of(self.folder, [name + COMPRESSED_SUFFIX for name in names])
-            if compressed is not None:
-                catalogue.rename(first, compressed)
+            # The first file last, whose name is that of the recording.
+            compressed = [self._compressed(name) for name in reversed(names)]
+            job = job_of(self.folder, compressed[::-1])
+            if job is not None:
+                catalogue.rename(first, job)
+
+    def _compress_segments(self) -> None:
+        """Compress the complete segments of recordings that go on, but not their first files.
+
+        The name of the first file is that of the recording in the catalogue and in traces.
+        """
+        for first, (_, *later) in files_by_first(names_in_folder(self.folder)).items():
+            if not later or is_encrypted(self.folder / first):
+                continue
+            for name in later[:-1]:
+                if self.is_ending:
+                    return
+                # The last bytes of a segment are written after the next one has begun.
+                if not is_being_written(os.fspath(self.folder / name)):
+                    self._compressed(name)
+
+    def _compressed(self, name: str) -> str:
+        """Compress a file, unless it is; return its name."""
+        if name.endswith(COMPRESSED_SUFFIX):
+            return name
+        _compress_file(self.folder / name)
+        return name + COMPRESSED_SUFFIX
 
     def _remove(self, catalogue: Catalogue) -> None:
         """Remove recordings until each limit of the policy is kept, those with errors last.

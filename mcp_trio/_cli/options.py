@@ -249,9 +249,10 @@ def lines_of(file: str | os.PathLike[str]) -> Iterator[bytes]:
     from mcp_trio._recorder.files import COMPRESSED_SUFFIX, open_recording
 
     total_bytes = None
-    if not os.fspath(file).endswith(COMPRESSED_SUFFIX):
+    segments = segments_of(file)
+    if not any(each.endswith(COMPRESSED_SUFFIX) for each in segments):
         with suppress(OSError):  # opening the recording reports the error
-            total_bytes = sum(Path(each).stat().st_size for each in segments_of(file))
+            total_bytes = sum(Path(each).stat().st_size for each in segments)
     return lines_with_bar(
         open_recording(file), f"reading {Path(file).name}", total_bytes=total_bytes
     )

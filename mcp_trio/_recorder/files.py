@@ -53,17 +53,35 @@ def segment_of(path: str) -> tuple[str, int]:
     return (path, 1) if match is None else (match[1] + suffix, int(match[2]))
 
 
+def other_form(path: str) -> str:
+    """Return the name that a file has after it was compressed; of a compressed one, before."""
+    bare = path.removesuffix(COMPRESSED_SUFFIX)
+    return path + COMPRESSED_SUFFIX if bare == path else bare
+
+
 def later_names(path: str) -> list[str]:
-    """Return the existing files that are named like later segments of `path`, in order."""
+    """Return the existing files that are named like later segments of `path`, in order.
+
+    Some may be compressed and others not, as while a session goes on. If both files of a segment
+    exist, because the compression was interrupted, the one is returned that has the form of `path`.
+    """
     stem, suffix = _split(path)
-    beginning = Path(stem).name + "."
-    pattern = re.compile(re.escape(beginning) + r"([1-9][0-9]*)" + re.escape(suffix))
+    beginning, bare = Path(stem).name + ".", suffix.removesuffix(COMPRESSED_SUFFIX)
+    pattern = re.compile(
+        re.escape(beginning)
+        + r"([1-9][0-9]*)"
+        + re.escape(bare)
+        + f"(?:{re.escape(COMPRESSED_SUFFIX)})?"
+    )
     names = os.listdir(Path(path).parent)  # noqa: PTH208  the folder may have many files
     found = (pattern.fullmatch(name) for name in names if name.startswith(beginning))
-    names = [
-        segment_name(path, number) for number in sorted(int(each[1]) for each in found if each)
-    ]
-    return [name for name in names if Path(name).is_file()]  # reading a FIFO could last for ever
+    later: list[str] = []
+    for number in sorted({int(each[1]) for each in found if each}):
+        name = segment_name(path, number)
+        forms = (name, other_form(name))
+        # Reading a FIFO could last for ever.
+        later += [form for form in forms if Path(form).is_file()][:1]
+    return later
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -479,6 +497,9 @@ def open_recording(
             f"cannot look for later segments of {name}: {error.strerror}"
         ) from error
     for segment in later:
+        other = other_form(segment)
+        if Path(other).exists() and not Path(segment).exists():
+            segment = other  # noqa: PLW2901  it was compressed since it was found
         lines = _lines(segment, limits)
         first = next(lines, b"")
         found = _opening_in(first)

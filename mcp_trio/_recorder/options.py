@@ -481,6 +481,8 @@ def _check_room(target: str, *, overwrite: bool) -> None:
             " segment_bytes_max and segment_seconds_max"
         )
     for name in later_names(target):
+        if name.endswith(COMPRESSED_SUFFIX) != target.endswith(COMPRESSED_SUFFIX):
+            continue  # a new segment has another name
         if not overwrite and Path(name).stat().st_size:
             raise RecordingError(
                 f"cannot record to {target}: a later segment would replace {name}; record to a"

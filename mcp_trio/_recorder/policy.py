@@ -25,6 +25,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
@@ -43,7 +44,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._journal.redaction import Redaction, Redactor, redacted_body, redacted_record
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._recorder.encryption import recording_keys
-from mcp_trio._recorder.files import Segments, segment_name
+from mcp_trio._recorder.files import Segments, other_form, segment_name
 from mcp_trio._recorder.options import (
     MakeRecorder,
     Opening,
@@ -252,8 +253,8 @@ class RecordPolicy(RecordOptions):
             before it is written to a file.
         held_bytes_total_max: The bytes that all sessions may hold.
         redaction: The secrets to replace before anything is written; None records them.
-        compress: Whether a recording is compressed when it is complete, by the background task; an
-            encrypted one while it is written.
+        compress: Whether a recording is compressed when it is complete, by the background task, and
+            the complete segments of one that goes on; an encrypted one while it is written.
         keep_days: The days after which a recording is removed.
         keep_bytes_max: The bytes that all recordings of the folder may have.
         keep_count_max: The number of recordings that the folder may have.
@@ -706,7 +707,7 @@ class PolicyRecorder(Recorder):
                 status.lost_records += self._lost
             else:
                 status.forgotten += 1
-            for name in reversed(self._files()):
+            for name in chain.from_iterable(reversed(self._files())):
                 with suppress(OSError):
                     Path(name).unlink()
             return
@@ -714,13 +715,19 @@ class PolicyRecorder(Recorder):
         status.kept += 1
         status.reasons.update(self.reasons.keys())
         status.masked.update(masked)
-        self._run.finished([name for name in self._files() if Path(name).exists()])
+        self._run.finished([form for each in self._files() for form in each[:1]])
 
-    def _files(self) -> list[str]:
-        """Return the paths of the recording's files; the last one may not have been created."""
+    def _files(self) -> list[list[str]]:
+        """Return the paths of the recording's files, which may be compressed by now.
+
+        Of each there is one, or both during its compression; or none of the last, if it was not
+        created.
+        """
         first = os.fspath(self._path)
         segments = 1 if self._opening is None else self._opening.segment
-        return [first, *(segment_name(first, number) for number in range(2, segments + 1))]
+        names = (first, *(segment_name(first, number) for number in range(2, segments + 1)))
+        forms = ((name, other_form(name)) for name in names)
+        return [[form for form in each if Path(form).exists()] for each in forms]
 
 
 def _redacted(records: list[Record], opening: OpenBody, redactor: "Redactor") -> list[Record]:

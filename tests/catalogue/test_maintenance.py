@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import trio
+import zstandard
 
 from mcp_trio import Client
 from mcp_trio._catalogue import catalogue as catalogue_module
 from mcp_trio._catalogue import maintenance as module
 from mcp_trio._catalogue.maintenance import FolderMaintenance
 from mcp_trio._recorder.encryption import KEYS_VARIABLE
+from mcp_trio._recorder.files import segment_of
 from mcp_trio._recorder.policy import PolicyRun
 from mcp_trio.errors import RecordingError
 from mcp_trio.recording import (
@@ -30,6 +32,11 @@ from tests.catalogue.conftest import session, theatre
 
 def files(folder):
     return sorted(path.name for path in folder.iterdir() if ".mcprec." in path.name)
+
+
+def open_file(path):
+    with path.open("rb") as file:
+        yield zstandard.ZstdDecompressor().stream_reader(file).read()
 
 
 def keeper_of(folder, **options):
@@ -59,6 +66,56 @@ async def test_a_recording_is_compressed_when_it_is_complete_and_still_replays(t
     assert check(open_recording(row.file)).complete
     assert (await replay_async(row.file, theatre())).requests == 5
     assert (tmp_path / names[0]).stat().st_mode & 0o77 == 0
+
+
+async def test_complete_segments_are_compressed_while_a_recording_goes_on(tmp_path):
+    # Without a policy: its own background task might hold the lock just now.
+    options = RecordOptions(tmp_path, segment_bytes_max=500)
+    keeper = keeper_of(tmp_path, segment_bytes_max=500)
+    async with Client(theatre(record=options)) as client:
+        for _ in range(5):
+            await client.call_tool("book", {"seat": "A1"})
+        keeper.tidy()
+        first, *later, last = sorted(files(tmp_path), key=lambda name: segment_of(name)[1])
+        assert len(later) > 1
+        assert all(name.endswith(".zst") for name in later)
+        assert not first.endswith(".zst")
+        assert not last.endswith(".zst")
+        (row,) = found(tmp_path)
+        assert row.file == str(tmp_path / first)
+        assert not row.complete
+        (row,) = found(tmp_path)
+        before = len(files(tmp_path))
+        await client.call_tool("book", {"seat": "A1"})
+    assert len(files(tmp_path)) > before
+    # An interrupted compression has left both forms of a segment.
+    (tmp_path / later[0].removesuffix(".zst")).write_bytes(b"".join(open_file(tmp_path / later[0])))
+    report = check(open_recording(tmp_path / first))
+    assert (report.complete, report.damage) == (True, [])
+    with Catalogue(tmp_path) as catalogue:
+        catalogue.index()
+    (row,) = found(tmp_path)
+    assert (row.calls, row.complete) == (7, True)
+    assert (await replay_async(row.file, theatre())).requests == 6
+    keeper.tidy()
+    assert all(name.endswith(".zst") for name in files(tmp_path))
+    (row,) = found(tmp_path)
+    assert row.file == str(tmp_path / f"{first}.zst")
+    assert (await replay_async(row.file, theatre())).requests == 6
+    keeper_of(tmp_path, keep_bytes_max=1).tidy()
+    assert files(tmp_path) == []
+
+
+async def test_a_policy_catalogues_a_recording_whose_segments_were_compressed(tmp_path):
+    policy = RecordPolicy(tmp_path, segment_bytes_max=500, check_seconds=0.05)
+    async with Client(theatre(record=policy)) as client:
+        with trio.fail_after(10):
+            while not any(name.endswith(".zst") for name in files(tmp_path)):
+                await client.call_tool("book", {"seat": "A1"})
+                await trio.sleep(0.05)
+    (row,) = found(tmp_path)
+    assert row.complete
+    assert policy.status.problem == ""
 
 
 async def test_a_recording_that_is_still_written_is_left_alone(tmp_path):
