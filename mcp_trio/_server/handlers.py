@@ -119,6 +119,7 @@ class ServedSession:
             other instances.
         may_move: Whether another instance may continue the session: the server has other instances,
             or it is a replay, whose recording may be of such a server.
+        was_taken: Whether another instance has had the session before.
     """
 
     shared: "ServerSessions"
@@ -132,6 +133,7 @@ class ServedSession:
     calls: KeptCalls | None = attrs.field(default=None, init=False)
     kept_values: KeptValues | None = attrs.field(default=None, init=False)
     may_move: bool = attrs.field(default=False, init=False)
+    was_taken: bool = attrs.field(default=False, init=False)
     _log_level: types.LoggingLevel | None = attrs.field(default="debug", init=False)
     # These are created on first use, to save the memory of idle sessions.
     _state: dict[str, Any] | None = attrs.field(default=None, init=False)

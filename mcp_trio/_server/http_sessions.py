@@ -861,6 +861,7 @@ class Runtime:
         continued: Mapping[RequestId, bytes] = {}
         try:
             if isinstance(taken.application, ServedSession):
+                taken.application.was_taken = True
                 try:
                     begin_with_values(taken.application, facts.values)
                 except ValueError as error:

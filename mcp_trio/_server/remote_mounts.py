@@ -13,6 +13,11 @@ the client, or the end. The task of the handler forwards the event by its contex
 does. A notification that belongs to no request, such as a changed list, is the result of an effect
 in a lane of its own.
 
+A session that another instance has taken has new connections, as after a lost connection: what a
+mounted server kept in its own session is lost, and all its lists may have changed. A handler that
+runs again there may have the first event of a request as an earlier outcome. Only reading a
+resource can be a part of a handler, so the request is sent again.
+
 A `RemoteSession` has the part that a replay repeats, and a `RemoteConnection` the part that only
 effects use.
 """
@@ -303,7 +308,9 @@ class RemoteSession:
     connections: "RemoteConnections" = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.connections = RemoteConnections(self.mount, self.session)
+        self.connections = RemoteConnections(
+            self.mount, self.session, may_have_changed=self.outer.was_taken
+        )
         self.session.start_lane(f"mount{self.number}", self._listen)
 
     async def forward(self, handling: Handling, method: str, params: Any) -> Any:
@@ -405,6 +412,10 @@ class RemoteSession:
         """Send a request, forward the events that arrive meanwhile, and return the last one."""
         call = RemoteCall(send)
         begin = partial(self.connections.begin, ConnectionKey.of(handling.request.peer), call)
+
+        async def next_event() -> MountEvent:
+            return await (call.next_event() if call.has_begun else begin())
+
         asked: dict[int, trio.CancelScope] = {}
         try:
             async with trio.open_nursery() as nursery:
@@ -424,7 +435,7 @@ class RemoteSession:
                         log = event.read(types.LoggingMessageParams)
                         context = Context(handling, self.outer)
                         await context.log(log.level, log.data, logger=log.logger)
-                    proceed = self._effect(f"{method} goes on", None, call.next_event)
+                    proceed = self._effect(f"{method} goes on", None, next_event)
                     event = await perform(handling, proceed)
                 nursery.cancel_scope.cancel()
         finally:
@@ -522,9 +533,16 @@ class RemoteSession:
 
 @attrs.define(eq=False, repr=False)
 class RemoteCall:
-    """A request to a mounted server: a task that sends it, and the events for its handler."""
+    """A request to a mounted server: a task that sends it, and the events for its handler.
+
+    Attributes:
+        send: Sends the request and returns its end.
+        has_begun: Whether the request was begun in this instance, and not in a replay.
+        has_ended: Whether it has ended.
+    """
 
     send: "Send"
+    has_begun: bool = attrs.field(default=False, init=False)
     events: deque[MountEvent] = attrs.field(factory=deque[MountEvent], init=False)
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
     _taken: Wakeup = attrs.field(factory=Wakeup, init=False)
@@ -644,10 +662,15 @@ Send: TypeAlias = "Callable[[RemoteConnection, RemoteCall], Awaitable[MountEvent
 
 @attrs.define(eq=False, repr=False)
 class RemoteConnections:
-    """The connections of one session to a mounted server, and its queued notifications."""
+    """The connections of one session to a mounted server, and its queued notifications.
+
+    Attributes:
+        may_have_changed: Whether the client of the session may know lists of another connection.
+    """
 
     mount: RemoteMount
     session: Session
+    may_have_changed: bool
     _connections: "list[RemoteConnection]" = attrs.field(factory=list[Any], init=False)
     _notifications: deque[MountEvent] = attrs.field(factory=deque[MountEvent], init=False)
     _news: Wakeup = attrs.field(factory=Wakeup, init=False)
@@ -658,6 +681,7 @@ class RemoteConnections:
 
     async def begin(self, key: ConnectionKey, call: RemoteCall) -> MountEvent:
         """Begin a request, and return its first event."""
+        call.has_begun = True
         if not self._is_started:
             self._is_started = True
             self.session.start_actor(self._run)
@@ -677,7 +701,9 @@ class RemoteConnections:
                     return _mount_event("lost", text)
                 self._connections.remove(unused)
                 self.start(unused.aclose)
-            connection = RemoteConnection(self.mount, key, self._notified)
+            connection = RemoteConnection(
+                self.mount, key, self._notified, may_have_changed=self.may_have_changed
+            )
             self._connections.append(connection)
             self.start(connection.keep)
         connection.calls[call] = None
@@ -731,6 +757,7 @@ class RemoteConnection:
     Attributes:
         key: The options that depend on the client of the session.
         on_notification: Called with each notification that belongs to no request.
+        may_have_changed: Whether its first opening is reported as a change of all lists.
         subscribed: The number of subscriptions to each resource.
         calls: The requests that run, the newest last.
     """
@@ -738,6 +765,7 @@ class RemoteConnection:
     mount: RemoteMount
     key: ConnectionKey
     on_notification: Callable[[MountEvent], None]
+    may_have_changed: bool
     subscribed: Counter[str] = attrs.field(factory=Counter[str], init=False)
     calls: dict[RemoteCall, None] = attrs.field(factory=dict[RemoteCall, None], init=False)
     _clients: list[Client] = attrs.field(factory=list[Client], init=False)
@@ -812,7 +840,7 @@ class RemoteConnection:
 
     async def keep(self) -> None:
         """Connect, and connect again whenever the connection is lost, after growing pauses."""
-        failures, has_been_open = 0, False
+        failures = 0
         limits, random_source = self.mount.template.limits, self.mount.random_source
         with self._keeping:
             while True:
@@ -823,12 +851,12 @@ class RemoteConnection:
                 else:
                     self._is_open, self._loss, failures = True, "", 0
                     self._news.wake()
-                    if has_been_open:  # Anything may have changed meanwhile.
+                    if self.may_have_changed:
                         for kind in ("tools", "resources", "prompts"):
                             self._list_changed(kind)
                         for uri in +self.subscribed:
                             self._resource_updated(types.ResourceUpdatedParams(uri=uri))
-                    has_been_open = True
+                    self.may_have_changed = True  # while the connection is lost
                     while not self._loss:
                         await self._news.wait()
                 seconds = pause_seconds(failures, limits, random_source)

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio import Context, Server, effect, types
+from mcp_trio import Client, Context, Server, effect, types
 from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY, OutcomeUnknown
 from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
 from mcp_trio.recording import replay
@@ -536,6 +536,36 @@ async def test_a_handler_that_asks_by_its_result_goes_on(
     (answer,) = await listen(here, client, asking.id).rest()
     assert text(answer) == "north RUM"
     assert world.ran == ["tea", "rum"]
+
+
+async def test_a_handler_that_reads_a_resource_behind_a_client_reads_it_again(
+    open_replayable, stores, world, tmp_path, autojump_clock
+):
+    def make(world, **_):
+        server, far = Server("hub", replayable=True), Server("far")
+        server.mount(Client(far), prefix="far")
+
+        @far.resource("sea://tide")
+        async def tide(*, ctx: Context) -> str:
+            world.ran.append("tide")
+            await ctx.report_progress(1)
+            await ctx.sleep(CALM / 2 + 1)
+            return "high"
+
+        @server.tool
+        async def read(*, ctx: Context) -> str:
+            return (await ctx.read_resource("sea://far/tide"))[0].text
+
+        return server
+
+    here, there = await open_replayable(make, record=tmp_path)
+    client = await there.open()
+    with trio.fail_after(10 * CALM):
+        asked = await forward_and_lose(stores, here, there, client, "read")
+    assert text(asked.json) == "high"
+    assert world.ran == ["tide", "tide"]
+    assert await replay_all((here, there), tmp_path, lambda: make(world)) == [1, 1]
+    assert world.ran == ["tide", "tide"]
 
 
 @pytest.mark.parametrize("is_inner_replayable", [True, False])

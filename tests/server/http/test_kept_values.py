@@ -7,13 +7,13 @@ import attrs
 import pytest
 import trio
 
-from mcp_trio import Context, Limits, Server
+from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._server.http_sessions import HttpStores
 from mcp_trio.http import MemoryInstances
 from mcp_trio.limits import HttpLimits, ShutdownLimits
 from mcp_trio.recording import replay
 from tests.server.http.conftest import call, request, text
-from tests.server.http.test_instances import EventsOfAll, ask, lose, stop
+from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, stop
 
 VALUES_MAX = 1000
 ODD_VALUES = {
@@ -246,13 +246,13 @@ async def test_a_session_with_hidden_entries_ends_if_the_server_is_not_mounted(
     assert (await ask(without, client, call("other", id=2))).status == 404
 
 
-async def replayed_requests(sites, folder):
+async def replayed_requests(sites, folder, make=port):
     """Close the sites; replay the recordings of calls, and return their numbers of requests."""
     for site in sites:
         site.runtime.close()
         await site.runtime.ended.wait()
     reports = [
-        await trio.to_thread.run_sync(replay, path, port())
+        await trio.to_thread.run_sync(replay, path, make())
         for path in folder.iterdir()
         if b'"tools/call"' in path.read_bytes()
     ]
@@ -280,3 +280,85 @@ async def test_an_ended_session_is_not_stored_again(open_ports, stores, autojump
     assert (await there.ask("DELETE", Mcp_Session_Id=client.id)).status == 200
     await trio.sleep(10)
     assert not stores.instances.sessions
+
+
+# Servers behind a client.
+
+
+def lighthouse():
+    """A server that keeps a number for each of its sessions."""
+    server = Server("lighthouse")
+
+    @server.tool
+    async def count(*, ctx: Context) -> int:
+        ctx.state["count"] = ctx.state.get("count", 0) + 1
+        return ctx.state["count"]
+
+    @server.resource("sea://light")
+    async def light() -> str:
+        return "on"
+
+    return server
+
+
+def hub_of(behind):
+    server = Server("hub")
+    server.mount(Client(behind, protocol_versions=["2025-11-25"]), prefix="far")
+    return server
+
+
+@pytest.fixture
+def behind():
+    return lighthouse()
+
+
+@pytest.fixture
+def open_hubs(open_site, stores, behind):
+    async def open_hubs(**options):
+        return [await open_site(hub_of(behind), stores=stores, **options) for _ in range(2)]
+
+    return open_hubs
+
+
+async def test_a_session_with_a_server_behind_a_client_goes_on(
+    open_hubs, stores, tmp_path, autojump_clock
+):
+    here, there = await open_hubs(record=tmp_path)
+    client = await there.open()
+    for number in (1, 2):
+        assert value(await client.ask(call("far_count", id=number))) == number
+    lose(stores, there)
+    assert value(await ask(here, client, call("far_count", id=3))) == 1  # in a session of its own
+    assert await replayed_requests((here, there), tmp_path, lambda: hub_of(lighthouse())) == [1, 2]
+
+
+async def test_a_client_hears_of_lists_that_may_have_changed_behind_another_client(
+    open_hubs, stores, autojump_clock
+):
+    here, there = await open_hubs()
+    client = await there.open()
+    await client.ask(call("far_count"))
+    lose(stores, there)
+    listening = listen(here, client)
+    await listening.event()
+    await ask(here, client, call("far_count", id=2))
+    methods = {(await listening.message())["method"] for _ in range(3)}
+    assert methods == {
+        f"notifications/{kind}/list_changed" for kind in ("tools", "resources", "prompts")
+    }
+
+
+async def test_subscriptions_at_a_server_behind_a_client_go_on(
+    open_hubs, stores, behind, autojump_clock
+):
+    here, there = await open_hubs()
+    client = await there.open()
+    subscribing = request("resources/subscribe", {"uri": "sea://far/light"})
+    assert "error" not in (await client.ask(subscribing)).json
+    lose(stores, there)
+    listening = listen(here, client)
+    await listening.event()
+    behind.resource_updated("sea://light")
+    while (message := await listening.message())["method"].endswith("list_changed"):
+        pass
+    assert message["params"]["uri"] == "sea://far/light"
