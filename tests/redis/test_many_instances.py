@@ -35,6 +35,7 @@ async def load(name: str) -> int:
 @server.tool
 async def ship(*, ctx: Context) -> list[int]:
     first = await load("tea")
+    await ctx.info("loaded")
     await ctx.sleep(3)
     await load("rum")
     return [first, os.getpid()]
@@ -43,6 +44,7 @@ async def ship(*, ctx: Context) -> list[int]:
 @server.tool
 def ship_in_thread(*, ctx: Context) -> list[int]:
     first = ctx.effect(load, "tea")
+    ctx.info("loaded")
     ctx.sleep(3)
     ctx.effect(load, "rum")
     return [first, os.getpid()]
@@ -197,9 +199,10 @@ async def test_a_call_of_a_replayable_server_goes_on_when_its_owner_is_killed(
     balanced, tmp_path, tool
 ):
     _, url, processes = balanced
-    async with Client(url, protocol_versions=LEGACY) as client:
+    loaded, shipped = trio.Event(), []
+    log = lambda _: loaded.set()  # noqa: E731
+    async with Client(url, protocol_versions=LEGACY, log=log) as client:
         owner = (await client.call_tool("pid")).data
-        shipped = []
 
         async def ship():
             shipped.extend((await client.call_tool(tool)).data)
@@ -207,9 +210,7 @@ async def test_a_call_of_a_replayable_server_goes_on_when_its_owner_is_killed(
         with trio.fail_after(SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ship)
-                while not (tmp_path / "loaded").exists():
-                    await trio.sleep(0.05)
-                await trio.sleep(0.5)
+                await loaded.wait()  # Redis has the effect, and the client an event to resume from.
                 next(each for each in processes if each.pid == owner).kill()
                 while not shipped:  # the next request lets another instance take the session
                     with contextlib.suppress(MCPError):
