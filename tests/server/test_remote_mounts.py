@@ -780,3 +780,33 @@ async def test_a_connection_that_is_not_used_makes_room_for_clients_with_other_c
         await able.subscribe("data://w/stations")  # this uses the connection
         with pytest.raises(ToolError, match=r"limits\.requests\.mount_connections_max=1"):
             await plain.call_tool("w_forecast", {"city": "Oslo"})
+
+
+@pytest.mark.parametrize("inner", PROTOCOL_VERSIONS)
+async def test_a_resource_is_read_again_in_the_next_round_of_a_handler(autojump_clock, inner):
+    far, server = Server("far"), Server("hub")
+    server.mount(remote(far, inner), prefix="far")
+
+    @far.resource("sea://tide")
+    async def tide(ctx: Context) -> str:
+        await ctx.report_progress(1)
+        await ctx.sleep(10)
+        return "high"
+
+    @server.tool(resumable=True)
+    async def read(ctx: Context) -> str:
+        texts = []
+
+        async def read_tide():
+            texts.append((await ctx.read_resource("sea://far/tide"))[0].text)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_tide)
+            await ctx.sleep(5)
+            assert (await ctx.elicit("sure?", bool)).data
+        return texts[0]
+
+    options = {"protocol_versions": [STATELESS], "elicitation": ANSWERS["elicitation"]}
+    async with Client(server, **options) as client:
+        with trio.fail_after(100):
+            assert (await client.call_tool("read")).data == "high"
