@@ -163,6 +163,10 @@ os._exit(0)
 """
 
 
+# A busy process gets the time to pass on what was sent before the close.
+_PROCESS_LIMITS: Final = Limits(messages=LIMITS.messages, shutdown=ShutdownLimits(close_seconds=3))
+
+
 async def _with_process(_nursery: trio.Nursery, folder: Path) -> MakePair:
     """Start a process whose stdin and stdout are a socket, and return the other end."""
     numbers = count()
@@ -173,7 +177,7 @@ async def _with_process(_nursery: trio.Nursery, folder: Path) -> MakePair:
             listener.bind(path)
             listener.listen()
             command = [sys.executable, "-S", "-E", "-c", _RELAY, path]
-            channel = await open_process_channel(command, limits=LIMITS)
+            channel = await open_process_channel(command, limits=_PROCESS_LIMITS)
             accepted, _ = await trio.to_thread.run_sync(listener.accept)
         return channel, _stdio_on_socket(accepted)
 
