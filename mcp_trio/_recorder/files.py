@@ -499,7 +499,7 @@ def open_recording(
     for segment in later:
         other = other_form(segment)
         if Path(other).exists() and not Path(segment).exists():
-            segment = other  # noqa: PLW2901  it was compressed since it was found
+            segment = other
         lines = _lines(segment, limits)
         first = next(lines, b"")
         found = _opening_in(first)

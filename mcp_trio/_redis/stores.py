@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import msgspec
@@ -319,12 +319,16 @@ _PLACE_SECONDS: Final = 3600
 _SECONDS_PER_MINUTE: Final = 60
 
 
+def _rate_args(rate: Rate) -> tuple[str, str]:
+    return repr(rate.per_minute / _SECONDS_PER_MINUTE), str(rate.burst)
+
+
 @attrs.define(eq=False, repr=False)
 class RedisLimits:
     """A `LimitStore` in Redis: the limits of a caller are common to all instances.
 
-    A place whose holder's process has ended is given back after an hour. Requests are rejected
-    (server busy) while Redis is unavailable.
+    A place whose holder's process has ended is given back after an hour. While Redis is unavailable,
+    requests are rejected (server busy), but not those that have run.
     """
 
     _stores: "RedisStores"
@@ -335,21 +339,19 @@ class RedisLimits:
         Raises:
             RequestError: Redis does not answer (server busy).
         """
-        return float(await self._take_tokens(key, rate, tokens, "take"))
+        args = *_rate_args(rate), repr(tokens), "take"
+        return float(await self._evaluate(_TAKE_TOKENS, "bucket", key, *args))
 
     async def charge(self, key: str, rate: Rate, tokens: float) -> None:
-        """Take tokens even if the bucket has fewer; a negative number is returned to it.
+        """Take tokens even if the bucket has fewer; while Redis is unavailable, later.
 
-        Raises:
-            RequestError: Redis does not answer (server busy).
+        The request has run already, and must be answered. If a response of Redis is lost, the
+        tokens may be taken twice.
         """
-        await self._take_tokens(key, rate, tokens, "charge")
-
-    async def _take_tokens(
-        self, key: str, rate: Rate, tokens: float, mode: Literal["take", "charge"]
-    ) -> Any:
-        args = [repr(rate.per_minute / _SECONDS_PER_MINUTE), str(rate.burst), repr(tokens), mode]
-        return await self._evaluate(_TAKE_TOKENS, "bucket", key, *args)
+        connection, args = self._stores.connection, (*_rate_args(rate), repr(tokens), "charge")
+        bucket = connection.key("bucket", key)
+        connection.post(lambda pipeline: pipeline.eval(_TAKE_TOKENS, keys=[bucket], args=args))
+        await connection.settle()
 
     async def enter(self, key: str, places: int) -> str | None:
         """Take one of the places of a key; return its holder, or None if all are taken.

@@ -68,7 +68,10 @@ class LimitStore(Protocol):
         ...
 
     async def charge(self, key: str, rate: Rate, tokens: float) -> None:
-        """Take tokens even if the bucket has fewer; a negative number is returned to it."""
+        """Take tokens even if the bucket has fewer; a negative number is returned to it.
+
+        The request has run: an error here would hide its result, and let the client repeat it.
+        """
         ...
 
     async def enter(self, key: str, places: int) -> str | None:

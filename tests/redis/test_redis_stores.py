@@ -19,6 +19,7 @@ from mcp_trio.auth import DPoP, Introspection
 from mcp_trio.errors import RequestError
 from mcp_trio.http import SessionFacts, StoreUnavailableError
 from mcp_trio.limits import HttpLimits
+from mcp_trio.middleware import Rate
 from mcp_trio.redis import RedisStores
 from mcp_trio.testing import (
     check_change_store,
@@ -352,6 +353,30 @@ async def test_states_are_rejected_while_redis_is_away(redis, stores_of, monkeyp
             return await stores.states.kept("a") == b"{}"
 
         await until(is_kept)
+
+
+async def test_limits_are_rejected_while_redis_is_away_and_requests_that_ran_are_charged_later(
+    redis, stores_of, monkeypatch
+):
+    monkeypatch.setattr("mcp_trio._redis.connection._CALL_SECONDS", 0.3)
+    monkeypatch.setattr("mcp_trio._redis.connection._SETTLE_SECONDS", 0.3)
+    rate = Rate.parse("100000/day")
+    async with stores_of().opened(Limits()) as opened:
+        limits = opened.limits
+        holder = await limits.enter("a", 1)
+        redis.kill()
+        with pytest.raises(RequestError, match="store of limits does not answer"):
+            await limits.take("a", rate, 1)
+        with pytest.raises(RequestError, match="store of limits does not answer"):
+            await limits.enter("b", 1)
+        await limits.charge("a", rate, 100_000)
+        await limits.leave("a", holder)
+        await redis.start()
+
+        async def is_charged():
+            return await limits.take("a", rate, 1) > 0
+
+        await until(is_charged)
 
 
 async def test_the_readiness_check_sees_that_redis_is_away_and_back(redis, stores_of):
