@@ -224,6 +224,32 @@ async def test_the_store_is_away(open_sites, stores, monkeypatch, autojump_clock
     assert (rejected.status, rejected.headers["retry-after"]) == (503, "1")
 
 
+async def test_a_request_to_the_owner_needs_no_store(
+    open_sites, stores, monkeypatch, autojump_clock
+):
+    here, there = await open_sites()
+    client = await there.open()
+    for message in (request("logging/setLevel", {"level": "error"}, 1), call("tide", id=2)):
+        await client.ask(message)
+    used = []
+
+    def note(name, original):
+        def noted(*args):
+            used.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(MemoryInstance, name, noted)
+
+    for name in ("keep", "note_call", "keep_call", "settle", "find", "take", "is_lost", "send"):
+        note(name, getattr(MemoryInstance, name))
+    for number in range(3, 6):
+        assert text((await client.ask(call("tide", id=number))).json) == "high"
+    await trio.sleep(10)
+    assert used == []
+    assert text((await ask(here, client, call("tide", id=6))).json) == "high"
+    assert used == ["find", "send", "send"]  # the request and its answer
+
+
 # Owners that are lost.
 
 
