@@ -446,7 +446,7 @@ async def call_tool(
         schemas = {each.name: each.input_schema for each in await client.list_tools()}
         if tool not in schemas:
             raise click.UsageError(
-                f"the server has no tool {tool!r}; it has: {', '.join(schemas)}"
+                f"the server has no tool {tool!r}; it has: {', '.join(schemas) or 'none'}"
                 f"{did_you_mean(tool, schemas)}"
             )
         typed = tool_arguments(given, schemas[tool])

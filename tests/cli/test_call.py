@@ -152,6 +152,14 @@ def test_an_unknown_tool_is_reported_with_the_known_ones(invoke):
     assert "no tool 'ecco'; it has: echo, mixed, broken, noisy, slow" in shown.stderr
 
 
+def test_an_unknown_tool_of_a_server_that_shows_none_is_reported(invoke, tmp_path):
+    lines = ["import mcp_trio", "server = mcp_trio.Server('bare')"]
+    lines += ["@server.tool", "async def hidden(): ...", "server.disable('hidden')"]
+    (tmp_path / "bare.py").write_text("\n".join(lines))
+    shown = invoke("call", tmp_path / "bare.py", "echo", "text=a")
+    assert "no tool 'echo'; it has: none\n" in shown.stderr
+
+
 def test_without_a_terminal_progress_is_printed_only_on_request(invoke):
     shown = invoke("call", SOME, "slow", "steps=2", "--progress")
     assert shown.stderr == "progress: 1 of 2\nprogress: 2 of 2\n"
