@@ -20,13 +20,14 @@ were started earlier; and uses of the order of a set, or of a `hash` or `id` tha
 not call by name.
 """
 
+import importlib
 import logging
 import os
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from functools import partial
 from pathlib import PurePath
@@ -125,9 +126,9 @@ def _is_other_descriptor(arguments: Sequence[Any]) -> bool:
 
 
 def _is_file(arguments: Sequence[Any]) -> bool:
-    """Return whether the first argument, a writer, is a file and no standard stream."""
+    """Return whether the first argument, a writer, is a file: no standard stream or null device."""
     try:
-        if arguments[0].fileno() <= _STDERR:
+        if arguments[0].fileno() <= _STDERR or arguments[0].name == os.devnull:
             return False
     except (AttributeError, IndexError, OSError, ValueError):
         return False
@@ -138,9 +139,9 @@ def _is_file(arguments: Sequence[Any]) -> bool:
     return True
 
 
-def _is_salted(arguments: Sequence[Any]) -> bool:
-    """Return whether the hash of the first argument differs between processes."""
-    return bool(arguments) and isinstance(arguments[0], str | bytes | tuple)
+def _has_unstable_hash(arguments: Sequence[Any]) -> bool:
+    """Return whether the hash of the first argument may differ between processes."""
+    return bool(arguments) and not isinstance(arguments[0], int | float | complex)
 
 
 _WRITE_FILE: Final = _changes("an @effect that writes the file", 0)
@@ -150,6 +151,7 @@ _LOOK_AT_FILES: Final = _reads("an @effect that looks at the files", 0)
 _PROCESS: Final = _changes("an @effect that runs it")
 _SIGNAL: Final = _changes("an @effect that does it, or the lifespan")
 _SETTING: Final = _changes("an @effect that sets it", 0)
+_SET_ENVIRONMENT: Final = _changes("an @effect that sets it", 0, call="os.environ")
 _NETWORK: Final = _changes("ctx.http, or an @effect that does it")
 _DATABASE: Final = _changes("an @effect that uses the database")
 _THREAD: Final = _changes("ctx.to_thread()")
@@ -158,7 +160,7 @@ _NATIVE: Final = _changes("an @effect that calls the C library")
 _ENVIRONMENT: Final = _reads("an @effect that reads it", 1, call="os.environ")
 _SYSTEM: Final = _reads("an @effect that reads it")
 _SECRET: Final = _reads("ctx.random, or an @effect if it has to stay secret")
-_HASH: Final = _reads("hashlib", applies=_is_salted, users_only=True)
+_HASH: Final = _reads("hashlib", applies=_has_unstable_hash, users_only=True)
 _IDENTITY: Final = _reads("a number of your own", users_only=True)
 _PROCESS_STATE: Final = _reads("an @effect that reads it", users_only=True)
 
@@ -195,7 +197,8 @@ _EVENTS: Final[Mapping[str, _Rule]] = _table(
         "os.startfile",
     ),
     (_SIGNAL, "os.kill os.killpg signal.pthread_kill"),
-    (_SETTING, "os.putenv os.unsetenv os.chdir resource.setrlimit resource.prlimit"),
+    (_SET_ENVIRONMENT, "os.putenv os.unsetenv"),
+    (_SETTING, "os.chdir resource.setrlimit resource.prlimit"),
     (
         _NETWORK,
         "socket.__new__ socket.bind socket.connect socket.sendto socket.sendmsg socket.getaddrinfo",
@@ -214,7 +217,8 @@ _EVENTS: Final[Mapping[str, _Rule]] = _table(
 )
 
 # Functions that raise no audit event in some Python. A module that is not imported is skipped until
-# the next recording or replay, and so is a function that this Python or system lacks.
+# the next recording or replay, unless it is one of `_PRELOADED`, and so is a function that this
+# Python or system lacks.
 _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
     (_SLEEP, "time.sleep"),
     (
@@ -270,7 +274,10 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
         "sqlite3.Cursor.executescript",
     ),
     (_LOOK_AT_FILES, "os.stat os.lstat os.access os.readlink os.statvfs"),
-    (_ENVIRONMENT, "os._Environ.__getitem__ os._Environ.__iter__"),
+    (
+        _ENVIRONMENT,
+        "os._Environ.__getitem__ os._Environ.__iter__ os._Environ.__len__ os._Environ.__repr__",
+    ),
     (
         _SYSTEM,
         "os.getpid os.getppid os.getpgid os.getsid os.getuid os.getgid os.getlogin os.getcwd",
@@ -302,6 +309,10 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
     (_IDENTITY, "threading.get_ident"),
     (_HASH, "builtins.hash"),
 )
+
+# Modules with functions of the table that a handler may import by itself. They are imported first:
+# this takes less than a millisecond, and nothing else would notice these calls.
+_PRELOADED: Final = ("resource", "pwd", "grp", "_posixshmem", "dbm.gnu", "dbm.ndbm")
 
 # Public names of what the tables name otherwise.
 _PUBLIC_NAMES: Final[Mapping[str, str]] = {
@@ -537,6 +548,9 @@ class _Installation:
             if not self.is_installed:
                 note_collections()
                 capture()
+                for name in _PRELOADED:
+                    with suppress(ImportError):
+                        importlib.import_module(name)
                 sys.addaudithook(_hook)
                 self.is_installed = True
             elif len(sys.modules) == self._modules:

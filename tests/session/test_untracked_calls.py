@@ -13,6 +13,7 @@ import random
 import secrets
 import socket
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import threading
@@ -113,7 +114,12 @@ def test_an_untracked_call_does_not_happen_if_its_report_raises(name):
         (lambda: secrets.token_hex(), "secrets.token_hex"),
         (lambda: os.environ["HOME"], "os.environ"),
         (lambda: os.getenv("HOME"), "os.environ"),
+        (lambda: os.environ.__setitem__("MCP_TRIO_SET", "1"), "os.environ"),
+        (lambda: len(os.environb), "os.environ"),
+        (lambda: str(os.environ), "os.environ"),
         (lambda: hash("text"), "hash"),
+        (lambda: hash(frozenset("text")), "hash"),
+        (lambda: hash(os), "hash"),
         (lambda: id(os), "id"),
         (lambda: trio.run_process(["true"]), "trio.run_process"),
         (lambda: trio.open_tcp_stream("localhost", 1), "trio.open_tcp_stream"),
@@ -125,6 +131,33 @@ def test_an_untracked_call_does_not_happen_if_its_report_raises(name):
 )
 def test_an_untracked_call_has_the_name_by_which_it_was_called(function, call):
     assert only(untracked_calls_of(lambda: function())).call == call
+
+
+USING_MODULES = """
+import _posixshmem
+import resource
+
+from pwd import getpwuid
+
+getpwuid(0)
+resource.getrusage(0)
+_posixshmem.shm_unlink("/mcp_trio_nothing")
+"""
+
+
+def test_a_module_that_is_imported_late_is_watched(tmp_path):
+    (tmp_path / "late.py").write_text(USING_MODULES)
+    code = """if True:
+        from contextlib import suppress
+        from mcp_trio._session.untracked_calls import calls_at_import, noting_imports
+        with noting_imports(), suppress(FileNotFoundError):
+            import late
+        print([call.call for call in calls_at_import()])
+    """
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, text=True
+    )
+    assert shown.stdout == "['pwd.getpwuid', 'resource.getrusage', '_posixshmem.shm_unlink']\n"
 
 
 def test_each_function_of_the_tables_exists_here_or_is_known_to_be_missing():
@@ -224,6 +257,8 @@ def in_memory():
 def to_the_null_device():
     with Path(os.devnull).open("w") as file:
         file.fileno()
+        file.write("hello")
+        file.flush()
 
 
 def import_a_module():
