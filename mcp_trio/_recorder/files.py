@@ -488,7 +488,7 @@ def open_recording(
     for last in lines:
         yield last
     # Looking for files takes time in a large folder, and nothing follows the record `end`.
-    if not opening.session or _is_end(last):
+    if not opening.session or _kind_of(last) == "end":
         return
     try:
         later = later_names(name) if later is None else later
@@ -512,7 +512,9 @@ def open_recording(
 def recordings_in(folder: str | os.PathLike[str], *, role: str) -> list[str]:
     """Return the recordings of a role in a folder and its folders, sorted, without later segments.
 
-    Files that cannot be read as a recording are returned too, so that they are not overlooked.
+    Those of HTTP servers without a message are left out: a server opens the session of stateless
+    requests when it starts, whether or not such requests come. Files that cannot be read as a
+    recording are returned, so that they are not overlooked.
     """
     found = list[str]()
     for path in sorted(Path(folder).rglob(f"*{SUFFIX}*")):
@@ -523,9 +525,19 @@ def recordings_in(folder: str | os.PathLike[str], *, role: str) -> list[str]:
             opening = _opening_in(next(_lines(name, DEFAULT_LIMITS), b""))
         except RecordingError:
             opening = _Opening()
-        if opening.segment == 1 and opening.role in {role, ""}:
+        if opening.segment != 1 or opening.role not in {role, ""}:
+            continue
+        if opening.transport != "http" or _has_message(name):
             found.append(name)
     return found
+
+
+def _has_message(name: str) -> bool:
+    """Return whether a message was received in a recording, or whether it cannot be read."""
+    try:
+        return any(_kind_of(line) == "in" for line in open_recording(name))
+    except RecordingError:
+        return True
 
 
 def is_free_for_segment(name: str) -> bool:
@@ -542,6 +554,7 @@ class _Opening(msgspec.Struct):
     session: str = ""
     segment: int = 1
     role: str = ""
+    transport: str = ""
 
 
 # The keys of a record's body and kind are "f" and "k"; see `_journal/records.py`.
@@ -561,12 +574,12 @@ class _Kind(msgspec.Struct, rename={"kind": "k"}):
     kind: str = ""
 
 
-def _is_end(line: bytes) -> bool:
-    """Return whether a line is the last record of a recording."""
+def _kind_of(line: bytes) -> str:
+    """Return the kind of a record; empty if the line is none."""
     try:
-        return msgspec.json.decode(line, type=_Kind).kind == "end"
+        return msgspec.json.decode(line, type=_Kind).kind
     except ValueError:
-        return False
+        return ""
 
 
 def _lines(name: str, limits: Limits) -> Iterator[bytes]:

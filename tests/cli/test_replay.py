@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -287,6 +288,34 @@ def test_each_replay_gets_a_server_that_is_imported_anew(invoke, counting, tmp_p
     rows = [line.split()[-4:] for line in shown.stdout.splitlines()[1:]]
     assert rows == [["1", "1", "the", "same"]] * 2
     assert "letters" not in sys.modules
+
+
+@pytest.mark.real_time
+def test_the_recordings_of_an_http_server_replay_though_no_stateless_request_came(invoke, tmp_path):
+    folder, target = tmp_path / "recordings", write_counting_server(tmp_path)
+    folder.mkdir()
+
+    async def record(versions):
+        async with trio.open_nursery() as nursery:
+            serve = partial(import_server(str(target)).serve_http, port=0, record=folder)
+            url = await nursery.start(lambda task_status: serve(task_status=task_status))
+            async with Client(url, protocol_versions=versions) as client:
+                await client.call_tool("count")
+            nursery.cancel_scope.cancel()
+
+    trio.run(record, ["2025-06-18"])
+    assert len(list(folder.iterdir())) == 2
+    shown = invoke("replay", folder, target)
+    assert shown.exit_code == 0, shown.output
+    assert [line.split()[2:] for line in shown.stdout.splitlines()[1:]] == [
+        ["1", "1", "the", "same"]
+    ]
+    for path in folder.iterdir():
+        if b'"in"' in path.read_bytes():
+            path.unlink()
+    shown = invoke("replay", folder, target)
+    assert shown.exit_code == 1
+    assert "nothing was compared" in shown.stderr
 
 
 @measured
