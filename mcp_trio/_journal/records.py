@@ -166,7 +166,8 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     `listed` has a line for each tool, prompt, resource and template as the server lists it, by
     `LISTED_KINDS`: 8 hexadecimal digits of a digest, a space, and the name or URI. A list that is
     too long has one line, for all of it, without a name. `earlier_sessions` is the number of the
-    server's sessions in this process that had ended when the recording began.
+    server's sessions in this process that had ended when the recording began. `strict` tells
+    whether handlers got an error when they did what no replay could repeat.
 
     Each later segment begins with the same body, except for its `segment` number; `session` tells
     which files belong together.
@@ -188,6 +189,7 @@ class OpenBody(msgspec.Struct, kw_only=True, frozen=True):
     writer: str = ""
     clock: str = FOREIGN_CLOCK
     clock_ns: int = 0
+    strict: bool = False
 
 
 class MarkBody(msgspec.Struct, kw_only=True, frozen=True):

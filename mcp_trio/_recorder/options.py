@@ -422,6 +422,7 @@ def open_recorder(
         writer=_WRITER,
         clock=kind,
         clock_ns=begin_ns,
+        strict=options.strict,
     )
     recorder.open(body)
     return recorder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 import msgspec
 import trio
 
-from mcp_trio._journal.records import Record, body_bytes, messages_in
+from mcp_trio._journal.records import LIFESPAN_LANE, Record, body_bytes, messages_in
 from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._recorder.clock import seconds_of
@@ -30,7 +30,7 @@ from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.session import Session
-from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch
+from mcp_trio._session.untracked_calls import UntrackedCall, watch_of_replay
 from mcp_trio.errors import NothingCompared
 
 if TYPE_CHECKING:
@@ -192,7 +192,9 @@ def run_replay(
         entered = nullcontext(ReplayLifespan(on_use=replayer.note_lifespan_use))
     else:
         entered = nullcontext()
-    watch = UntrackedCallWatch(on_untracked_call=replayer.note_untracked_call, blocks=True)
+    watch = watch_of_replay(
+        replayer.note_untracked_call, is_strict=trace.opening.strict, exempt=LIFESPAN_LANE
+    )
     with with_added_limits(server, recorded_limits(trace.journal)):
         trio.run(run_controlled, replayer, open_session, entered, watch, clock=clock)
     error = replayer.error

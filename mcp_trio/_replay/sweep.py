@@ -26,6 +26,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_trio._journal.records import LIFESPAN_LANE
 from mcp_trio._journal.texts import json_text, shortened
 from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.controlled_run import SilentChannel, ThreadToken, run_controlled
@@ -57,7 +58,7 @@ from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.sessions import sessions_of
 from mcp_trio._session.session import Session
 from mcp_trio._session.tasks import seeded_schedule
-from mcp_trio._session.untracked_calls import UntrackedCall, UntrackedCallWatch
+from mcp_trio._session.untracked_calls import UntrackedCall, watch_of_replay
 from mcp_trio._system import SIGKILL
 from mcp_trio.errors import BlockedInReplay, RecordingError, SweepUnavailable
 
@@ -325,7 +326,8 @@ class _Sweep:
                     "a sweep does not run the lifespan, so that handlers can only pass its value"
                     f" to effects: {untracked_call.call} was used {untracked_call.location}"
                 )
-            if untracked_call.changes_outside:
+            # In a strict recording, the handlers got an error there as well.
+            if untracked_call.changes_outside and not self.trace.opening.strict:
                 raise BlockedInReplay(
                     f"a sweep cannot run handlers that use external I/O directly: {untracked_call}"
                 )
@@ -484,7 +486,9 @@ def run_schedule(trace: SweepTrace, server: "Server", order: Order, number: int)
     clock, untracked_calls = VirtualClock(trace.opening.clock_ns), dict[UntrackedCall, None]()
     thread_token = ThreadToken(clock, server.limits.replay.thread_seconds)
     scheduler = Scheduler(trace, order, clock, thread_token)
-    watch = UntrackedCallWatch(on_untracked_call=untracked_calls.setdefault, blocks=True)
+    watch = watch_of_replay(
+        untracked_calls.setdefault, is_strict=trace.opening.strict, exempt=LIFESPAN_LANE
+    )
 
     def note_lifespan_use(attribute: str, instead: str) -> None:
         untracked_calls[lifespan_use(attribute, instead)] = None

@@ -424,6 +424,24 @@ def watch_of_recording(sequencer: Sequencer, *, is_strict: bool) -> UntrackedCal
     return UntrackedCallWatch(on_untracked_call=note)
 
 
+def watch_of_replay(
+    note: Callable[[UntrackedCall], object], *, is_strict: bool, exempt: str
+) -> UntrackedCallWatch:
+    """Return the watch of a replay, which passes each untracked call to `note`.
+
+    If the recording `is_strict`, each raises the error that it raised in the recorded session,
+    except in the lane `exempt` and its child lanes. Otherwise calls that change the outside raise
+    `BlockedInReplay`.
+    """
+
+    def note_call(call: UntrackedCall) -> None:
+        note(call)
+        if is_strict and call.lane.partition(".")[0] != exempt:
+            _reject(call)
+
+    return UntrackedCallWatch(on_untracked_call=note_call, blocks=True)
+
+
 def _reject(untracked_call: UntrackedCall) -> None:
     raise UntrackedNondeterminism(f"a replay of this would differ: {untracked_call}")
 

@@ -24,7 +24,7 @@ import trio
 
 from mcp_trio import Client, Context, Server, ThreadContext, effect
 from mcp_trio.errors import MCPError, ReplayDivergence, ToolError
-from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay
+from mcp_trio.recording import RecordOptions, Redaction, open_recording, replay, sweep
 from mcp_trio.transports import memory_pair
 from mcp_trio.types import CallToolResult
 from tests.replay.sources import (
@@ -157,6 +157,26 @@ def test_a_strict_recording_rejects_both_kinds(tmp_path, source):
     (tmp_path / "a").write_text("a")
     options = RecordOptions(tmp_path / "a.mcprec.jsonl", strict=True)
     assert isinstance(trio.run(record, server_of(source, tmp_path), options), ToolError)
+    assert (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("source", [NAMED["getpid"][0], BLOCKED["remove"]])
+def test_a_replay_of_a_strict_recording_rejects_the_same_calls(tmp_path, source):
+    (tmp_path / "a").write_text("a")
+    path = tmp_path / "a.mcprec.jsonl"
+
+    def reporting(folder):
+        try:
+            return source(folder)
+        except MCPError as error:
+            return f"{type(error).__name__}: {error}"
+
+    server = server_of(reporting, tmp_path)
+    result = trio.run(record, server, RecordOptions(path, strict=True))
+    assert "UntrackedNondeterminism: a replay of this would differ" in result.content[0].text
+    report = replay(path, server)
+    assert [call.lane for call in report.untracked_calls] == ["r4"]
+    assert sweep(path, lambda: server_of(reporting, tmp_path), schedules=2).is_clean
     assert (tmp_path / "a").exists()
 
 
