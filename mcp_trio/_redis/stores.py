@@ -327,8 +327,8 @@ def _rate_args(rate: Rate) -> tuple[str, str]:
 class RedisLimits:
     """A `LimitStore` in Redis: the limits of a caller are common to all instances.
 
-    A place whose holder's process has ended is given back after an hour. While Redis is unavailable,
-    requests are rejected (server busy), but not those that have run.
+    A place whose holder's process has ended is given back after an hour. While Redis is
+    unavailable, requests are rejected (server busy), but not those that have run.
     """
 
     _stores: "RedisStores"
