@@ -94,8 +94,8 @@ PLANTED: Final[Sequence[Planted]] = (
     Planted(
         "http",
         _HTTP,
-        '    if length is None or raw.lower().count(b"content-length") > 1:',
-        "    if length is None:",
+        "        match = line.search(common) if lower.count(name) == 1 else None",
+        "        match = line.search(common)",
     ),
     Planted(
         "http",
