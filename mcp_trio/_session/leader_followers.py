@@ -19,7 +19,7 @@ Measured with the benchmark of this repository, as a share of the CPU time of a 
 more).
 
 To change its task, a leader is driven by hand: its coroutine is stepped by `Leader`, which passes
-Trio's own traps on to Trio and keeps two traps of this module, `LeadTrap` and `IdleConnection`. A
+Trio's own traps on to Trio and keeps two traps of this package, `LeadTrap` and `IdleConnection`. A
 leader must not hold a cancel scope or a nursery open when it leads or becomes idle, because those
 belong to the task. Where one is open, the handler starts in a pool task.
 

@@ -17,7 +17,8 @@ Roles
 
 Nurseries
 ---------
-All tasks of a session are in one nursery, and exist only while they have something to do. `run`
+All tasks of a session are in one nursery, and exist only while they have something to do; a handler
+that an HTTP connection leads, and that waits, keeps a task of the connection's nursery. `run`
 opens a nursery of its own, and turns the caller's cancellation into a `shut`. The owner of many
 sessions that are mostly idle starts them in a shared nursery with `begin`. In both cases the actors
 have ended before the channel is closed, and the handlers are awaited last: a handler in a shielded
