@@ -5,14 +5,17 @@ the shape of a well-known kind of key, or because the user lists it (`secrets`).
 token of the same shape in its place, made with a key, and from then on the same token wherever the
 value appears again. Handlers that receive tokens in a replay send tokens, as was recorded.
 
-Limits of this method: a value that only a name, path or schema identifies is unknown before it
-first appears with that, so what was written until then stays as it is (`mcp-trio redact` redacts a
-complete file, with all secrets known). A value that is split in more than two parts, or encoded in
-a way that `KnownSecrets` does not know, is not found, nor is one in a member that the protocol
-defines, such as an id or a tool's schema. A short value is replaced only where it is named;
-`remaining` finds where else it is. A handler that computes with a secret sends something else in a
-replay. If there are more secrets than the limits allow, the records with further ones are lost, and
-the recording says so.
+This method has limits:
+
+- A secret that only a name, a path or a schema identifies is unknown until a record has it in that
+  place, so earlier records keep it. `mcp-trio redact` finds all secrets of a complete file first.
+- A value that is split in more than two parts, or encoded in a way that `KnownSecrets` does not
+  know, is not found. Neither is a value in a member that the protocol defines, such as an id or a
+  tool's schema.
+- A short value is replaced only in the member that names it. `Redactor.remaining` returns the other
+  places.
+- A handler that computes with a secret sends something else in a replay.
+- A record whose secrets would exceed the limits is not written; the recording has a gap there.
 """
 
 import functools
@@ -61,22 +64,25 @@ from mcp_trio.limits import DEFAULT_LIMITS, Limits
 
 # Zones --------------------------------------------------------------------------------------------
 
-# A `Zone` gives the rule for a value, and the zones of its members. The items of an array have the
-# zone of the array. Members that no table names are users' data.
-
 
 class Rule(Enum):
     """The treatment of a value."""
 
     LEAVE = auto()  # defined by the protocol: never changed
     SEARCH = auto()  # users' data: secrets in it are replaced
-    HIDE = auto()  # secret: replaced as it is
+    HIDE = auto()  # secret: replaced as a whole
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The rule for a value, and the zones of its members.
 
-    `has_free_names`: whether the names of its members are users' data as well.
+    The items of an array have the zone of the array.
+
+    Attributes:
+        rule: The rule for the value.
+        members: The zones of members, by name.
+        others: The zone of all other members; None if it is this zone.
+        has_free_names: Whether the names of the members are users' data as well.
     """
 
     rule: Rule
@@ -85,7 +91,7 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     has_free_names: bool = False
 
     def member(self, name: str) -> "Zone":
-        """Return the zone of a member; if no table names it, `others`, or this zone."""
+        """Return the zone of a member."""
         return self.members.get(name) or self.others or self
 
 
@@ -94,12 +100,15 @@ SEARCH: Final = Zone(rule=Rule.SEARCH, has_free_names=True)
 HIDE: Final = Zone(rule=Rule.HIDE, has_free_names=True)
 
 
-def _zone(of_protocol: str = "", **members: Zone) -> Zone:
-    """Return a zone of users' data, except for the members that the protocol defines."""
-    rows = dict.fromkeys(of_protocol.split(), LEAVE) | members
-    if "_meta" in rows:
-        rows["_meta"] = _META
-    return Zone(rule=Rule.SEARCH, members=rows, others=SEARCH)
+def _zone(left_members: str = "", **members: Zone) -> Zone:
+    """Return a zone of users' data, except `left_members`, and except `members` with their zones.
+
+    `left_members` has names, separated by spaces.
+    """
+    zones = dict.fromkeys(left_members.split(), LEAVE) | members
+    if "_meta" in zones:
+        zones["_meta"] = _META
+    return Zone(rule=Rule.SEARCH, members=zones, others=SEARCH)
 
 
 # All other members of `_meta` are users' data.
@@ -116,12 +125,12 @@ _MESSAGE: Final = _zone("role _meta", content=_CONTENT_BLOCK)
 _LISTED_ENTRY: Final = _zone(
     "name inputSchema outputSchema arguments annotations mimeType uriTemplate size _meta"
 )
-_URI: Final = _zone("_meta")
+_ONLY_META: Final = _zone("_meta")
 _CALL: Final = _zone("name requestState _meta")
 _READ: Final = _zone("requestState _meta")
 
-# A method without a row is a user's own: all of its params except these are users' data.
-_OWN_PARAMS: Final = _zone("_meta progressToken")
+# The params of a method that a user has registered.
+_PARAMS_OF_USERS_METHOD: Final = _zone("_meta progressToken")
 
 PARAMS: Final[Mapping[str, Zone]] = {
     "initialize": _zone("protocolVersion capabilities clientInfo _meta"),
@@ -132,13 +141,13 @@ PARAMS: Final[Mapping[str, Zone]] = {
     "resources/list": _zone("cursor _meta"),
     "resources/templates/list": _zone("cursor _meta"),
     "resources/read": _READ,
-    "resources/subscribe": _URI,
-    "resources/unsubscribe": _URI,
+    "resources/subscribe": _ONLY_META,
+    "resources/unsubscribe": _ONLY_META,
     "prompts/list": _zone("cursor _meta"),
     "prompts/get": _CALL,
     "completion/complete": _zone("ref _meta", argument=_zone("name")),
     "logging/setLevel": _zone("level _meta"),
-    "subscriptions/listen": _URI,
+    "subscriptions/listen": _ONLY_META,
     "sampling/createMessage": _zone(
         "maxTokens temperature modelPreferences includeContext stopSequences _meta",
         messages=_MESSAGE,
@@ -149,13 +158,13 @@ PARAMS: Final[Mapping[str, Zone]] = {
     "notifications/cancelled": _zone("requestId _meta"),
     "notifications/progress": _zone("progressToken progress total _meta"),
     "notifications/message": _zone("level logger _meta"),
-    "notifications/resources/updated": _URI,
+    "notifications/resources/updated": _ONLY_META,
     "notifications/resources/list_changed": _zone("_meta"),
     "notifications/tools/list_changed": _zone("_meta"),
     "notifications/prompts/list_changed": _zone("_meta"),
     "notifications/roots/list_changed": _zone("_meta"),
     "notifications/elicitation/complete": _zone("elicitationId _meta"),
-    "notifications/subscriptions/acknowledged": _URI,
+    "notifications/subscriptions/acknowledged": _ONLY_META,
 }
 
 # One table for all results, since a response does not name its method.
@@ -170,7 +179,7 @@ _RESULT: Final = _zone(
     resources=_LISTED_ENTRY,
     resourceTemplates=_LISTED_ENTRY,
     prompts=_LISTED_ENTRY,
-    roots=_URI,
+    roots=_ONLY_META,
 )
 _ERROR: Final = _zone("code")
 
@@ -240,18 +249,18 @@ class Zones:
             if steps[0] in _RESPONSE_MEMBERS
         ]
         self._body_zones = {
-            kind: _hiding_all(zone, [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())])
+            kind: _hide(zone, [*self._paths.get(kind, ()), *self._paths.get(EVERYWHERE, ())])
             for kind, zone in _BODIES.items()
         }
         self._message_zones: dict[str, Zone] = {}
         for key in ("", *PARAMS, *paths):
             method = key.partition(" ")[0]
-            params = PARAMS.get(method, _OWN_PARAMS)
+            params = PARAMS.get(method, _PARAMS_OF_USERS_METHOD)
             zone = _zone("jsonrpc id method", params=params, result=_RESULT, error=_ERROR)
-            own = [
+            paths_of_key = [
                 steps for each in {EVERYWHERE, method, key} for steps in self._paths.get(each, ())
             ]
-            self._message_zones[key] = _hiding_all(zone, [*own, *self._response_paths])
+            self._message_zones[key] = _hide(zone, [*paths_of_key, *self._response_paths])
         everywhere = [*self._body_zones.values(), *self._message_zones.values()]
         for key, each in self._paths.items():
             zones = everywhere
@@ -296,21 +305,17 @@ def _steps(path: str) -> _Steps:
     )
 
 
-def _hiding_all(zone: Zone, paths: Iterable[_Steps]) -> Zone:
+def _hide(zone: Zone, paths: Iterable[_Steps]) -> Zone:
+    """Return the zone, changed so that the values at these paths are hidden."""
     for steps in paths:
-        zone = _hiding(zone, steps)
+        if zone.rule is Rule.LEAVE:
+            return LEAVE
+        if not steps or zone.rule is Rule.HIDE:
+            return HIDE
+        name, rest = steps[0], steps[1:]
+        members = {**zone.members, name: _hide(zone.member(name), [rest])}
+        zone = msgspec.structs.replace(zone, members=members, others=zone.others or SEARCH)
     return zone
-
-
-def _hiding(zone: Zone, steps: _Steps) -> Zone:
-    """Return the zone with the value that the steps lead to hidden."""
-    if zone.rule is Rule.LEAVE:
-        return LEAVE
-    if not steps or zone.rule is Rule.HIDE:
-        return HIDE
-    name, rest = steps[0], steps[1:]
-    members = {**zone.members, name: _hiding(zone.member(name), rest)}
-    return msgspec.structs.replace(zone, members=members, others=zone.others or SEARCH)
 
 
 # Passwords in schemas -----------------------------------------------------------------------------
@@ -354,6 +359,7 @@ def _object(value: Any) -> dict[str, Any]:
 # Malformed messages -------------------------------------------------------------------------------
 
 
+# Strings, numbers and words are replaced. `kept` matches what decides how the text is malformed.
 _PART: Final = re.compile(
     rb"""
       (?P<id>"id"\s*:\s*) (?P<value> "(?:[^"\\]|\\.)*" | -?[0-9]+ )
@@ -428,31 +434,42 @@ def mask_malformed(data: bytes) -> bytes:
 # The characters with which a JSON object or array begins.
 OPENINGS: Final = frozenset({"{", "["})
 
-_TOKEN: Final = re.compile(
+# The tokens of JSON; those that are never replaced (`true`, `null`, commas) are left out.
+_JSON_TOKEN: Final = re.compile(
     r'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*:)?|([{\[])|([}\]])|(-?[0-9][-+.0-9eE]*)', re.DOTALL
 )
-_VALUE, _KEY, _OPENING, _CLOSING, _NUMBER = range(1, 6)
+# The last group of a match is the kind of the token; a key has the groups of a string and a colon.
+_STRING, _KEY, _OPENING, _CLOSING, _NUMBER = range(1, 6)
 
 
 @attrs.define
 class _Container:
-    """An object or array that is open, at `start` in the text, and the zone of its members.
+    """An object or array whose end has not been read yet.
 
-    `is_pair`: the array is in an array, and its first item may name the second. `is_next_secret`:
-    the named value, or the item after one that names it, is secret.
+    Attributes:
+        start: Its index in the text.
+        zone: Its zone.
+        next_zone: The zone of the next value in it.
+        is_array: Whether it is an array.
+        may_be_pair: Whether it may be a pair such as `["password", "…"]`, in an array of pairs, and
+            its first item has not been read yet.
+        key: In an object, the name of the latest member.
+        is_next_secret: Whether a name that was read says that the next item, or the member `value`,
+            is secret.
+        has_value: Whether it has a member of `VALUE_MEMBERS`.
     """
 
     start: int
     zone: Zone
     next_zone: Zone
     is_array: bool = False
-    is_pair: bool = False
+    may_be_pair: bool = False
     key: str = ""
     is_next_secret: bool = False
     has_value: bool = False
 
-    def take_zone(self) -> Zone:
-        """Return the zone of the next value."""
+    def begin_value(self) -> Zone:
+        """Return the zone of the value that begins."""
         zone = self.next_zone
         if self.is_array and zone.rule is Rule.SEARCH and self.is_next_secret:
             zone = HIDE
@@ -463,14 +480,14 @@ class _Container:
 
 def redacted_json(text: str, zone: Zone, redactor: "Redactor") -> str:
     """Return a valid JSON text with its values redacted as their zones say."""
-    named: set[int] = set()
+    secret_starts: set[int] = set()
     while True:
-        editor = _JsonRedactor(text, zone, redactor, named)
-        for match in _TOKEN.finditer(text):
-            editor.take(match)
-        if not editor.found_late:
+        editor = _JsonRedactor(text, zone, redactor, secret_starts)
+        for match in _JSON_TOKEN.finditer(text):
+            editor.edit(match)
+        if not editor.missed_starts:
             return editor.text()
-        named |= editor.found_late
+        secret_starts |= editor.missed_starts
 
 
 def is_json(body: bytes | str) -> bool:
@@ -483,34 +500,36 @@ def is_json(body: bytes | str) -> bool:
 
 
 class _JsonRedactor:
-    """An editor that replaces values in a text, token by token.
+    """An editor that replaces values in a JSON text, one JSON token after the other.
 
-    `named` are the starts of objects whose values are known to be secret, `found_late` those of
-    objects in which the name of a secret came after the value, so that the text has to be edited
-    again.
+    `secret_starts` are the indexes of objects such as `{"value": "…", "name": "password"}`, whose
+    value is known to be secret. `missed_starts` are those of other such objects: the name came
+    after the value, which was not replaced, so the text has to be edited again.
     """
 
-    def __init__(self, text: str, zone: Zone, redactor: "Redactor", named: Collection[int]) -> None:
+    def __init__(
+        self, text: str, zone: Zone, redactor: "Redactor", secret_starts: Collection[int]
+    ) -> None:
         self._text = text
         self._redactor = redactor
-        self._named = named
+        self._secret_starts = secret_starts
         self._open = [_Container(-1, zone, zone)]
         self._pieces: list[str] = []
         self._copied = 0
-        self.found_late: set[int] = set()
+        self.missed_starts: set[int] = set()
 
-    def take(self, match: re.Match[str]) -> None:
-        """Take the next token of the text."""
-        what, container = match.lastindex, self._open[-1]
-        if what == _OPENING:
-            zone, start, is_array = container.take_zone(), match.start(), match[0] == "["
+    def edit(self, match: re.Match[str]) -> None:
+        """Replace the next JSON token of the text, if it is or has a secret."""
+        kind, container = match.lastindex, self._open[-1]
+        if kind == _OPENING:
+            zone, start, is_array = container.begin_value(), match.start(), match[0] == "["
             inner = _Container(start, zone, zone, is_array, is_array and container.is_array)
-            inner.is_next_secret = start in self._named
+            inner.is_next_secret = start in self._secret_starts
             self._open.append(inner)
-        elif what == _CLOSING:
+        elif kind == _CLOSING:
             self._open.pop()
-        elif what == _KEY:
-            name = _decoded(match[_VALUE])
+        elif kind == _KEY:
+            name = _decoded(match[_STRING])
             container.key = name
             zone = container.zone.member(name)
             if zone.rule is Rule.SEARCH:
@@ -521,19 +540,20 @@ class _JsonRedactor:
             container.has_value |= name in VALUE_MEMBERS
             if container.zone.has_free_names and not self._redactor.names.is_listed(name):
                 self._replace_string(match, name, self._redactor.search_text(name))
-        elif what == _VALUE:
-            value = _decoded(match[_VALUE])
-            rule = container.take_zone().rule
-            # The text may name the value beside it, or the next item, as a secret.
+        elif kind == _STRING:
+            value = _decoded(match[_STRING])
+            rule = container.begin_value().rule
+            # The string may name a secret: the next item, as in ["--password", "…"], or the value
+            # of the same object.
             if container.is_array:
-                may_name = container.is_pair or value.startswith("-")
+                may_name = container.may_be_pair or value.startswith("-")
             else:
                 may_name = container.key in NAME_MEMBERS
             if may_name and self._redactor.names.covers(value):
                 container.is_next_secret = True
-                if container.has_value and container.start not in self._named:
-                    self.found_late.add(container.start)
-            container.is_pair = False
+                if container.has_value and container.start not in self._secret_starts:
+                    self.missed_starts.add(container.start)
+            container.may_be_pair = False
             if rule is Rule.HIDE:
                 self._replace_string(
                     match, value, self._redactor.hide_text(value, container.key or IN_ARRAY)
@@ -541,25 +561,26 @@ class _JsonRedactor:
             elif rule is Rule.SEARCH:
                 self._replace_string(match, value, self._redactor.search_text(value))
         else:
-            rule = container.take_zone().rule
+            rule = container.begin_value().rule
             if rule is Rule.HIDE:
                 self._replace(match, self._redactor.token(match[0], container.key or IN_ARRAY))
             elif rule is Rule.SEARCH:
                 self._replace(match, self._redactor.search_number(match[0]))
 
     def text(self) -> str:
-        """Return the redacted text, after all tokens."""
+        """Return the redacted text, after all JSON tokens."""
         return "".join((*self._pieces, self._text[self._copied :]))
 
     def _replace_string(self, match: re.Match[str], before: str, after: str) -> None:
         if before != after:
-            is_in_ascii = match[_VALUE].isascii() and not before.isascii()
-            encoded = json.dumps(after) if is_in_ascii else msgspec.json.encode(after).decode()
+            # If the text escapes all characters beyond ASCII, so does the replacement.
+            is_escaped = match[_STRING].isascii() and not before.isascii()
+            encoded = json.dumps(after) if is_escaped else msgspec.json.encode(after).decode()
             self._replace(match, encoded)
 
-    def _replace(self, match: re.Match[str], token: str) -> None:
-        self._pieces += (self._text[self._copied : match.start()], token)
-        self._copied = match.end(_VALUE) if match[_VALUE] else match.end()
+    def _replace(self, match: re.Match[str], replacement: str) -> None:
+        self._pieces += (self._text[self._copied : match.start()], replacement)
+        self._copied = match.end(_STRING) if match[_STRING] else match.end()
 
 
 def _decoded(quoted: str) -> str:
@@ -570,77 +591,77 @@ def _decoded(quoted: str) -> str:
 
 
 _DECODE: Final = msgspec.json.Decoder().decode
-_CLEAN_NAMES_MAX: Final = 4096
-# Separates texts: no pattern for secrets matches across it.
-_BETWEEN_TEXTS: Final = "\n\0\n"
+_HARMLESS_NAMES_MAX: Final = 4096
+# No pattern for secrets matches a text that has this separator.
+_SEPARATOR: Final = "\n\0\n"
 
 
 class SecretPrefilter:
     """A fast check for names of secrets, in members and in texts, before a body is redacted.
 
-    It may report a body without such a name, but never misses a name.
+    It may report a body without such a name, but never misses a name. `path_names` are the last
+    names of paths to secrets.
     """
 
-    def __init__(self, names: SecretNames, others: frozenset[str]) -> None:
+    def __init__(self, names: SecretNames, path_names: frozenset[str]) -> None:
         self._names = names
-        self._others = others
-        self._clean: set[str] = set()
+        self._path_names = path_names
+        # Names of members that were found to name no secret.
+        self._harmless_names: set[str] = set()
 
     def finds_names(self, body: bytes) -> bool:
-        """Return whether a secret name, or one of `others`, is in a JSON text."""
+        """Return whether a secret name, or one of `path_names`, is in a JSON text."""
         texts: list[str] = []
         try:
-            if self._finds(_DECODE(body), body.count(b'":') - body.count(b'\\":'), texts):
+            if self._finds(body.decode(), texts):
                 return True
         except (ValueError, RecursionError):
             return True
-        return may_hold_named_secret(_BETWEEN_TEXTS.join(texts), self._names)
+        return may_hold_named_secret(_SEPARATOR.join(texts), self._names)
 
-    def _finds(self, value: Any, members: int, texts: list[str]) -> bool:
-        """Return whether a value has such a name; its strings are added to `texts`.
+    def _finds(self, text: str, texts: list[str]) -> bool:
+        """Return whether a JSON text has such a name; add its strings to `texts`.
 
-        `members` is the number of members in its JSON text.
+        Raises:
+            ValueError, RecursionError: The decoder does not accept the text.
         """
-        values = [value]
+        # Of two members with one name, the decoder returns only the last. To notice that, the keys
+        # in the text are counted: quotes before a colon, except escaped ones, which are in strings.
+        unseen_members = text.count('":') - text.count('\\":')
+        values = [_DECODE(text)]
         while values:
             value = values.pop()
             if isinstance(value, str):
-                if value.lstrip()[:1] in OPENINGS and self._finds_in_text(value, texts):
-                    return True
+                if value.lstrip()[:1] in OPENINGS:
+                    with suppress(ValueError, RecursionError):
+                        if self._finds(value, texts):
+                            return True
                 texts.append(value)
             elif isinstance(value, dict):
                 inner = cast("dict[str, Any]", value)
-                if not self._clean.issuperset(inner) and self._is_suspect(inner):
+                if not self._harmless_names.issuperset(inner) and self._is_suspect(inner):
                     return True
-                members -= len(inner)
+                unseen_members -= len(inner)
                 values += inner.values()
             elif isinstance(value, list):
                 items = cast("list[Any]", value)  # type: ignore[redundant-cast]  # pyright needs it
                 if self._may_name(items):
                     return True
                 values += items
-        # A member occurs twice, and the decoder returned only the last value.
-        return members != 0
-
-    def _finds_in_text(self, text: str, texts: list[str]) -> bool:
-        try:
-            value = _DECODE(text)
-        except (ValueError, RecursionError):
-            return False
-        return self._finds(value, text.count('":') - text.count('\\":'), texts)
+        return unseen_members != 0
 
     def _may_name(self, items: list[Any]) -> bool:
         """Return whether an item may name the next one as secret."""
         return any(isinstance(item, str) and self._names.covers(item) for item in items)
 
     def _is_suspect(self, members: dict[str, Any]) -> bool:
-        if any(name in self._others or self._names.covers(name) for name in members):
+        if any(name in self._path_names or self._names.covers(name) for name in members):
             return True
         if not VALUE_MEMBERS.isdisjoint(members):
             return self._may_name([members.get(name) for name in NAME_MEMBERS])
-        if len(self._clean) >= _CLEAN_NAMES_MAX:
-            self._clean.clear()
-        self._clean.update(members)
+        if len(self._harmless_names) >= _HARMLESS_NAMES_MAX:
+            self._harmless_names.clear()
+        self._harmless_names.update(members)
         return False
 
 
@@ -838,11 +859,11 @@ class Redactor:
             names = (members.get(name) for name in NAME_MEMBERS)
             is_named = any(isinstance(name, str) and self.names.covers(name) for name in names)
             for name, inner in members.items():
-                its_path = path + member_step(name)
+                inner_path = path + member_step(name)
                 if zone.has_free_names:
-                    yield its_path, name
+                    yield inner_path, name
                 if not (self.names.covers(name) or (is_named and name in VALUE_MEMBERS)):
-                    yield from self._searched(inner, zone.member(name), its_path)
+                    yield from self._searched(inner, zone.member(name), inner_path)
 
     def manifest(self) -> dict[str, Any]:
         """Return the rules, the key's fingerprint and the known tokens, for the `open` record."""
@@ -866,14 +887,14 @@ class Redactor:
 
         `name` is that of the member with the text.
         """
-        core = text.strip()
-        if core.lower() in _NO_SECRETS:
+        stripped = text.strip()
+        if stripped.lower() in _NO_SECRETS:
             return text
-        if self._is_inner_json(core):
-            return text.replace(core, self._redacted_inner_json(core, HIDE), 1)
-        scheme = _SCHEME.match(core)
+        if self._is_inner_json(stripped):
+            return text.replace(stripped, self._redacted_inner_json(stripped, HIDE), 1)
+        scheme = _SCHEME.match(stripped)
         kept = scheme[0] if scheme else ""
-        return text.replace(core, kept + self.token(core[len(kept) :], name), 1)
+        return text.replace(stripped, kept + self.token(stripped[len(kept) :], name), 1)
 
     def search_text(self, text: str) -> str:
         """Replace the secrets in a text."""
@@ -919,7 +940,7 @@ class Redactor:
             if len(value) < self._follow_chars_min:
                 raise ValueError(
                     f"a secret of {len(value)} characters is shorter than follow_chars_min"
-                    f" ({self._follow_chars_min}): it would be found everywhere"
+                    f" ({self._follow_chars_min}): too many values would be equal to it by chance"
                 )
             self._known.add(value, self._tokens.of(value), is_certain=True)
 
@@ -1006,9 +1027,9 @@ def redact_recording(
         RecordingError: The `open` record is damaged.
         ValueError: As `Redactor`.
     """
-    opening = decode_body(records[0], OpenBody)
-    before = opening.redaction or {}
-    redaction = attrs.evolve(redaction, keys={*redaction.keys, *before.get("names", ())})
+    # The manifest of an earlier redaction, if there was one.
+    manifest = decode_body(records[0], OpenBody).redaction or {}
+    redaction = attrs.evolve(redaction, keys={*redaction.keys, *manifest.get("names", ())})
     tools: list[_Tool] = []
     for record in records:
         text = body_bytes(record) or b""
@@ -1026,8 +1047,8 @@ def redact_recording(
         redaction = attrs.evolve(redaction, paths=paths)
     schemas = {tool.name: tool.input_schema for tool in tools}
     redactor = Redactor(redaction, key=key, schemas=schemas, limits=limits)
-    if before:
-        redactor.adopt(before.get("tokens", ()), records)
+    if manifest:
+        redactor.adopt(manifest.get("tokens", ()), records)
     for record in records:  # A secret may occur before its name: this pass finds all secrets.
         redacted_body(record, redactor)
     encoder = RecordEncoder()
