@@ -329,8 +329,9 @@ An encrypted recording is checked without its key as far as that is possible: th
 lengths and the digests of its encrypted parts, and whether its files were closed.
 
 \b
-An audit log is checked by its chain of digests, which names the lines that were removed, changed
-or moved, and by FILE.head, which tells where the log ends. Without the key that it was written
+An audit log is checked with its earlier files FILE.1 and so on: by its chain of digests, which
+names the lines that were removed, changed or moved, and by FILE.head, which tells where the log
+ends. Without the key that it was written
 with, changed lines are not looked for.
 
 \b

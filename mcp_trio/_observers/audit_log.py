@@ -8,6 +8,10 @@ write the file can compute all digests again.
 A chain cannot show that its end was cut off. Therefore the file PATH.head has the number and the
 digest of the last line. If an attacker can replace both files, with those of an earlier time, the
 cut is not found: keep copies of the head elsewhere.
+
+A full file becomes PATH.1, PATH.2 and so on, the oldest first, and the chain goes on in a new file.
+The first line of each file has the format, so that a check can begin there when older files were
+moved away.
 """
 
 import hashlib
@@ -17,7 +21,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -128,9 +132,12 @@ class AuditLog:
         redaction: The secrets to replace; with None, lines have no arguments.
         sync: Whether each line is forced to the disk, which takes some milliseconds of the event
             loop.
+        file_bytes_max: The size from which on a file is closed and becomes `PATH.1`, `PATH.2` and
+            so on, the oldest first. These are never removed.
 
     Raises:
-        ValueError: The key is too short, or a rule of the redaction is invalid.
+        ValueError: The key is too short, a rule of the redaction is invalid, or `file_bytes_max` is
+            less than 1.
         OSError: The file cannot be opened, when the server begins to serve.
         RecordingError: The file is no audit log, its end or its head is missing, it was written
             with another key, or another process writes it.
@@ -140,9 +147,14 @@ class AuditLog:
     key: bytes | None = attrs.field(default=None, kw_only=True, repr=False)
     redaction: Redaction | None = attrs.field(factory=Redaction, kw_only=True)
     sync: bool = attrs.field(default=False, kw_only=True)
+    file_bytes_max: int = attrs.field(
+        default=100_000_000, kw_only=True, validator=attrs.validators.ge(1)
+    )
     _open_count: int = attrs.field(default=0, init=False)
     _file: int = attrs.field(default=-1, init=False)
     _head: int = attrs.field(default=-1, init=False)
+    _size: int = attrs.field(default=0, init=False)
+    _full_at: int = attrs.field(default=0, init=False)
     _lines: int = attrs.field(default=0, init=False)
     _last_digest: str = attrs.field(default=_BEFORE_FIRST, init=False)
     _missing: int = attrs.field(default=0, init=False)
@@ -154,6 +166,7 @@ class AuditLog:
 
     def __attrs_post_init__(self) -> None:
         check_key(self.key)
+        self._full_at = self.file_bytes_max
         self._redactor = self._new_redactor()
 
     def _new_redactor(self) -> Redactor | None:
@@ -180,18 +193,28 @@ class AuditLog:
             self._close()
 
     def _open(self, path: str) -> None:
-        self._file = os.open(path, _OPEN_FLAGS | os.O_APPEND, 0o600)
         try:
-            self._lock(path)
+            self._open_file(path)
             self._head = os.open(path + HEAD_SUFFIX, _OPEN_FLAGS, 0o600)
+            # The head is locked as well, for the moment in which a full file is replaced.
+            self._lock(self._head, path)
             self._continue(path)
         except BaseException:
             self._close()
             raise
         self._append({"event": "open", "pid": os.getpid()})
 
-    def _lock(self, path: str) -> None:
-        if not try_lock(self._file):
+    def _open_file(self, path: str) -> None:
+        descriptor = os.open(path, _OPEN_FLAGS | os.O_APPEND, 0o600)
+        try:
+            self._lock(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._file, self._size = descriptor, os.fstat(descriptor).st_size
+
+    def _lock(self, descriptor: int, path: str) -> None:
+        if not try_lock(descriptor):
             raise RecordingError(
                 f"cannot append to {path}: another process writes this audit log;"
                 " give each process its own, with {pid} in the name"
@@ -210,13 +233,16 @@ class AuditLog:
             RecordingError: The file is no audit log, its end or its head is missing, or it has
                 another key.
         """
-        size = os.fstat(self._file).st_size
         head = _read_head(os.read(self._head, _HEAD_BYTES))
         self._lines, self._last_digest, self._ends_within_line = 0, _BEFORE_FIRST, False
-        if size:
-            os.lseek(self._file, max(0, size - _TAIL_BYTES), os.SEEK_SET)
-            texts = os.read(self._file, _TAIL_BYTES).split(b"\n")
-            self._ends_within_line = bool(texts[-1])  # the process was killed while it wrote
+        # A new file follows the last one that was full.
+        newest = next((each for each in reversed(files_of_log(path)) if each.stat().st_size), None)
+        if newest is not None:
+            with newest.open("rb") as file:
+                file.seek(max(0, newest.stat().st_size - _TAIL_BYTES))
+                texts = file.read().split(b"\n")
+            # The process was killed while it wrote.
+            self._ends_within_line = bool(texts[-1]) and bool(self._size)
             line, last = None, b""
             while line is None and texts:  # There may be several incomplete lines at the end.
                 last = texts.pop()
@@ -245,7 +271,7 @@ class AuditLog:
     def _append(self, members: dict[str, Any]) -> None:
         number = self._lines + 1
         line = {"n": number, "time": datetime.now(UTC).isoformat(timespec="microseconds")}
-        if number == 1:
+        if not self._size:
             line |= {"format": FORMAT, "has_key": self.key is not None}
         if self._missing:
             line["missing"] = self._missing
@@ -256,11 +282,14 @@ class AuditLog:
         if self._ends_within_line:  # Start a new line, so that the incomplete one stays apart.
             data = b"\n" + data
         try:
+            if self._file < 0:  # it could not be created
+                self._open_file(path_for_process(self.path))
             written = os.write(self._file, data)
+            self._size += written
             self._ends_within_line = written < len(data)
             if written < len(data) - 1:  # A line that lacks only its LF is complete.
                 raise OSError("the disk is full")  # noqa: TRY301
-        except OSError as error:
+        except (OSError, RecordingError) as error:
             self._missing += 1
             logger.error("a line of the audit log %s is lost: %s", self.path, error)  # noqa: TRY400
             return
@@ -275,6 +304,29 @@ class AuditLog:
         except OSError as error:
             text = "the audit log %s, or its head, cannot be written to the disk: %s"
             logger.error(text, self.path, error)  # noqa: TRY400  no traceback is needed
+        if self._size >= self._full_at:
+            self._begin_file(path_for_process(self.path))
+
+    def _begin_file(self, path: str) -> None:
+        """Let the next line begin a new file, or go on in this one if it cannot be renamed."""
+        *_, last = [0, *_numbers_of_full_files(path)]
+        os.close(self._file)
+        self._file = -1
+        problem: Exception | None = None
+        try:
+            Path(path).rename(f"{path}.{last + 1}")
+            self._size = 0
+        except OSError as error:
+            problem = error
+        try:
+            self._open_file(path)
+        except (OSError, RecordingError) as error:  # the next line tries again
+            problem = error
+        self._full_at = self.file_bytes_max
+        if problem is not None:
+            text = "the audit log %s is full, and cannot go on in a new file: %s"
+            logger.error(text, self.path, problem)
+            self._full_at += self._size
 
     # The lines.
 
@@ -414,33 +466,58 @@ def check_audit_log(path: str | os.PathLike[str], *, key: bytes | None = None) -
     """Check the digests, the numbers and the order of the lines of an audit log, and its end.
 
     Args:
-        path: The log; its head is in `PATH.head`.
+        path: The log; its head is in `PATH.head`, and its earlier files in `PATH.1` and so on.
         key: The key with which it was written.
 
     Raises:
         OSError: The file cannot be read.
     """
     report = AuditReport()
-    with Path(path).open("rb") as file:
-        last = _check_lines(file, key, report)
+    last = _check_lines(files_of_log(path) or [Path(path)], key, report)
     _check_head(f"{os.fspath(path)}{HEAD_SUFFIX}", last, key, report)
     return report
 
 
-def _check_lines(file: Iterator[bytes], key: bytes | None, report: AuditReport) -> _Line | None:
+def _numbers_of_full_files(path: str | os.PathLike[str]) -> list[int]:
+    """Return the numbers of the files of a log that were full, in order."""
+    name = Path(path).name + "."
+    names = (each.name for each in Path(path).parent.iterdir())
+    endings = (each.removeprefix(name) for each in names if each.startswith(name))
+    return sorted(int(each) for each in endings if each.isascii() and each.isdecimal())
+
+
+def files_of_log(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the existing files of an audit log, the oldest first."""
+    files = [Path(f"{path}.{number}") for number in _numbers_of_full_files(path)]
+    return [*files, *([Path(path)] if Path(path).exists() else [])]
+
+
+def _lines_of_log(files: Sequence[Path]) -> Iterator[tuple[bool, str, bytes]]:
+    """Yield each line with whether it is the first of its file, and its position for a reader."""
+    for path in files:
+        name = "the file" if len(files) == 1 else path.name
+        with path.open("rb") as file:
+            for position, raw in enumerate(file, 1):
+                yield position == 1, f"line {position} of {name}", raw.removesuffix(b"\n")
+
+
+def _check_lines(files: Sequence[Path], key: bytes | None, report: AuditReport) -> _Line | None:
     expected, previous = 1, _BEFORE_FIRST
     last: _Line | None = None
     checks_digests = True
-    for position, raw in enumerate(file, 1):
-        report.lines = position
-        text = raw.removesuffix(b"\n")
+    for is_first, position, text in _lines_of_log(files):
+        report.lines += 1
         line = _read_line(text)
         if line is None:
-            report.problems.append(f"line {position} of the file is damaged, or incomplete")
+            report.problems.append(f"{position} is damaged, or incomplete")
             continue
-        if line.n == 1 and line.has_key and key is None:
+        if is_first and line.has_key and key is None and checks_digests:
             checks_digests = False
             report.notes.append("changed lines were not looked for: the log needs --key FILE")
+        if report.lines == 1 and line.n > 1 and line.format is not None:
+            # The first line of a file that followed another one.
+            report.notes.append(f"{_lines_are(1, line.n - 1)} in earlier files, which are not here")
+            expected, previous = line.n, line.previous
         if checks_digests and line.digest != _digest(_content_of(text), key):
             report.problems.append(f"line {line.n} was changed")
         if line.n > expected:

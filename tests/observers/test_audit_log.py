@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from mcp_trio import Client, Context, RequestError, Server, ToolError, UserRejected
 from mcp_trio._cli.commands import commands
+from mcp_trio._observers.audit_log import files_of_log
 from mcp_trio.auth import StaticTokens
 from mcp_trio.errors import ConnectionLost, RecordingError
 from mcp_trio.observers import AuditLog, check_audit_log
@@ -107,6 +108,93 @@ async def test_a_chain_goes_on_when_the_server_starts_again(tmp_path, autojump_c
     assert [line["n"] for line in lines(path)] == list(range(1, 11))
     report = check_audit_log(path, key=KEY)
     assert (report.lines, report.problems, report.notes) == (10, [], [])
+
+
+async def test_a_full_file_is_followed_by_another_in_the_same_chain(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    for _ in range(2):
+        async with Client(harbour(AuditLog(path, key=KEY, file_bytes_max=800))) as client:
+            for number in range(5):
+                await client.call_tool("moor", {"ship": f"cog {number}"})
+    names = [*(f"audit.jsonl.{number}" for number in range(1, 8)), "audit.jsonl"]
+    found = [each for each in files_of_log(path) if each.stat().st_size]
+    assert [each.name for each in found] == [name for name in names if (tmp_path / name) in found]
+    assert len(found) > 3
+    numbers = [line["n"] for each in found for line in lines(each)]
+    assert numbers == list(range(1, 15))
+    assert all(each.stat().st_size < 1600 for each in found)
+    assert all(each.stat().st_mode & 0o77 == 0 for each in found)
+    report = check_audit_log(path, key=KEY)
+    assert (report.lines, report.problems, report.notes) == (14, [], [])
+    assert check_audit_log(path).notes == [
+        "changed lines were not looked for: the log needs --key FILE"
+    ]
+    # Files may be moved away from the beginning of the chain, and not from its middle.
+    later = lines(found[1])[0]["n"]
+    found[0].rename(tmp_path / "moved")
+    report = check_audit_log(path, key=KEY)
+    assert report.problems == []
+    assert report.notes == [f"lines 1 to {later - 1} are in earlier files, which are not here"]
+    third = lines(found[2])
+    found[2].unlink()
+    assert check_audit_log(path, key=KEY).problems[0] == (
+        f"lines {third[0]['n']} to {third[-1]['n']} are missing before line {third[-1]['n'] + 1}"
+        if len(third) > 1
+        else f"line {third[0]['n']} is missing before line {third[0]['n'] + 1}"
+    )
+
+
+async def test_a_chain_goes_on_if_the_process_ended_between_two_files(tmp_path, autojump_clock):
+    path = tmp_path / "audit.jsonl"
+    await day(path)
+    path.rename(f"{path}.1")
+    assert check_audit_log(path, key=KEY).problems == []
+    await day(path)
+    assert [line["n"] for line in lines(path)] == list(range(6, 11))
+    assert check_audit_log(path, key=KEY).problems == []
+    path.unlink()
+    assert check_audit_log(path, key=KEY).problems == ["lines 6 to 10 are cut off at the end"]
+
+
+async def test_a_full_file_that_cannot_be_renamed_goes_on(
+    tmp_path, autojump_clock, caplog, monkeypatch
+):
+    path = tmp_path / "audit.jsonl"
+
+    def fail(*_):
+        raise OSError(13, "permission denied")
+
+    monkeypatch.setattr("mcp_trio._observers.audit_log.Path.rename", fail)
+    async with Client(harbour(AuditLog(path, file_bytes_max=600))) as client:
+        for _ in range(4):
+            await client.call_tool("moor", {"ship": "cog"})
+    found = lines(path)
+    assert [line["n"] for line in found] == list(range(1, 7))
+    assert ["format" in line for line in found] == [True, *[False] * 5]
+    assert 1 <= caplog.text.count("cannot go on in a new file") <= 3
+    assert check_audit_log(path).problems == []
+
+
+async def test_lines_are_counted_until_a_new_file_can_be_created(
+    tmp_path, autojump_clock, monkeypatch
+):
+    from mcp_trio._observers import audit_log
+
+    path, open_ = tmp_path / "audit.jsonl", audit_log.os.open
+
+    def fail(*_):
+        raise OSError(28, "no space left")
+
+    async with Client(harbour(AuditLog(path, file_bytes_max=600))) as client:
+        monkeypatch.setattr(audit_log.os, "open", fail)
+        for _ in range(4):
+            await client.call_tool("moor", {"ship": "cog"})
+        monkeypatch.setattr(audit_log.os, "open", open_)
+        await client.call_tool("moor", {"ship": "cog"})
+    first = lines(files_of_log(path)[1])[0]
+    assert first["missing"] >= 1
+    assert first["format"] == "mcp_trio audit 1"
+    assert check_audit_log(path).problems == []
 
 
 def removed(text):
