@@ -207,8 +207,13 @@ class Telemetry:
         if activity.route:
             attributes["http.route"] = activity.route
         http: _HttpSpan | None = None
-        # A span of the application into which the server is mounted stands for the request already.
-        if activity.route not in _UNTRACED and not get_current_span().get_span_context().is_valid:
+        current = get_current_span()
+        if activity.is_mounted and current.get_span_context().is_valid:
+            # The application into which the server is mounted has a span for the request.
+            _HTTP_SPAN.set(_HttpSpan(lambda **_: current, activity, Context()))
+        elif activity.route in _UNTRACED:
+            _HTTP_SPAN.set(None)
+        else:
             start = partial(
                 self._tracer.start_span,
                 f"{'HTTP' if method == '_OTHER' else method} {activity.route}".rstrip(),
@@ -220,7 +225,7 @@ class Telemetry:
             http = _HttpSpan(start, activity, context)
             if "traceparent" in activity.trace:
                 http.started()
-        _HTTP_SPAN.set(http)
+            _HTTP_SPAN.set(http)
 
         def end(outcome: HttpOutcome) -> None:
             _HTTP_SPAN.set(None)
@@ -271,12 +276,12 @@ class Telemetry:
             # An empty context, so that a request without a parent begins a trace of its own.
             context = propagate.extract(trace, context=Context())
             http = _HTTP_SPAN.get() if attributes.get("network.protocol.name") == "http" else None
-            if current.is_valid:
-                links.append(Link(current))
-            elif http is not None and "traceparent" in trace:
+            if http is not None and "traceparent" in trace:
                 links.append(Link(http.started(context).get_span_context()))
             elif http is not None:
                 context = set_span_in_context(http.started(), http.context)
+            elif current.is_valid:
+                links.append(Link(current))
         span = self._tracer.start_span(
             span_name(activity.name, attributes),
             context=context,

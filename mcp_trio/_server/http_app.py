@@ -61,7 +61,7 @@ from mcp_trio._session.exceptions import (
 )
 from mcp_trio._session.handlers import CRASH_TEXT
 from mcp_trio._session.leader_followers import CollectedJob, lead
-from mcp_trio._transports.asgi import AsgiHost, Receive, Scope, Send
+from mcp_trio._transports.asgi import AsgiExchange, AsgiHost, Receive, Scope, Send
 from mcp_trio._transports.concurrency import ErrorGroup, TimerQueue, errors_handled_by
 from mcp_trio._transports.http_channels import DuplicateIdError, TooManyStreamsError
 from mcp_trio._transports.http_response import (
@@ -199,7 +199,7 @@ class ObservedExchange:
 
 
 def _http_observation(
-    runtime: Runtime, request: HttpRequest, route: str
+    runtime: Runtime, request: HttpRequest, route: str, *, is_mounted: bool = False
 ) -> "HttpObservation | None":
     """Return the observation of a request that has arrived; None without observers."""
     server = runtime.server
@@ -213,6 +213,7 @@ def _http_observation(
         path=request.path,
         route=route,
         scheme=request.scheme,
+        is_mounted=is_mounted,
         trace={name: headers[name] for name in TRACE if name in headers},
     )
     return HttpObservation(server.server.observers, activity)
@@ -949,7 +950,9 @@ class HttpApp:
             exchange.close_after_response()
         path = request.path if request.path in self._routes else request.path.rstrip("/")
         route = path if path in self._routes else ""
-        observation = _http_observation(self.runtime, request, route)
+        observation = _http_observation(
+            self.runtime, request, route, is_mounted=isinstance(exchange, AsgiExchange)
+        )
         if observation is None:
             await self._answer(pending, self._respond)
             return

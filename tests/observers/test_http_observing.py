@@ -3,6 +3,7 @@
 import json
 import re
 
+import httpx2
 import pytest
 import trio
 from opentelemetry.sdk.metrics import MeterProvider
@@ -69,6 +70,33 @@ async def test_a_trace_in_the_meta_is_that_of_the_request_over_http_if_its_heade
     assert http.parent.span_id == mcp.parent.span_id
     assert [link.context.span_id for link in mcp.links] == [http.context.span_id]
     assert http.start_time <= mcp.start_time <= http.end_time
+
+
+async def test_a_span_of_the_application_around_the_server_is_that_of_the_request(autojump_clock):
+    provider, exporter = tracing()
+    app = harbour(observers=[Telemetry(provider)]).asgi()
+    with provider.get_tracer("user").start_as_current_span("GET /their/mcp") as theirs:
+        transport = httpx2.ASGITransport(app)
+        async with Client(
+            "http://127.0.0.1/mcp", http=httpx2.AsyncClient(transport=transport)
+        ) as client:
+            await client.call_tool("tide")
+    spans = by_name(exporter)
+    assert ("POST /mcp", SpanKind.SERVER) not in spans
+    mcp = spans["tools/call tide", SpanKind.SERVER]
+    assert mcp.parent.span_id == theirs.get_span_context().span_id
+
+
+async def test_a_span_around_a_server_that_listens_is_not_that_of_its_requests(autojump_clock):
+    provider, exporter = tracing()
+    with provider.get_tracer("user").start_as_current_span("the program") as program:
+        async with site_of(harbour(observers=[Telemetry(provider)])) as site:
+            await site.ask_stateless(call("tide"))
+    spans = by_name(exporter)
+    http, mcp = spans["POST /mcp", SpanKind.SERVER], spans["tools/call tide", SpanKind.SERVER]
+    assert http.parent is None
+    assert mcp.parent.span_id == http.context.span_id
+    assert http.context.trace_id != program.get_span_context().trace_id
 
 
 async def test_errors_and_health_checks_over_http(autojump_clock):
