@@ -205,6 +205,7 @@ REJECTED = [
 ]
 
 
+@pytest.mark.requirement("HTTP-51")
 @pytest.mark.parametrize(("value", "problem"), REJECTED, ids=range(len(REJECTED)))
 def test_another_value_is_rejected(value, problem):
     with pytest.raises(ValueError, match=problem):
