@@ -227,7 +227,7 @@ def _line_of_def(code: CodeType) -> int:
     """Return the line at which a function is defined; its first line may be a decorator's."""
     first = code.co_firstlineno
     last = max((line for _, _, line in code.co_lines() if line), default=first)
-    for line in range(first, last):
+    for line in range(first, last + 1):
         if linecache.getline(code.co_filename, line).lstrip().startswith(("def ", "async def ")):
             return line
     return first

@@ -642,6 +642,8 @@ async def test_the_handler_of_each_kind_of_request_is_found():
     assert site(b'{"method":"tools/call","params":{"name":"tool"}}').startswith(
         "in tool at test_divergence.py:"
     )
+    line = tool.__code__.co_firstlineno + 1  # after its decorator; its body is in the same line
+    assert site(b'{"method":"tools/call","params":{"name":"tool"}}').endswith(f":{line}")
     assert "in prompt at " in site(b'{"method":"prompts/get","params":{"name":"prompt"}}')
     assert "in resource at " in site(b'{"method":"resources/read","params":{"uri":"place://a"}}')
 
