@@ -66,6 +66,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         has_waited: False if the recorded lane waited before it, and this one did not.
         limits: The time limits that have cancelled an effect, in seconds, if they differ: the
             recorded one and that of the replay.
+        failure: The exception that the handler has raised, in one line.
     """
 
     kind: str | None
@@ -75,6 +76,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     location: str = ""
     has_waited: bool = True
     limits: tuple[float, float] | None = None
+    failure: str = ""
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -674,7 +676,8 @@ def _failure_cause(divergence: Divergence) -> str:
     is_crash = result.get("isError") is True and tool_text(result).startswith(CRASH_TEXT)
     if error.get("code") != INTERNAL_ERROR and not is_crash:
         return ""
-    return "the handler raised an exception, which is in the log: its answer is an internal error"
+    failure = shortened(operation.failure or "an exception", _TEXT_CHARS_MAX)
+    return f"the handler raised {failure}: its answer is an internal error"
 
 
 def _lost_exception_cause(divergence: Divergence) -> str:

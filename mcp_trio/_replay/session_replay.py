@@ -407,7 +407,10 @@ class SessionReplay:
             else:
                 request = request_data(replayer.trace.journal, key[1])
                 location = handler_location(session.application, request)
-        return Operation(kind=kind, lane=key, ordinal=ordinal, body=body, location=location)
+        failure = "" if lane is None else lane.failure
+        return Operation(
+            kind=kind, lane=key, ordinal=ordinal, body=body, location=location, failure=failure
+        )
 
 
 # Outbound mode ------------------------------------------------------------------------------------

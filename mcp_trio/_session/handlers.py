@@ -441,6 +441,8 @@ class Handling(msgspec.Struct, eq=False):
 
     def fail(self, error: Exception) -> None:
         """Respond with the error that the handler raised."""
+        if self.lane is not None and self.session.sequencer.replays:
+            self.lane.failure = one_line_about(error)
         self.response = self._error_response(error)
 
     def _error_response(self, error: Exception) -> bytes:

@@ -64,6 +64,7 @@ class Lane(msgspec.Struct, eq=False):
             value, and without a recording.
         effect_begin: The time at which the current effect began, if that has a deadline.
         effect_deadline: The deadline of the current effect.
+        failure: The exception that the handler has raised, in one line; set in a replay only.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Lane(msgspec.Struct, eq=False):
     command_record: int | None = None
     effect_begin: float = 0.0
     effect_deadline: float = math.inf
+    failure: str = ""
 
     def next_ordinal(self) -> int:
         """Count a record, or an operation of a resumable handler, and return its number."""

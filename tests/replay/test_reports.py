@@ -208,11 +208,24 @@ async def passing(ctx, number):
 
 def test_a_handler_that_fails_is_named_as_the_cause(divergence, caplog):
     error = divergence(passing, failing)
-    assert error.causes[0].startswith("the handler raised an exception, which is in the log")
+    cause = "the handler raised ZeroDivisionError (test_reports.py:"
+    assert error.causes[0].startswith(cause)
+    assert error.causes[0].endswith("): its answer is an internal error")
     (logged,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     text = "the handler of tools/call 'run' failed: ZeroDivisionError (test_reports.py:"
     assert logged.getMessage().startswith(text)
     assert logged.exc_info is None
+
+
+async def failing_at_length(ctx, number):
+    await fetch("a")
+    raise ValueError("x" * 10_000)
+
+
+def test_a_long_exception_is_shortened_in_the_cause(divergence):
+    (cause, *_) = divergence(passing, failing_at_length).causes
+    assert cause.startswith("the handler raised ValueError: xxx")
+    assert len(cause) < 300
 
 
 async def failing_at_once(ctx, number):
