@@ -63,6 +63,7 @@ from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
 from mcp_trio._replay.controlled_run import Abort, BeginSession, ThreadToken, end_run, raise_abort
+from mcp_trio._replay.source_locations import is_alive, task_location
 from mcp_trio._replay.sweep_trace import (
     Input,
     Outcomes,
@@ -388,6 +389,8 @@ class Scheduler:
         ended: The lanes of the requests that ended without a response.
         is_over: Whether every task has to end.
         problem: The reason why the session ended before its time; empty if it did not.
+        waiting: For each lane that has not ended, the location of the user's code at which it waits
+            at the end of the schedule.
     """
 
     _session: "Session"
@@ -418,6 +421,8 @@ class Scheduler:
         self._responses: Counter[str] = Counter()
         # The number of turns that each lane has taken.
         self._turns: Counter[str] = Counter()
+        # The task that each lane has last waited in.
+        self._tasks: dict[str, trio.lowlevel.Task] = {}
         # The lanes that have taken a turn in an operation, and have made no record since.
         self._lanes_without_record: set[str] = set()
         # The number of the current batch, and whether one of its lanes has gone on.
@@ -429,6 +434,7 @@ class Scheduler:
         self._is_reading = False
         # The rank and the option of the last effect that has ended in this batch.
         self._last_end = _BEFORE_ALL_ENDS
+        self.waiting: dict[str, str] = {}
         # Whether every recorded response has come, or never will.
         self._is_complete = False
 
@@ -465,6 +471,11 @@ class Scheduler:
                 event.happen()
                 await self._settle()
             self._is_complete = True
+            self.waiting = {
+                lane: location
+                for lane, task in self._tasks.items()
+                if is_alive(task) and (location := task_location(task))
+            }
         finally:
             self.finish()
 
@@ -595,6 +606,7 @@ class Scheduler:
     ) -> None:
         # The first step of a handler may be taken by the task that reads its request.
         is_new_handler = not self._turns[lane] and lane == request_lane_name(lane)
+        self._tasks[lane] = task
         self._ready[lane] = _PossibleEvent(
             f"{lane} goes on",
             functools.partial(self.go_on, lane),

@@ -45,13 +45,14 @@ from mcp_trio._replay.schedules import (
     search_depth_first,
     shorten,
 )
-from mcp_trio._replay.source_locations import lifespan_use
+from mcp_trio._replay.source_locations import lifespan_use, source_of
 from mcp_trio._replay.sweep_trace import (
     RequestOutcome,
     SweepTrace,
     load_sweep_trace,
     outcome_differences,
 )
+from mcp_trio._replay.trace import request_lane_name
 from mcp_trio._server.command_limits import with_added_limits
 from mcp_trio._server.effects import ROOT as LIFESPAN
 from mcp_trio._server.effects import ReplayLifespan
@@ -71,6 +72,7 @@ DEFAULT_SCHEDULES: Final = 100
 _PROCESSES_MAX: Final = os.cpu_count() or 1
 
 # The first differences of a schedule explain the others.
+_WAITS_MAX: Final = 5
 _DIFFERENCES_PER_SCHEDULE_MAX: Final = 3
 _TEXT_CHARACTERS_MAX: Final = 300
 
@@ -88,6 +90,8 @@ class ScheduleDifference(msgspec.Struct, kw_only=True, frozen=True):
         path: The message or effect that differs, and the JSON path in it.
         recorded: The recorded value as JSON, cut if it is long.
         swept: The value under the schedule, likewise.
+        waits: The locations at which the tasks of the request wait at the end of the schedule, if
+            its answer has not come.
     """
 
     schedule: int
@@ -96,6 +100,7 @@ class ScheduleDifference(msgspec.Struct, kw_only=True, frozen=True):
     path: str
     recorded: str
     swept: str
+    waits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"schedule {self.schedule}: {self.text}"
@@ -105,9 +110,10 @@ class ScheduleDifference(msgspec.Struct, kw_only=True, frozen=True):
         """Return the difference, without the number of the schedule."""
         if not self.lane:
             return f"the session failed: {self.swept}"
+        waits = f"; its handler waits {', '.join(self.waits)}" if self.waits else ""
         return (
             f"{self.call} (lane {self.lane}), {self.path}:"
-            f" {self.recorded} recorded, {self.swept} now"
+            f" {self.recorded} recorded, {self.swept} now{waits}"
         )
 
 
@@ -528,6 +534,11 @@ def _differences(
         was_cancelled = lane in scheduler.ended and swept.responses < recorded.responses
         if not recorded.responses or was_cancelled or not scheduler.has_arrived(lane):
             continue
+        waits: dict[str, None] = {}
+        if swept.responses < recorded.responses:
+            for waiting, location in scheduler.waiting.items():
+                if request_lane_name(waiting) == lane:
+                    waits[source_of(location)] = None
         for path, left, right in outcome_differences(*trace.without_secrets(recorded, swept)):
             yield ScheduleDifference(
                 schedule=number,
@@ -536,4 +547,5 @@ def _differences(
                 path=path,
                 recorded=shortened(json_text(left), _TEXT_CHARACTERS_MAX),
                 swept=shortened(json_text(right), _TEXT_CHARACTERS_MAX),
+                waits=tuple(waits)[:_WAITS_MAX],
             )

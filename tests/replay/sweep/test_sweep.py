@@ -297,6 +297,53 @@ def test_calls_of_the_context_get_their_recorded_outcomes(effects):
     assert report.untracked_calls == ()
 
 
+def locking_server():
+    """Return a server whose two handlers take two locks in opposite order."""
+    server, left, right = Server("locks"), trio.Lock(), trio.Lock()
+
+    @effect
+    async def fetch(seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    async def take(first, second):
+        async with first:
+            await fetch(0.002)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(enter, second)
+
+    async def enter(lock):
+        async with lock:
+            await fetch(0.002)
+
+    @server.tool
+    async def forth() -> None:
+        await take(left, right)
+
+    @server.tool
+    async def back() -> None:
+        await fetch(0.02)
+        await take(right, left)
+
+    return server
+
+
+def test_the_tasks_of_a_deadlock_are_located(world, tmp_path):
+    async def client(peer, _session):
+        await peer.handshake()
+        for number, name in enumerate(["forth", "back"]):
+            await peer.send_request("tools/call", {"name": name}, id=number)
+        await peer.receive_many(2)
+
+    path = world.record(locking_server(), tmp_path / "a.mcprec.jsonl", client)
+    report = sweep(path, locking_server, strategy="depth-first", schedules=40)
+    deadlock = next(each for each in report.differences if each.path == "answer")
+    assert [wait.partition(": ")[2] for wait in deadlock.waits] == [
+        "async with trio.open_nursery() as nursery:",
+        "async with lock:",
+    ]
+    assert "nothing now; its handler waits at test_sweep.py:" in deadlock.text
+
+
 def pacing_server():
     """Return a server with a handler whose thread begins, or goes on, after a while."""
     server, door, log = Server("paces"), trio.Lock(), []
