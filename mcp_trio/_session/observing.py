@@ -163,7 +163,7 @@ class HttpActivity(msgspec.Struct, kw_only=True, eq=False):
         path: The path, without the query.
         route: The path of the endpoint that answers; "" for a route of the user, or none.
         scheme: `http` or `https`.
-        is_mounted: Whether it came through an ASGI server, whose application may have a span for it.
+        is_mounted: Whether it came through an ASGI server, which may have a span for it.
         trace: The trace context in the headers: `traceparent`, `tracestate`, `baggage`.
         span_trace_id: The trace id of the span that an observer has begun for it; "" without one.
     """
