@@ -1,4 +1,4 @@
-"""The interface of stores that mark sealed states and proofs of clients as used.
+"""The interface of stores that mark sealed states and DPoP proofs as used.
 
 A store can also keep a value under a key for a while: the result of the retry that used a state, or
 the facts that an authorization server returns about a token.
@@ -10,9 +10,9 @@ from typing import Protocol
 class StateStore(Protocol):
     """A store of used keys, shared by all instances of a server.
 
-    A key identifies a sealed state, which is one round of one request, the proof of a client, or a
-    token. The store may forget a key after `seconds`. It raises `RequestError` (server busy) while
-    it is unavailable, except in `keep`.
+    A key identifies a sealed state, which is one round of one request, a DPoP proof, or a token.
+    The store may forget a key after `seconds`. While it is unavailable, `take` and `kept` raise
+    `RequestError` (server busy); `keep` does not raise, and the value may be lost.
     """
 
     async def take(self, key: str, *, seconds: float, client: str | int) -> bool:
@@ -24,7 +24,7 @@ class StateStore(Protocol):
         ...
 
     async def keep(self, key: str, reply: bytes, *, seconds: float) -> None:
-        """Keep a value, such as the result of a retry, under a key that was taken."""
+        """Keep `reply` under a key that was taken: a retry's result, or facts about a token."""
         ...
 
     async def kept(self, key: str) -> bytes | None:

@@ -12,22 +12,18 @@ _SIMILARITY_MIN: Final = 0.7
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error text about an unknown name, such as `; did you mean 'port'?`.
-
-    Returns:
-        The end of the text with the known name that is closest; empty if none is close.
-    """
+    """Return the end of an error text, such as `; did you mean 'port'?`; empty if none is close."""
     import difflib  # only an error needs it
 
     close = difflib.get_close_matches(name, known, 1, _SIMILARITY_MIN)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def missing_attribute(kind: str, owner: object, name: str) -> AttributeError:
+def missing_attribute(class_name: str, owner: object, name: str) -> AttributeError:
     """Return the error for an attribute that an object lacks, with what to write instead.
 
     Args:
-        kind: The name of the class, a key of `other_sdk_names.ATTRIBUTES`.
+        class_name: The name of the object's class, a key of `other_sdk_names.ATTRIBUTES`.
         owner: The object.
         name: The name of the attribute.
     """
@@ -36,40 +32,40 @@ def missing_attribute(kind: str, owner: object, name: str) -> AttributeError:
         return AttributeError(text)
     from mcp_trio._protocol.other_sdk_names import ATTRIBUTES
 
-    advice = ATTRIBUTES.get(kind, {}).get(name)
+    advice = ATTRIBUTES.get(class_name, {}).get(name)
     known = (each for each in dir(type(owner)) if not each.startswith("_"))
     hint = f"; {advice}" if advice else did_you_mean(name, known)
-    # With the object, Python would add a suggestion of its own.
+    # Given the object, Python would add a suggestion of its own.
     return AttributeError(text + hint, name=name, obj=None)
 
 
 def unknown_option(
-    kind: str, method: str, name: str, known: Iterable[str], *, otherwise: str = ""
+    class_name: str, method: str, name: str, known: Iterable[str], *, otherwise: str = ""
 ) -> TypeError:
     """Return the error for an argument that a method does not take, with what to write instead.
 
     Args:
-        kind: The name of the class, a key of `other_sdk_names.OPTIONS`.
+        class_name: The name of the class, a key of `other_sdk_names.OPTIONS`.
         method: The method; `__init__` for the class itself.
         name: The name of the argument.
         known: The names of the method's arguments.
         otherwise: What to write if the name is neither in `OPTIONS` nor close to a known one.
     """
-    hint = option_advice(kind, method, name) or did_you_mean(name, known)
+    hint = option_advice(class_name, method, name) or did_you_mean(name, known)
     hint = hint or (otherwise and f"; {otherwise}")
-    call = kind if method == "__init__" else f"{kind}.{method}"
+    call = class_name if method == "__init__" else f"{class_name}.{method}"
     return TypeError(f"{call}() got an unexpected argument {name!r}{hint}")
 
 
-def option_advice(kind: str, method: str, name: str) -> str:
+def option_advice(class_name: str, method: str, name: str) -> str:
     """Return the end of an error text about an argument of FastMCP or the official SDK, or ""."""
     from mcp_trio._protocol.other_sdk_names import OPTIONS
 
-    advice = OPTIONS[kind].get(method, {}).get(name)
+    advice = OPTIONS[class_name].get(method, {}).get(name)
     return f"; {advice}" if advice else ""
 
 
-def checks_options(kind: str, *methods: str) -> Callable[[type[T]], type[T]]:
+def checks_options(class_name: str, *methods: str) -> Callable[[type[T]], type[T]]:
     """Return a decorator of a class whose methods raise `unknown_option` for unknown arguments.
 
     Without it, Python raises a `TypeError` that does not say what to write.
@@ -77,13 +73,14 @@ def checks_options(kind: str, *methods: str) -> Callable[[type[T]], type[T]]:
 
     def decorate(decorated: type[T]) -> type[T]:
         for method in methods:
-            setattr(decorated, method, _checked(kind, vars(decorated)[method]))
+            setattr(decorated, method, _checked(class_name, vars(decorated)[method]))
         return decorated
 
     return decorate
 
 
-def _checked(kind: str, function: FunctionType) -> Callable[..., Any]:
+def _checked(class_name: str, function: FunctionType) -> Callable[..., Any]:
+    # `co_varnames` begins with the parameters, and the first of them is `self`.
     code = function.__code__
     known = frozenset(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
 
@@ -91,7 +88,7 @@ def _checked(kind: str, function: FunctionType) -> Callable[..., Any]:
     def checked(*args: Any, **options: Any) -> Any:
         for name in options:
             if name not in known:
-                raise unknown_option(kind, function.__name__, name, known)
+                raise unknown_option(class_name, function.__name__, name, known)
         return function(*args, **options)
 
     return checked

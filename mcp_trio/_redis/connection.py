@@ -60,11 +60,14 @@ _POSTED_MAX: Final = 100_000
 _POSTED_BYTES_MAX: Final = 256 * MIB
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 1.0
-_SETTLE_SECONDS: Final = 3.0  # An instance that has too much to do gets its answers late.
+# Not less, because a busy instance may read the response of an available Redis late.
+_SETTLE_SECONDS: Final = 3.0
 _CALL_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 5.0
-_READ_SECONDS: Final = 10.0
+# Redis waits so long for new entries of a stream. A response that takes much longer is not coming.
 _BLOCK_MS: Final = 2000
+_READ_SECONDS: Final = 10.0
+# Limits may be infinite, and Redis rejects an expiry beyond its range of times.
 _EXPIRY_SECONDS_MAX: Final = 1e9
 
 
@@ -85,7 +88,7 @@ class RedisConnection:
     prefix: str
     is_unavailable: bool = attrs.field(default=False, init=False)
     is_closed: bool = attrs.field(default=False, init=False)
-    _back_callbacks: list[Callable[[], None]] = attrs.field(
+    _available_callbacks: list[Callable[[], None]] = attrs.field(
         factory=list[Callable[[], None]], init=False
     )
     # A command is removed when it is written or dropped.
@@ -100,9 +103,9 @@ class RedisConnection:
         """Return a key in Redis: the prefix and these parts."""
         return ":".join([self.prefix, *parts])
 
-    def call_when_back(self, function: Callable[[], None]) -> None:
-        """Call a function each time that Redis answers again after it was unavailable."""
-        self._back_callbacks.append(function)
+    def call_when_available(self, function: Callable[[], None]) -> None:
+        """Call a function each time that Redis is available again."""
+        self._available_callbacks.append(function)
 
     # Commands without a result.
 
@@ -129,7 +132,10 @@ class RedisConnection:
         self._removed_count += 1
 
     async def settle(self) -> None:
-        """Wait until all posted commands are written; stop waiting when Redis is unavailable."""
+        """Wait until all posted commands are written; return early when Redis is unavailable.
+
+        `wait_until_written` raises then.
+        """
         await trio.lowlevel.checkpoint()
         target = self._posted_count
         with trio.move_on_after(_SETTLE_SECONDS) as waiting:
@@ -171,7 +177,7 @@ class RedisConnection:
             while self._removed_count < end:  # Some may have been dropped meanwhile.
                 self._remove_oldest()
             self._wakeup_removed.wake()
-            self._note_back()
+            self._note_available()
 
     async def _write(self, batch: Sequence[_Posted]) -> None:
         async with self.client.pipeline(transaction=False, raise_on_error=False) as pipeline:
@@ -193,11 +199,11 @@ class RedisConnection:
             self._wakeup_removed.wake()
             logger.error("Redis at %s is unavailable: %s", self.address, reason)
 
-    def _note_back(self) -> None:
+    def _note_available(self) -> None:
         if self.is_unavailable:
             self.is_unavailable = False
-            logger.warning("Redis at %s is back", self.address)
-            for function in self._back_callbacks:
+            logger.warning("Redis at %s is available again", self.address)
+            for function in self._available_callbacks:
                 function()
 
     # Commands with a result.
@@ -278,7 +284,7 @@ def _decoded(entries: Iterable[Any]) -> list[tuple[str, bytes]]:
 
 @asynccontextmanager
 async def open_connection(url: str, prefix: str) -> AsyncGenerator[RedisConnection]:
-    """Open a connection to Redis, whether or not it answers now."""
+    """Open a connection to Redis, which need not be available yet."""
     # Neither the user information nor the query is shown: both may have a password.
     address = url.partition("?")[0].rpartition("@")[2].rpartition("://")[2]
     async with (

@@ -205,7 +205,7 @@ class RedisInstances:
             self.unconfirmed_bytes_max,
         )
         async with trio.open_nursery() as nursery:
-            self.connection.call_when_back(instance.mark_stale)
+            self.connection.call_when_available(instance.mark_stale)
             nursery.start_soon(instance.renew_lease)
             reading, has_stopped = trio.CancelScope(), trio.Event()
 

@@ -140,7 +140,7 @@ def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
 def live_keys(
     recorded: Mapping[str, InputRequest], live: Mapping[str, InputRequest]
 ) -> dict[str, str]:
-    """Return the live key for the key of each recorded input request that has a counterpart.
+    """Return the live keys by recorded keys, for the recorded requests that the live server makes.
 
     Equal requests are matched first, and the remaining ones by their method, in order.
     """
@@ -225,9 +225,9 @@ class ResponseMatcher:
         self._expected_requests = recorded.of("server", "request")
         # The indexes of the live server's requests that were not answered.
         self._open_server_requests: set[int] = set()
-        of_client = (each.index for each in recorded.messages if each.sender == "client")
-        self._last_client_index = max(of_client, default=-1)
-        # By the index of each recorded notification, its number among those with the same key: the
+        client_indexes = (each.index for each in recorded.messages if each.sender == "client")
+        self._last_client_index = max(client_indexes, default=-1)
+        # The number of each recorded notification among those with the same key, by its index. The
         # n-th has arrived when the live server has sent n notifications with this key.
         self._notification_numbers: dict[int, int] = {}
         counts: Counter[NotificationKey] = Counter()
@@ -238,10 +238,10 @@ class ResponseMatcher:
     # Messages to the server.
 
     def encode(self, message: RecordedMessage) -> bytes | None:
-        """Return a message of the recorded client, with its user, as the live server receives it.
+        """Return a message of the recorded client, encoded for the live server, with its sender.
 
-        Return None if it was sent already, or cannot be sent, because it answers or concerns a
-        request that the live server has not made.
+        Return None if it was sent already. Return None as well if it is about a request that the
+        live server has not made: the response, or a retry with the input that it requested.
         """
         if message.index in self.sent:
             return None
@@ -296,7 +296,7 @@ class ResponseMatcher:
                 return encode_recorded_response(message, request.id)
 
     def _live_params(self, message: RecordedMessage) -> dict[str, Any]:
-        """Return params with the live server's values, and the other protocol version if any."""
+        """Return params with the live server's values, and with the `protocol_version` if any."""
         params: dict[str, Any] = self._forwarded_values.replace(members_of(message.body))
         if self.protocol_version is None:
             return params
@@ -348,9 +348,9 @@ class ResponseMatcher:
     def _receive_request(self, message: Request) -> bytes | None:
         # Take the first expected request with equal params, or else the first of the same method.
         params = _distinguishing_params(message.params)
-        alike = [each for each in self._expected_requests if each.method == message.method]
-        same = (each for each in alike if _distinguishing_params(each.body) == params)
-        recorded = next(chain(same, alike), None)
+        of_method = [each for each in self._expected_requests if each.method == message.method]
+        equal = (each for each in of_method if _distinguishing_params(each.body) == params)
+        recorded = next(chain(equal, of_method), None)
         if recorded is not None:
             self._expected_requests.remove(recorded)
             self.requests[recorded.index] = message
@@ -391,28 +391,28 @@ class ResponseMatcher:
         live = self.notifications.get(notification_key(message), ())
         return len(live) >= self._notification_numbers[message.index]
 
-    def may_arrive(self, message: RecordedMessage) -> bool:
-        """Return whether the live server may still send the counterpart of a recorded message.
+    def is_still_expected(self, message: RecordedMessage) -> bool:
+        """Return whether it makes sense to wait longer for the counterpart of a recorded message.
 
-        It may send a response unless the recorded client cancelled the request, and any other
-        message while a request is open.
+        A response is expected unless the recorded client cancelled the request, and any other
+        message while a request of the client is open.
         """
         if message.is_response:
             return message.request_index not in self.recorded.cancelled
         return bool(self._open_client_requests)
 
-    def never_arrives(self, message: RecordedMessage) -> bool:
+    def cannot_arrive(self, message: RecordedMessage) -> bool:
         """Return whether the live server cannot send the counterpart of a recorded message.
 
         It cannot respond to a request that was not sent, and it does not end a subscription as the
         recorded server did at a disconnect.
         """
-        is_unrequested = (
+        is_response_to_unsent = (
             message.is_response
             and message.request_index is not None
             and message.request_index not in self.sent
         )
-        return is_unrequested or self.ends_subscription_at_disconnect(message)
+        return is_response_to_unsent or self.ends_subscription_at_disconnect(message)
 
     def ends_subscription_at_disconnect(self, message: RecordedMessage) -> bool:
         """Return whether a message ended a subscription after the recorded client's last message.

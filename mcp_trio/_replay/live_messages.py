@@ -45,7 +45,8 @@ from mcp_trio.errors import INVALID_REQUEST, ConnectionLost, OutcomeUnknown
 from mcp_trio.limits import Limits
 from mcp_trio.types import RequestId
 
-# While more messages than this wait to be sent, no messages are received.
+# While more messages than this wait to be sent, no messages are received, because the handler of a
+# received message may put further ones into the queue.
 _UNSENT_MAX: Final = 1024
 
 
@@ -55,7 +56,10 @@ def live_id(index: int) -> int:
 
 
 def recorded_index(id: Id | None) -> int | None:  # noqa: A002  the specification's word
-    """Return the index of the recorded request with a live id or token; None if there is none."""
+    """Return the index to which a live id or token belongs; None if it is not a number.
+
+    There need not be a recorded request with this index: a live peer can send any number.
+    """
     return id - 1 if isinstance(id, int) else None
 
 
@@ -117,7 +121,10 @@ class MessageChannel:
     def put(
         self, message: bytes, related_id: int | str | None = None, *, is_response: bool = False
     ) -> None:
-        """Queue a message; `related_id` is the id of the peer's request to which it belongs."""
+        """Queue a message; `related_id` is the id of the peer's request to which it belongs.
+
+        `is_response`: whether it is the response to that request.
+        """
         if self._takes_related_messages:
             message = RelatedMessage(message, related_id, is_response=is_response)
         self._unsent.append(message)
@@ -131,6 +138,7 @@ class MessageChannel:
                     await self._changed.park()
                 messages = [*self._unsent]
                 await self.channel.send(messages)
+                # Removed after the send, because `drain` waits until they are sent.
                 for _ in messages:
                     self._unsent.popleft()
                 self._changed.unpark_all()
@@ -170,14 +178,19 @@ class MessageChannel:
             return (data,)
         if isinstance(data, Oversized):
             message = malformed(data.prefix, INVALID_REQUEST, "over limits.messages.bytes_max")
-            return [message, *_losses(message, oversized_response_id(message, ()))]
-        messages: list[Message | Lost] = [*self._decoder.messages(data)]
-        for bad in [each for each in messages if isinstance(each, Malformed)]:
-            messages += _losses(bad, response_id_of(bad))
-        return messages
+            return [message, *_lost_of(message, oversized_response_id(message, ()))]
+        messages = self._decoder.messages(data)
+        lost = [
+            each
+            for message in messages
+            if isinstance(message, Malformed)
+            for each in _lost_of(message, response_id_of(message))
+        ]
+        return [*messages, *lost]
 
 
-def _losses(bad: Malformed, request_id: RequestId | None) -> Sequence[Lost]:
+def _lost_of(malformed_response: Malformed, request_id: RequestId | None) -> Sequence[Lost]:
+    """Return the `Lost` of the request whose response is malformed, if its id is known."""
     if request_id is None:
         return ()
-    return (Lost(request_id, OutcomeUnknown(f"the response is {bad.message}")),)
+    return (Lost(request_id, OutcomeUnknown(f"the response is {malformed_response.message}")),)

@@ -196,7 +196,7 @@ class RequestDriver:
                 self._peer.put(message)
 
     async def _wait_for(self, message: RecordedMessage) -> None:
-        if self.matcher.never_arrives(message):
+        if self.matcher.cannot_arrive(message):
             return
         if not message.is_response:
             key = notification_key(message)
@@ -206,7 +206,7 @@ class RequestDriver:
         received_before = self._received_count
         if await self._arrives_in_time(message):
             self._silent_requests = 0
-        elif message.request_index is not None and self.matcher.may_arrive(message):
+        elif message.request_index is not None and self.matcher.is_still_expected(message):
             self.late.add(message.request_index)
             is_silent = received_before == self._received_count
             self._silent_requests = self._silent_requests + 1 if is_silent else 0
@@ -218,12 +218,12 @@ class RequestDriver:
         matcher, limits = self.matcher, self.limits
         seconds = min(limits.replay.unrequested_seconds, limits.requests.idle_seconds)
         await self._wait_until(lambda: matcher.has_arrived(message), seconds)
-        if not matcher.has_arrived(message) and matcher.may_arrive(message):
+        if not matcher.has_arrived(message) and matcher.is_still_expected(message):
             # The server may be waiting for a response that the client sent later in the recording.
             # Send it now, and again after each message, which may be a further request.
             def respond_and_check() -> bool:
                 self._put(matcher.due_responses())
-                return matcher.has_arrived(message) or not matcher.may_arrive(message)
+                return matcher.has_arrived(message) or not matcher.is_still_expected(message)
 
             await self._wait_until(respond_and_check, limits.requests.idle_seconds - seconds)
         return matcher.has_arrived(message)
