@@ -973,7 +973,7 @@ class Client:
             await self._connect_session()
         except BaseException as error:
             self._entered_observers.close()
-            self._reported_state.become("closed", str(error))
+            self._reported_state.change("closed", str(error))
             self._state = "closed", str(error)  # an HTTP channel may have reported another state
             if self._session_task is None:
                 self._recordings.end()
@@ -1009,11 +1009,11 @@ class Client:
             has_http_sse = getattr(session.channel, "uses_http_sse", False)
             kind = "HTTP+SSE" if has_http_sse else "legacy"
         version_memory.note(key, kind)
-        self._reported_state.become("open")
+        self._reported_state.change("open")
 
         def report_loss() -> None:  # called before any call fails by the loss
             state: State = "retrying" if self._reconnects and not self._is_closed else "closed"
-            self._reported_state.become(state, str(session.loss))
+            self._reported_state.change(state, str(session.loss))
 
         session.closing.when_set(report_loss)
 
@@ -1177,7 +1177,7 @@ class Client:
     def _begin_close(self) -> None:
         """Begin to close, without waiting for the end."""
         self._is_closed = True
-        self._reported_state.become("closed", "closed on this side")
+        self._reported_state.change("closed", "closed on this side")
         if self._session_task is not None:
             self._session_task.session.shut("closed")
 

@@ -27,7 +27,7 @@ from mcp_trio._client.client import CallOptions, Client, ClientOptions, GroupOpt
 from mcp_trio._client.config import ConfigSource, read_config
 from mcp_trio._client.connect import Target, is_http_target, spawn_in_system_task, starts_command
 from mcp_trio._client.results import reference
-from mcp_trio._session.exceptions import together
+from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio.errors import ConnectionLost, LocalProtocolError, RequestError
 
 logger = logging.getLogger("mcp_trio")
@@ -127,7 +127,7 @@ class ClientGroup:
             for name, target in self.servers.items():
                 self._clients[name] = self._client(name, target)
             clients = dict(self._clients)
-            await together(clients, lambda name: clients[name].__aenter__(), note=_NOTE)
+            await call_concurrently(clients, lambda name: clients[name].__aenter__(), note=_NOTE)
         except Exception:
             await self.aclose()
             raise
@@ -143,7 +143,9 @@ class ClientGroup:
         """Close all clients at the same time; see `Client.aclose`."""
         self._is_open = False
         with trio.CancelScope(shield=True):
-            await together([*self._clients.values(), *self._closing], Client.aclose, note=_NOTE)
+            await call_concurrently(
+                [*self._clients.values(), *self._closing], Client.aclose, note=_NOTE
+            )
 
     async def add(self, name: str, target: Target) -> Client:
         """Connect to one more server and return its client.
@@ -364,7 +366,7 @@ class ClientGroup:
                 logger.warning("the list lacks the server %r: %s", name, error.reason)
                 return []
 
-        return await together(asked, read_from, note=_NOTE)
+        return await call_concurrently(asked, read_from, note=_NOTE)
 
     async def _servers_that_may_have(
         self, uri: str, server: str | None, options: CallOptions

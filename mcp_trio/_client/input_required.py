@@ -15,7 +15,7 @@ import trio
 from mcp_trio._protocol.compat import downgraded
 from mcp_trio._protocol.methods import METHODS, ParamsToSend, has_capability
 from mcp_trio._protocol.versions import ProtocolVersion
-from mcp_trio._session.exceptions import together
+from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio.errors import RemoteProtocolError, RequestError, RequestTimeout, UserRejected
 from mcp_trio.limits import Limits
 from mcp_trio.types import ClientCapabilities, InputRequest, InputRequiredResult
@@ -48,8 +48,8 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         retried with growing pauses.
 
         Raises:
-            RemoteProtocolError: The server requests input that was not announced, or requests it
-                in more than `limits.requests.rounds_max` rounds.
+            RemoteProtocolError: The server requests input for which the client has announced no
+                capability, or in more than `limits.requests.rounds_max` rounds.
             RequestTimeout: The server took too long.
             Exception: A callback raised it.
         """
@@ -97,19 +97,19 @@ class RequestRetries(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return None
         checked: dict[str, tuple[str, Any]] = {}
         for key, request in requests.items():
-            row = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
-            if row is None:
+            method = METHODS.get(request.method) if request.method in _INPUT_METHODS else None
+            if method is None:
                 raise self._violation(request, "which is not allowed as an input request")
-            needed = row.required_capability
-            if needed is not None and not has_capability(self.capabilities, needed.path):
-                raise self._violation(request, f"but the {needed} was not announced")
+            required = method.required_capability
+            if required is not None and not has_capability(self.capabilities, required.path):
+                raise self._violation(request, f"but the {required} was not announced")
             params = request.params
             raw = None if params is None else msgspec.Raw(msgspec.json.encode(params))
             try:
-                checked[key] = request.method, row.decode_params(raw)
+                checked[key] = request.method, method.decode_params(raw)
             except msgspec.MsgspecError as error:
                 raise self._violation(request, f"but its params are invalid: {error}") from error
-        answers = await together(
+        answers = await call_concurrently(
             checked, lambda key: self._answer(*checked[key]), note="this was the input request {!r}"
         )
         return {

@@ -96,10 +96,10 @@ async def dial(
             task_status=trio.TASK_STATUS_IGNORED,
         )
     except Exception as error:
-        state.become("closed", str(error))
+        state.change("closed", str(error))
         raise
     finally:
-        state.become("closed", "closed on this side")
+        state.change("closed", "closed on this side")
         recordings.end()
 
 
@@ -157,7 +157,7 @@ class _Dialer:
             return False
         self._channel = channel
         try:
-            self.state.become("open")
+            self.state.change("open")
             if not self._has_been_open:
                 self._has_been_open = True
                 self.task_status.started(channel.name)
@@ -177,7 +177,7 @@ class _Dialer:
     def _report_retry(self, reason: str) -> None:
         if self.state.state != "retrying":
             logger.warning("dialing the hub again: %s", reason)
-        self.state.become("retrying", reason)
+        self.state.change("retrying", reason)
 
 
 class ListenOptions(TypedDict, total=False):

@@ -54,7 +54,7 @@ from mcp_trio._server.routes import (
 from mcp_trio._server.sessions import ServerSessions
 from mcp_trio._server.sockets import HandshakeCheck
 from mcp_trio._session.exceptions import (
-    from_users_code,
+    exc_info_from_users_code,
     one_line_about,
     sole_exception,
     split_group,
@@ -852,7 +852,7 @@ class CustomRoutes:
         self._log.report(
             f"{type(failure).__name__} in a route",
             f"the handler of {route} failed: {one_line_about(failure)[:chars_max]}",
-            error=from_users_code(failure) if logger.isEnabledFor(logging.DEBUG) else None,
+            error=exc_info_from_users_code(failure) if logger.isEnabledFor(logging.DEBUG) else None,
         )
 
 

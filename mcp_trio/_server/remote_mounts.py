@@ -66,7 +66,7 @@ from mcp_trio._server.mounts import Prefix
 from mcp_trio._server.results import OutputSchema
 from mcp_trio._server.subscriptions import list_changed
 from mcp_trio._session.effects import Effect, perform
-from mcp_trio._session.exceptions import together
+from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.handlers import Handling, lane_of_caller
 from mcp_trio._session.input_required import ask_all
@@ -747,7 +747,7 @@ class RemoteConnections:
                 self._ready.set()
                 await trio.sleep_forever()
         finally:
-            await together(self._connections, RemoteConnection.aclose)
+            await call_concurrently(self._connections, RemoteConnection.aclose)
 
 
 @attrs.define(eq=False, repr=False)
@@ -870,7 +870,7 @@ class RemoteConnection:
         """Close the connection, shielded, in bounded time."""
         self._keeping.cancel()
         with trio.CancelScope(shield=True):
-            await together(self._clients, Client.aclose)
+            await call_concurrently(self._clients, Client.aclose)
 
     async def unsubscribe(self, uri: str) -> None:
         """End a subscription to a resource; an error is logged."""

@@ -1,4 +1,4 @@
-"""Exceptions of users' code and of nurseries: taken out of groups, and as lines of the log.
+"""Take exceptions out of the groups that nurseries make, and format those of users' code for a log.
 
 A nursery puts the exceptions of its tasks into a group, even if there is only one. Users of this
 package then see the exception itself.
@@ -35,14 +35,14 @@ def split_group(group: BaseExceptionGroup) -> tuple[Exception | None, BaseExcept
     return None if errors is None else sole_exception(errors), rest
 
 
-def from_users_code(
+def exc_info_from_users_code(
     error: BaseException,
 ) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """Return an exception for a log, with a traceback that begins in the user's code.
+    """Return the `exc_info` of an exception for a log, with a traceback that begins in users' code.
 
-    The frames before that, which call a handler, are the same for every handler. An error that this
-    package raises on purpose needs none of its frames, so its traceback also ends in that code. If
-    no frame is the user's, the traceback stays as it is.
+    The frames before that, which call a handler, are the same for every handler. The traceback of
+    an `MCPError` also ends in users' code, because this package raises it about a call of theirs.
+    If no frame is a user's, the traceback stays as it is.
     """
     frames: list[TracebackType] = []
     traceback = error.__traceback__
@@ -96,10 +96,10 @@ def one_line_about(error: BaseException) -> str:
 
 
 def exception_to_raise(group: BaseExceptionGroup) -> BaseException:
-    """Return the exception to raise from an internal nursery: an error, even beside `Cancelled`.
+    """Return the exception to raise from an internal nursery, given the group that it has raised.
 
-    Return the group itself if it has no error, or an exception that is neither an error nor
-    `Cancelled`.
+    It is the error in the group, or the group of its errors, if the group has nothing else but
+    `Cancelled`; otherwise it is the group itself.
     """
     if isinstance(group, ExceptionGroup):
         return sole_exception(cast("Exception", group))
@@ -116,47 +116,45 @@ def group_members(error: _Error) -> Sequence[_Error]:
     return cast("Sequence[_Error]", group.exceptions)
 
 
-# Concurrent calls, whose errors are raised without a group.
-
 Key = TypeVar("Key")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-async def together(
+async def call_concurrently(
     keys: Iterable[Key],
-    ask: Callable[[Key], Awaitable[Answer]],
+    function: Callable[[Key], Awaitable[Result]],
     *,
     note: str | None = None,
-) -> dict[Key, Answer]:
-    """Call `ask` for all keys at once, and return its results in the order of the keys.
+) -> dict[Key, Result]:
+    """Call `function` for all keys at once, and return its results in the order of the keys.
 
     An error cancels the other calls and is raised without a group, with a `note` that names its
     key. Of several errors, the first in the order of the keys is raised. An error takes precedence
     over a cancellation of the calling task, which Trio delivers again. A `KeyboardInterrupt` is
     raised without a group.
     """
-    answers = dict[Key, Answer]()
-    failures = dict[Key, Exception]()
+    results = dict[Key, Result]()
+    errors = dict[Key, Exception]()
 
-    async def ask_one(key: Key) -> None:
+    async def call(key: Key) -> None:
         try:
-            answers[key] = await ask(key)
+            results[key] = await function(key)
         except Exception as error:
             if note is not None:
                 error.add_note(note.format(key))
-            failures[key] = error
+            errors[key] = error
             nursery.cancel_scope.cancel()
 
     keys = list(keys)
     try:
         async with trio.open_nursery() as nursery:
             for key in keys:
-                nursery.start_soon(ask_one, key)
-    except BaseExceptionGroup as group:  # This has other exceptions than those of the calls.
+                nursery.start_soon(call, key)
+    except BaseExceptionGroup as group:  # It has no errors of calls, which are in `errors`.
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None
-        if not failures or group.split(trio.Cancelled)[1] is not None:
+        if not errors or group.split(trio.Cancelled)[1] is not None:
             raise
-    if failures:
-        raise failures[min(failures, key=keys.index)]
-    return {key: answers[key] for key in keys}
+    if errors:
+        raise errors[min(errors, key=keys.index)]
+    return {key: results[key] for key in keys}

@@ -19,7 +19,7 @@ from mcp_trio import types
 from mcp_trio._protocol.methods import Method, ParamsToSend
 from mcp_trio._protocol.requests import IncomingRequest, IncomingTrigger
 from mcp_trio._session.exceptions import (
-    from_users_code,
+    exc_info_from_users_code,
     one_line_about,
     sole_exception,
     split_group,
@@ -472,7 +472,9 @@ class Handling(msgspec.Struct, eq=False):
             self.session.peer_log.report(
                 f"{type(error).__name__} in {call[:chars_max]}",
                 f"the handler of {call[:chars_max]} failed: {one_line_about(error)[:chars_max]}",
-                error=from_users_code(error) if logger.isEnabledFor(logging.DEBUG) else None,
+                error=exc_info_from_users_code(error)
+                if logger.isEnabledFor(logging.DEBUG)
+                else None,
             )
             if sends_texts:
                 text = f"error in {target or request.method.name}: {text}"

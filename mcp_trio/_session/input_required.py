@@ -32,7 +32,7 @@ from mcp_trio._protocol.requests import (
 from mcp_trio._protocol.shares import Shares, request_shares
 from mcp_trio._session.calls import Question
 from mcp_trio._session.effects import Effect, perform_once, start_effect
-from mcp_trio._session.exceptions import together
+from mcp_trio._session.exceptions import call_concurrently
 from mcp_trio._session.handler_journal import HandlerJournal, OperationId
 from mcp_trio._session.handlers import Handling
 from mcp_trio._session.lanes import LANE, Lane, drive_in, enter_lane, watch_lanes
@@ -844,7 +844,7 @@ async def _ask_together(handling: Handling, questions: Sequence[Question]) -> li
     await _begin_asking(handling, questions, lane)
     kind = "cxl"
     try:
-        results = await together(
+        results = await call_concurrently(
             range(len(questions)), lambda number: _ask(handling, questions[number])
         )
         kind = "res"

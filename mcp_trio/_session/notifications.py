@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from mcp_trio._protocol.events import NotificationReceived
-from mcp_trio._session.exceptions import from_users_code, split_group
+from mcp_trio._session.exceptions import exc_info_from_users_code, split_group
 from mcp_trio._session.journal import Sequencer
 from mcp_trio._session.lanes import LANE, Lane, drive, enter_lane
 from mcp_trio._session.tasks import Tasks
@@ -126,5 +126,5 @@ class NotificationQueue:
             f"callback for {name}",
             f"the callback for {name} failed",
             level=logging.ERROR,
-            error=from_users_code(error),
+            error=exc_info_from_users_code(error),
         )

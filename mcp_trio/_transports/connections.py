@@ -1,4 +1,4 @@
-"""Connections to a URL: opening a socket's channel, the reported state, pauses before reconnecting.
+"""Open a channel to a URL of a socket, report its state, and compute pauses between attempts.
 
 The channel of a WebSocket, a Unix socket or a TCP socket has one connection, which is one session.
 A channel over HTTP, which `http_client` opens, may use many; it also reports its state by
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mcp_trio")
 
 RandomSource: TypeAlias = Callable[[], float]
-"""Returns numbers from 0 to 1, so that clients that were cut off together reconnect one by one."""
+"""Returns numbers from 0 to 1, so that clients of a lost server do not all reconnect at once."""
 
 State: TypeAlias = Literal["connecting", "open", "retrying", "closed"]
 
@@ -41,12 +41,14 @@ _TRANSITIONS: Final[frozenset[tuple[State, State]]] = frozenset(
     }
 )
 _SOCKET_SCHEMES: Final = frozenset({"ws", "wss", "unix", "tcp"})
+_DOUBLINGS_MAX: Final = 16  # so that many failures do not overflow a float
 
 
 def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) -> float:
-    """Return the pause before another try after so many failures, with a random part.
+    """Return the pause before the next attempt to connect, after so many failed ones.
 
-    The pause is doubled with each failure, up to `limits.http.reconnect_seconds_max`.
+    It is doubled with each failure, up to `limits.http.reconnect_seconds_max`, and half of it is
+    random.
     """
     first_seconds = limits.http.sse_retry_ms / 1000
     longest = backoff_seconds(failures, first_seconds, limits.http.reconnect_seconds_max)
@@ -55,16 +57,16 @@ def pause_seconds(failures: int, limits: Limits, random_source: RandomSource) ->
 
 def backoff_seconds(failures: int, first_seconds: float, seconds_max: float) -> float:
     """Return `first_seconds`, doubled with each failure, at most `seconds_max`."""
-    return min(first_seconds * 2.0 ** min(failures, 16), seconds_max)
+    return min(first_seconds * 2.0 ** min(failures, _DOUBLINGS_MAX), seconds_max)
 
 
 @attrs.define(eq=False, repr=False)
 class ReportedState:
-    """The state of a connection, of which each change is reported to `on_state`.
+    """The state of a connection; `on_state` is called with each new state.
 
     "connecting": the server has not answered yet. "open": the last request was answered.
-    "retrying": the server could not be reached or a stream broke; the next try follows, with the
-    next call at the latest. "closed": the session is over.
+    "retrying": the server could not be reached or a stream broke; the next attempt follows, with
+    the next call at the latest. "closed": the session is over.
 
     An exception of `on_state` is logged.
     """
@@ -77,8 +79,8 @@ class ReportedState:
         """Report the state "connecting"."""
         self._report()
 
-    def become(self, state: State, reason: str = "") -> None:
-        """Change the state, unless no transition leads to it; "closed" is final."""
+    def change(self, state: State, reason: str = "") -> None:
+        """Change the state, if there is a transition to it; none leads out of "closed"."""
         if (self.state, state) not in _TRANSITIONS:
             return
         has_changed = state != self.state

@@ -455,7 +455,7 @@ class HttpChannel:
                 if stream.is_oversized:
                     text += " after a message over limits.messages.bytes_max"
                 else:
-                    self._reported_state.become("retrying", stream.end_reason)
+                    self._reported_state.change("retrying", stream.end_reason)
                 limit = f" ({stream.exceeded_limit})" if stream.exceeded_limit else ""
                 raise OutcomeUnknown(f"{text} before the response arrived{limit}")
             await stream.resume()
@@ -467,7 +467,7 @@ class HttpChannel:
             message.data, headers, url=self._message_url
         ) as response:
             await self._endpoint_client.check_success(response)
-            self._reported_state.become("open")
+            self._reported_state.change("open")
             request.is_accepted = True
             self._http_status_known.wake()
             if message.method == INITIALIZE:
@@ -519,7 +519,7 @@ class HttpChannel:
             return LocalProtocolError(str(error))
         loss = self._endpoint_client.loss_from(error)
         if isinstance(error, httpx2.RequestError):
-            self._reported_state.become("retrying", str(loss))
+            self._reported_state.change("retrying", str(loss))
         return loss
 
     def _fail(self, request: _PendingRequest, loss: ConnectionLost | LocalProtocolError) -> None:
@@ -679,7 +679,7 @@ class HttpChannel:
                     message.data, headers, url=self._message_url, on_progress=on_progress
                 ) as response:
                     await self._endpoint_client.check_success(response)
-                    self._reported_state.become("open")
+                    self._reported_state.change("open")
                     # The connection can be used again only after the body.
                     await self._endpoint_client.body_prefix(response)
         except SessionNotFound:
@@ -765,7 +765,7 @@ class HttpChannel:
             kind = ConnectionLost if request.is_session_unknown else OutcomeUnknown
             self._fail(request, kind(reason))
         self._inbox.end()
-        self._reported_state.become("closed", reason)
+        self._reported_state.change("closed", reason)
         self._nursery.cancel_scope.cancel()
 
     # The channel's task

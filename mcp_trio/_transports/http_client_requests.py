@@ -528,7 +528,7 @@ class EventStream:
         The pause is at least as long as the server asked for, and longer after failures. The last
         connection is tried when the stream would be given up.
         """
-        self.reported_state.become("retrying", self.end_reason)
+        self.reported_state.change("retrying", self.end_reason)
         asked_seconds = None if self._retry_ms is None else self._retry_ms / 1000
         if asked_seconds is not None and not self.failures:
             pause = max(asked_seconds, _PAUSE_SECONDS_MIN)
@@ -555,7 +555,7 @@ class EventStream:
                 check_event_stream(response)
                 self.was_accepted = True
                 self.was_tried.set()
-                self.reported_state.become("open")
+                self.reported_state.change("open")
                 await self.read(response)
         except httpx2.RequestError as error:
             self.end_reason = str(error) or type(error).__name__

@@ -14,7 +14,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._session.exceptions import exception_to_raise, together
+from mcp_trio._session.exceptions import call_concurrently, exception_to_raise
 from mcp_trio._session.lanes import LANE, Lane, watch_lanes
 from mcp_trio._session.leader_followers import (
     _IDLE_TASKS_MAX,
@@ -895,7 +895,7 @@ async def test_the_answers_have_the_order_of_the_keys():
             await trio.lowlevel.checkpoint()
         return key * 2
 
-    assert list((await together([1, 3, 2], ask)).items()) == [(1, 2), (3, 6), (2, 4)]
+    assert list((await call_concurrently([1, 3, 2], ask)).items()) == [(1, 2), (3, 6), (2, 4)]
 
 
 async def test_of_simultaneous_errors_the_first_in_order_is_raised_without_a_group():
@@ -913,7 +913,7 @@ async def test_of_simultaneous_errors_the_first_in_order_is_raised_without_a_gro
             raise ValueError(key)
 
         with pytest.raises(ValueError, match="a") as caught:
-            await together(["slow", "a", "b", "last"], ask, note="for {!r}")
+            await call_concurrently(["slow", "a", "b", "last"], ask, note="for {!r}")
         assert caught.value.args == ("a",)
         assert caught.value.__notes__ == ["for 'a'"]
 
@@ -926,7 +926,7 @@ async def test_an_error_is_raised_although_the_caller_is_cancelled():
             raise ValueError(key)
 
         with pytest.raises(ValueError, match="a") as caught:
-            await together("a", ask)
+            await call_concurrently("a", ask)
         assert not hasattr(caught.value, "__notes__")
         await trio.lowlevel.checkpoint()
     assert scope.cancelled_caught
@@ -934,7 +934,7 @@ async def test_an_error_is_raised_although_the_caller_is_cancelled():
 
 async def test_a_cancellation_without_errors_is_raised():
     with trio.move_on_after(0) as scope:
-        await together("ab", lambda _: trio.sleep_forever())
+        await call_concurrently("ab", lambda _: trio.sleep_forever())
     assert scope.cancelled_caught
 
 
@@ -947,5 +947,5 @@ async def test_an_interrupt_takes_precedence_over_an_error(interrupt, raised):
         raise {"a": ValueError, "b": interrupt}[key]
 
     with pytest.raises(raised) as caught:
-        await together("ab", ask)
+        await call_concurrently("ab", ask)
     assert caught.value.__context__ is None or caught.value.__suppress_context__

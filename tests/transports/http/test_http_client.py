@@ -1115,11 +1115,11 @@ def test_state_transitions_and_their_reports(before, after, becomes, is_reported
     condition = ReportedState(lambda *state: reported.append(state))
     condition.begin()
     for step in REACHED[before]:
-        condition.become(*step)
+        condition.change(*step)
     assert reported == [("connecting", ""), *REACHED[before]]
     unchanged = (condition.state, condition.reason)
 
-    condition.become(after, "news")
+    condition.change(after, "news")
 
     assert (condition.state, condition.reason) == ((after, "news") if becomes else unchanged)
     assert reported[1 + len(REACHED[before]) :] == ([(after, "news")] if is_reported else [])
@@ -1130,7 +1130,7 @@ def test_an_exception_of_on_state_is_logged(caplog):
         raise KeyError("mine")
 
     condition = ReportedState(fail)
-    condition.become("open")
+    condition.change("open")
 
     assert condition.state == "open"
     assert "the callback state_changed failed" in caplog.text
