@@ -1,18 +1,20 @@
 """The lifespan of a server: its run in a lane of a recording, and again in a replay.
 
-A recording that holds all sessions of a lifespan also holds the lifespan: that of a session that is
-served alone, as over stdio, and that of all sessions in a `SharedRecording`. `LifespanRun` drives
-the lifespan's coroutines in the lane `lifespan`, so that its steps and those of the tasks that it
-starts are journaled, and its `@effect` functions are recorded. A replay runs it the same way. So
-handlers and background tasks meet at the same memory channels, events and locks, in the same order.
+A recording also holds the lifespan of its sessions, if it holds all of them: the only session of a
+server over stdio, or all sessions in a `SharedRecording`. `LifespanRun` runs the coroutines of the
+lifespan in the lane `lifespan`. So the recording has its steps, those of the tasks that it starts,
+and its `@effect` functions. A replay runs it the same way, and handlers and background tasks use
+shared memory channels, events and locks in the same order.
 
 While the server serves, the lifespan waits at its `yield`. In the journal this is an effect, named
 `lifespan.sessions`: its outcome tells whether the sessions ended, were cancelled, or failed, and a
-replay waits for it. A cancellation of the server from outside is a mark, at which a replay cancels.
+replay waits for it. When the server is cancelled from outside, the recording has a mark, at which a
+replay cancels the lifespan.
 
 A lifespan that opens a file for writing, a socket, a database or a process by itself cannot run
-again in a replay. As soon as the recording notices this, it notes the call and holds the lifespan
-no longer. A replay then gives handlers a stand-in (`ReplayLifespan`) for the lifespan's value.
+again in a replay. As soon as the recording notices such a call, it has a mark about the call, and
+nothing of the lifespan after that. A replay then gives handlers a stand-in (`ReplayLifespan`) for
+the lifespan's value.
 """
 
 import logging
@@ -74,10 +76,10 @@ class LifespanValues(msgspec.Struct, frozen=True, eq=False):
 
 
 def lifespan_of(sessions: "ServerSessions") -> MakeLifespan | None:
-    """Return the function that makes the lifespan of a server and of all that it mounts.
+    """Return the function that makes the lifespan of a server and of the servers mounted into it.
 
-    None: none of them has one. If mounted servers have one, that of the server is entered first,
-    then each of theirs once, and the value is a `LifespanValues`.
+    Return None if none of them has a lifespan. If a mounted server has one, the value is a
+    `LifespanValues`: the lifespan of the server is entered first, then those of mounted servers.
     """
     lifespan = sessions.server.lifespan
     inner = [each for each in sessions.mounted() if each.server.lifespan is not None]
@@ -152,16 +154,17 @@ async def enter_unrecorded(
 
 
 def without_group(error: BaseException) -> BaseException:
-    """Return an error of the sessions, or their cancellation, for the lifespan at its `yield`.
+    """Return the exception to raise at the `yield` of a lifespan, given that of its sessions.
 
-    So the lifespan does not depend on the nurseries between it and the sessions, which a replay
-    does not have.
+    The nurseries between the lifespan and its sessions put it into a group. A replay does not have
+    these nurseries.
     """
     if not isinstance(error, BaseExceptionGroup):
         return error
     group = cast("BaseExceptionGroup[BaseException]", error)
     if group.split(trio.Cancelled)[1] is not None:
         return exception_to_raise(group)
+    # There is only `Cancelled` in the group; the lifespan gets one of them.
     return without_group(group.exceptions[0])
 
 
@@ -170,30 +173,30 @@ class LifespanRecording(Recording):
     """The sequencer of a lifespan in a recording.
 
     Attributes:
-        is_over: Whether nothing more is recorded: the lifespan has opened something by itself, or
-            the process ends.
+        is_stopped: Whether nothing more is recorded: the lifespan has opened something by itself,
+            or the process ends.
     """
 
-    is_over: bool = attrs.field(default=False, init=False)
+    is_stopped: bool = attrs.field(default=False, init=False)
 
     def step(self, lane: Lane) -> None:
         """Record the step."""
-        if not self.is_over:
+        if not self.is_stopped:
             super().step(lane)
 
-    def note_opened(self, call: "UntrackedCall") -> None:
+    def stop_at(self, call: "UntrackedCall") -> None:
         """Record a call by which the lifespan changes the outside, and nothing after it."""
-        if self.is_over:
+        if self.is_stopped:
             return
         logger.info("%s, in the lifespan: a replay uses a stand-in for its value", call.text)
         value = {"call": call.call, "location": call.location}
         if call.target:
             value["target"] = call.target
         self.marked(LIFESPAN_OPENED_MARK, value)
-        self.is_over = True
+        self.is_stopped = True
 
     def _record(self, *args: Any, **keywords: Any) -> int | None:
-        return None if self.is_over else super()._record(*args, **keywords)
+        return None if self.is_stopped else super()._record(*args, **keywords)
 
 
 def watch_of_lifespan(sequencer: LifespanRecording) -> "UntrackedCallWatch":
@@ -202,24 +205,24 @@ def watch_of_lifespan(sequencer: LifespanRecording) -> "UntrackedCallWatch":
     from mcp_trio._session.untracked_calls import UntrackedCallWatch, watch_of_recording
 
     token = trio.lowlevel.current_trio_token()
-    note_read = watch_of_recording(sequencer, is_strict=False).on_untracked_call
+    record_read = watch_of_recording(sequencer, is_strict=False).on_untracked_call
 
-    def note(call: "UntrackedCall") -> None:
-        if sequencer.is_over:
+    def record(call: "UntrackedCall") -> None:
+        if sequencer.is_stopped:
             return
         if not call.changes_outside:
-            note_read(call)
+            record_read(call)
         elif trio.lowlevel.in_trio_task():
-            sequencer.note_opened(call)
+            sequencer.stop_at(call)
         else:
-            token.run_sync_soon(sequencer.note_opened, call)
+            token.run_sync_soon(sequencer.stop_at, call)
 
-    return UntrackedCallWatch(on_untracked_call=note)
+    return UntrackedCallWatch(on_untracked_call=record)
 
 
 # The effect for which a lifespan waits while its sessions are served. Nothing calls its `run`: its
 # outcome is that of the block in which the lifespan is entered.
-_SESSIONS: Final = Effect(
+_SERVE_SESSIONS: Final = Effect(
     name=LIFESPAN_SESSIONS, arguments=no_arguments, run=trio.sleep_forever, codec=NO_RESULT
 )
 
@@ -234,6 +237,7 @@ class LifespanRun:
         make: Makes the context manager of the lifespan.
         served: Encodes the effects of the lifespan.
         watch: The watch for untracked calls of the lifespan; None in a replay, which has its own.
+        effects: The number of calls of effects by users' code.
         value: The value of the lifespan for its sessions, once the lifespan is entered.
         variables: The context variables that sessions get; None until the lifespan is entered.
         has_ended: Whether the end of the lifespan is recorded.
@@ -268,14 +272,14 @@ class LifespanRun:
         return lane_of_caller(self)
 
     def cancel(self) -> None:
-        """Cancel the lifespan, as the server was cancelled when it was recorded."""
+        """Cancel the lifespan; a replay does this where the server was cancelled from outside."""
         self._scope.cancel()
 
     @asynccontextmanager
     async def enter(self) -> AsyncGenerator[Any]:
-        """Enter the lifespan within the block; its value is that of the block.
+        """Enter the lifespan within the block, which gets its value.
 
-        If the block is cancelled from outside, the lifespan is, and in turn cancels the block.
+        A cancellation of the block from outside cancels the lifespan, which then cancels the block.
         """
         watch_lanes()
         failure: BaseException | None = None
@@ -286,13 +290,13 @@ class LifespanRun:
                     with self._scope:
                         manager, value = await self._in_lane(self._enter)
                         self.value, self.variables = value, copy_context()
-                        is_of_several = isinstance(value, LifespanValues)
-                        self.served.lifespan = value.own if is_of_several else value
+                        has_several_values = isinstance(value, LifespanValues)
+                        self.served.lifespan = value.own if has_several_values else value
                         error: BaseException | None = None
                         was_cancelled = False
                         try:
-                            deadline = start_effect(self, _SESSIONS, self.lane)
-                            was_cancelled = deadline == -math.inf
+                            deadline = start_effect(self, _SERVE_SESSIONS, self.lane)
+                            was_cancelled = deadline == -math.inf  # as for a cancelled task in Trio
                             if not was_cancelled:
                                 self.lane.begin_effect(deadline)
                             yield value
@@ -320,9 +324,9 @@ class LifespanRun:
         """
         was_cancelled = is_cancelled_now()
         outcome = await wait_for_recorded_outcome(
-            self, _SESSIONS, self.lane, was_cancelled=was_cancelled
+            self, _SERVE_SESSIONS, self.lane, was_cancelled=was_cancelled
         )
-        _SESSIONS.outcome(outcome)
+        _SERVE_SESSIONS.outcome(outcome)
 
     async def _enter(self) -> tuple[AbstractAsyncContextManager[Any], Any]:
         manager = self.make()
@@ -337,10 +341,10 @@ class LifespanRun:
             raise error
 
     async def _in_lane(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Run a part of the lifespan in its lane.
+        """Run the part of the lifespan before or after its `yield`, in its lane.
 
-        The lane ends with the part, so that the sessions do not act in it. Sessions see the other
-        context variables that the part sets.
+        Both context variables are reset at the end, so that sessions do not run in the lane of the
+        lifespan. Other context variables that the lifespan sets stay set for the sessions.
         """
         lane = LANE.set(self.lane)
         context = CURRENT_CONTEXT.set(CurrentContext(self, self.served))
@@ -358,6 +362,7 @@ class LifespanRun:
         self._scope.cancel()
 
     def _record_end_of_sessions(self, error: BaseException | None, *, was_cancelled: bool) -> None:
+        """Record how the sessions have ended; `was_cancelled` is whether they began cancelled."""
         outcome = self._outcome(error, value=b"null")
         self.lane.has_waited = True
         if outcome is not None:
@@ -367,7 +372,7 @@ class LifespanRun:
         elif isinstance(error, trio.Cancelled):
             self.sequencer.resumed(self.lane, "cxl")
         elif isinstance(self.sequencer, LifespanRecording):  # The process ends, as by Ctrl-C.
-            self.sequencer.is_over = True
+            self.sequencer.is_stopped = True
         self.lane.end_effect()
 
     def _record_end(self, error: BaseException | None) -> None:

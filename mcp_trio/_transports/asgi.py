@@ -168,7 +168,7 @@ class AsgiSocket:
             while (message := await self._receive())["type"] == "websocket.receive":
                 text = message.get("text")
                 if text is None:
-                    self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True))
+                    self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_violation=True))
                     continue
                 bytes_max = self._limits.messages.bytes_max
                 self._inbox.put(bounded(text.encode(), message_bytes_max=bytes_max))

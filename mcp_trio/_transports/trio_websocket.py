@@ -287,12 +287,12 @@ class _MessageQueue:
     async def take(self, event: TextMessage | BytesMessage) -> None:
         """Queue a message, or a piece of one; wait for room before trio-websocket reads on."""
         if isinstance(event, BytesMessage):
-            self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_ours=True))
+            self._end(SocketEnded(CloseCode.UNSUPPORTED_DATA, is_violation=True))
             return
         self._fragments = 0 if event.message_finished else self._fragments + 1
         if self._fragments >= self.fragments_max:
             reason = f"limits.websocket.fragments_max={self.fragments_max}"
-            self._end(SocketEnded(CloseCode.MESSAGE_TOO_BIG, reason, is_ours=True))
+            self._end(SocketEnded(CloseCode.MESSAGE_TOO_BIG, reason, is_violation=True))
             self.has_too_many_fragments = True
             await trio.sleep_forever()  # `close` cancels the reader, which parses no more of it
         if not self._is_skipping:
@@ -470,9 +470,13 @@ class TrioSocket:
             return self._reader.messages.ending
         received_close = self._connection.closed
         if received_close is None:
-            return SocketEnded(CloseCode.PROTOCOL_ERROR, is_ours=True)
-        is_ours = received_close.code in _DETECTED_VIOLATIONS and not self._stream.has_sent_close
-        return SocketEnded(received_close.code, received_close.reason or "", is_ours=is_ours)
+            return SocketEnded(CloseCode.PROTOCOL_ERROR, is_violation=True)
+        is_violation = (
+            received_close.code in _DETECTED_VIOLATIONS and not self._stream.has_sent_close
+        )
+        return SocketEnded(
+            received_close.code, received_close.reason or "", is_violation=is_violation
+        )
 
     async def ping(self) -> None:
         """Ping the peer, and wait for the pong."""
@@ -502,7 +506,7 @@ class TrioSocket:
         if self._connection.closed is None and is_read:
             close = partial(self._connection.aclose, code, close_reason(reason) or None)
             await self._stream.run_while_open(close)
-        elif self._ending().is_ours:
+        elif self._ending().is_violation:
             await self._reader.stop()
             stream, is_client = self._stream, self._connection.is_client
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):

@@ -41,15 +41,15 @@ class SocketEnded(Exception):  # noqa: N818  it reports an event, which need not
     """The WebSocket delivers no more messages.
 
     Attributes:
-        code: The close code that the peer sent; with `is_ours`, the one to send to the peer.
-        is_ours: Whether this side closes, because the peer has violated the protocol.
+        code: The close code that the peer sent, or that this side has to send after a violation.
+        is_violation: Whether this side closes, because the peer has violated the protocol.
     """
 
-    def __init__(self, code: int, reason: str = "", *, is_ours: bool = False) -> None:
+    def __init__(self, code: int, reason: str = "", *, is_violation: bool = False) -> None:
         super().__init__(code, reason)
         self.code = code
         self.reason = reason
-        self.is_ours = is_ours
+        self.is_violation = is_violation
 
 
 class MessageSocket(Protocol):
@@ -94,7 +94,7 @@ class MessageSocket(Protocol):
         Cancellation loses no message.
 
         Raises:
-            SocketEnded: There are no more, now and ever after.
+            SocketEnded: There are no more; each later call raises it as well.
         """
         ...
 
@@ -128,7 +128,8 @@ class WebSocketChannel:
         expires_at: The time, of Trio's clock, at which the client's token expires. The WebSocket is
             then closed with code 1008 (policy violation).
         network: At a server, the network of the client; None if it is unknown.
-        rejection: The error to raise if the peer has closed with code 1008 (policy violation).
+        rejection: The error if the peer has closed with code 1008 (policy violation), after which
+            `dial` does not connect again; else None.
     """
 
     transport: ClassVar[str] = "websocket"
@@ -142,11 +143,11 @@ class WebSocketChannel:
     _limits: Limits = attrs.field(alias="limits")
     _code: CloseCode = attrs.field(default=CloseCode.NORMAL_CLOSURE, init=False)
     _is_closing: bool = attrs.field(default=False, init=False)
-    _has_ended: bool = attrs.field(default=False, init=False)
+    _has_received_end: bool = attrs.field(default=False, init=False)
     _loss: ConnectionLost | None = attrs.field(default=None, init=False)
     _task_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _unresponsive: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _task_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __repr__(self) -> str:
         """Return the class and the peer's name, without headers and tokens."""
@@ -194,7 +195,7 @@ class WebSocketChannel:
     async def receive(self) -> Sequence[bytes | Oversized]:
         """Return received messages; an empty sequence after the peer has closed normally."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        if not self._has_ended:
+        if not self._has_received_end:
             try:
                 self._check_open()
                 received = await self._socket.receive()
@@ -204,19 +205,19 @@ class WebSocketChannel:
                     for each in received
                 ]
             except SocketEnded as ended:
-                self._record_end(ended)
+                self._set_loss(ended)
         await trio.lowlevel.cancel_shielded_checkpoint()
         self._check_open()
         if self._loss is not None:
             raise self._loss
         return []
 
-    def _record_end(self, ended: SocketEnded) -> None:
+    def _set_loss(self, ended: SocketEnded) -> None:
         """Set the error that `receive` raises; the first one is kept."""
-        self._has_ended = True
+        self._has_received_end = True
         if self._loss is not None or self._is_closing:
             return
-        if ended.is_ours:
+        if ended.is_violation:
             self._code = CloseCode(ended.code)
             self._loss = error_of_own_close(self.name, self._code, ended.reason)
         else:
@@ -236,8 +237,8 @@ class WebSocketChannel:
             while True:
                 ping_at = trio.current_time() + limits.websocket.ping_interval_seconds
                 await trio.sleep_until(min(ping_at, self.expires_at))
-                asked_at = trio.current_time()
-                if asked_at >= self.expires_at:
+                pinged_at = trio.current_time()
+                if pinged_at >= self.expires_at:
                     self.fail(ConnectionLost("the token has expired"), CloseCode.POLICY_VIOLATION)
                     break
                 try:
@@ -245,11 +246,11 @@ class WebSocketChannel:
                         await self._socket.ping()
                 except trio.BrokenResourceError:
                     break  # `receive` reports it
-                if timeout.cancelled_caught and self._socket.is_silent_since(asked_at):
+                if timeout.cancelled_caught and self._socket.is_silent_since(pinged_at):
                     self.fail(error_of_own_close(self.name, CloseCode.INTERNAL_ERROR))
                     break
             self._unresponsive.set()
-            await trio.sleep_forever()
+            await trio.sleep_forever()  # until `aclose` or `fail` cancels the scope
         with trio.move_on_after(self._limits.shutdown.close_seconds, shield=True):
             await self._socket.close(self._code, str(self._loss or ""))
 
@@ -259,16 +260,16 @@ class WebSocketChannel:
 
     async def wait_ended(self) -> None:
         """Wait until the task that owns the WebSocket has finished."""
-        await self._ended.wait()
+        await self._task_ended.wait()
 
     def mark_ended(self) -> None:
         """Note that the task that owns the WebSocket has finished."""
         self._unresponsive.set()
-        self._ended.set()
+        self._task_ended.set()
 
     def fail(self, loss: ConnectionLost, code: CloseCode = CloseCode.INTERNAL_ERROR) -> None:
         """Close the WebSocket with `code`; `receive` and `send` then raise `loss`."""
-        if self._loss is None and not self._has_ended:
+        if self._loss is None and not self._has_received_end:
             self._loss, self._code = loss, code
         self._task_scope.cancel()
 
@@ -287,7 +288,7 @@ class WebSocketChannel:
         self._is_closing = True
         self._task_scope.cancel()
         with trio.CancelScope(shield=True):
-            await self._ended.wait()
+            await self._task_ended.wait()
         await trio.lowlevel.checkpoint()
 
 
@@ -320,7 +321,7 @@ async def start_channel(
                 started.set()
                 try:
                     await channel.run()
-                except Exception:  # closing the socket ends `receive`, which raises the loss
+                except Exception:  # closing the socket ends `receive`, which raises this error
                     channel.fail(ConnectionLost(f"the connection to {name} failed"))
                     raise
         except Exception as error:
