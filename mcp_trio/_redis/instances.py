@@ -313,10 +313,10 @@ class RedisInstance:
             return None
         return StoredSession(_decode_facts(facts), owner.decode() or None)
 
-    async def take(self, session_id: str, before: str | None) -> bool:
+    async def take(self, session_id: str, former_owner: str | None) -> bool:
         """Become the owner of a session; return False if its owner is another one, or not lost."""
-        keys = [self._session_key(session_id), self._lease_key(before or "")]
-        return bool(await self._connection.evaluate(_TAKE, keys, self.name, before or ""))
+        keys = [self._session_key(session_id), self._lease_key(former_owner or "")]
+        return bool(await self._connection.evaluate(_TAKE, keys, self.name, former_owner or ""))
 
     # Calls.
 

@@ -38,14 +38,13 @@ logger = logging.getLogger("mcp_trio")
 
 _UNAVAILABLE: Final = 503
 
-# A session changes its owner once when an instance is lost; more often only if instances are lost
-# one after another.
+# When an instance is lost, another one takes its sessions. That one may be lost as well, and so on.
 _OWNERS_MAX: Final = 8
 
 _OWNERS_REMEMBERED_MAX: Final = 10_000
 _OWNER_CHANGES_SECONDS: Final = 0.05
 
-_ENDED: Final = ""  # in the place of the owner of a session that does not exist
+_NO_SESSION: Final = ""  # in the place of the owner, for a session that does not exist
 
 UNKNOWN_OUTCOME: Final = "the instance that ran this request was lost: its outcome is unknown"
 # Not JSON-RPC: clients take that for an answer to the request.
@@ -81,7 +80,7 @@ class _Read(_Message, frozen=True):
 
 
 class _Unknown(_Message, frozen=True):
-    """The instance does not own the session."""
+    """The instance to which the request was forwarded does not own the session."""
 
 
 class _Answered(_Message, frozen=True):
@@ -133,13 +132,13 @@ class _Request:
         owner: The name of the instance that answers it.
         is_stream: Whether the response may go on for ever (GET).
         is_lost: Whether the owner is lost.
-        is_over: Whether the owner sends no more.
+        is_finished: Whether the owner sends no more about it.
     """
 
     owner: str
     is_stream: bool
     is_lost: bool = False
-    is_over: bool = False
+    is_finished: bool = False
     _received: list[_FromOwner] = attrs.field(factory=list[_FromOwner], init=False)
     _changed: Wakeup = attrs.field(factory=Wakeup, init=False)
 
@@ -151,7 +150,7 @@ class _Request:
         self.is_lost = True
         self._changed.wake()
 
-    async def take(self) -> list[_FromOwner]:
+    async def receive(self) -> list[_FromOwner]:
         """Wait for messages and return them; return none if the owner is lost."""
         await trio.lowlevel.checkpoint()
         while not (self._received or self.is_lost):
@@ -183,7 +182,7 @@ class ForwardedExchange:
 
     @property
     def may_lead(self) -> bool:
-        """Return False: the task belongs to this request."""
+        """Return False: the task that answers a forwarded request reads no others."""
         return False
 
     async def body(self, bytes_max: int) -> bytes:
@@ -268,7 +267,8 @@ class Forwarder:
     It is the `InstanceHandler` of a served application.
 
     Attributes:
-        limits: The bound of a response's bytes that are not read yet.
+        limits: The limits of the server; `limits.http.unsent_bytes_max` bounds a response's bytes
+            that the client has not read yet.
         respond: Answers a forwarded request; this is the application.
         take_session: Continues a session of another instance here, and stores its facts; returns
             whether it exists.
@@ -276,7 +276,7 @@ class Forwarder:
         instance: This instance.
         nursery: The nursery of the requests that others have forwarded.
         is_leaving: Whether this instance takes no more sessions.
-        is_over: Whether this instance has left the others.
+        has_left: Whether this instance has left the others.
     """
 
     limits: Limits
@@ -286,7 +286,7 @@ class Forwarder:
     instance: Instance = attrs.field(init=False)
     nursery: trio.Nursery = attrs.field(init=False)
     is_leaving: bool = attrs.field(default=False, init=False)
-    is_over: bool = attrs.field(default=False, init=False)
+    has_left: bool = attrs.field(default=False, init=False)
     _numbers: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
     _sent: dict[int, _Request] = attrs.field(factory=dict[int, _Request], init=False)
     _received: dict[tuple[str, int], ForwardedExchange] = attrs.field(
@@ -337,7 +337,7 @@ class Forwarder:
         self.close_session(session_id)
 
     def peers(self) -> Collection[str]:
-        """Return the instances with which requests are unfinished."""
+        """Return the instances to or from which requests were forwarded that are not finished."""
         senders = {sender for sender, _ in self._received}
         return senders | {request.owner for request in self._sent.values()}
 
@@ -386,7 +386,7 @@ class Forwarder:
             Exception: The error of `take_session`; the session waits for another instance.
         """
         principal = request.principal
-        with self._keeping_busy(request):
+        with self._counted_as_unanswered(request):
             for attempt in range(_OWNERS_MAX):
                 if attempt:
                     await trio.sleep(_OWNER_CHANGES_SECONDS)  # The new owner may not be stored yet.
@@ -394,7 +394,7 @@ class Forwarder:
                     self._owners.pop(session_id, None)  # The other instance knows a newer owner.
                 try:
                     owner = await self._owner_of(session_id, principal)
-                    if owner == _ENDED:
+                    if owner == _NO_SESSION:
                         return unknown
                     if owner == self.instance.name:
                         await answer_here()
@@ -408,10 +408,10 @@ class Forwarder:
                     elif self.is_leaving and request.method == "GET":
                         return _unavailable("the server is closing: reconnect")
                     elif owner is not None or self.is_leaving:
-                        to = owner or next(iter(await self.instance.others()), None)
-                        if to is None:
+                        name = owner or next(iter(await self.instance.others()), None)
+                        if name is None:
                             return _unavailable("the server is closing, and no other instance runs")
-                        outcome = await self.forward(exchange, request, body, to, headers)
+                        outcome = await self.forward(exchange, request, body, name, headers)
                         if outcome is Outcome.ANSWERED:
                             return None
                         self._owners.pop(session_id, None)
@@ -442,9 +442,9 @@ class Forwarder:
             trio.BrokenResourceError: The client is gone.
         """
         try:
-            with self._keeping_busy(request):
-                for to in await self.instance.others():
-                    outcome = await self.forward(exchange, request, body, to, headers)
+            with self._counted_as_unanswered(request):
+                for name in await self.instance.others():
+                    outcome = await self.forward(exchange, request, body, name, headers)
                     if outcome is Outcome.ANSWERED:
                         return True
         except StoreUnavailableError as error:
@@ -452,7 +452,7 @@ class Forwarder:
         return False
 
     async def _owner_of(self, session_id: str, principal: str | None) -> str | None:
-        """Return the owner of the principal's session; `_ENDED` if there is no such session.
+        """Return the owner of the principal's session; `_NO_SESSION` if there is no such session.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -466,17 +466,17 @@ class Forwarder:
                 await self.instance.settle()
             stored = await self.instance.find(session_id)
             if stored is None or stored.facts.principal != principal:
-                return _ENDED
+                return _NO_SESSION
             if stored.owner is None or stored.owner == self.instance.name:
                 return stored.owner
             if len(self._owners) >= _OWNERS_REMEMBERED_MAX:
                 del self._owners[next(iter(self._owners))]
             known = self._owners[session_id] = (stored.owner, stored.facts.principal)
         owner, of_principal = known
-        return owner if of_principal == principal else _ENDED
+        return owner if of_principal == principal else _NO_SESSION
 
-    async def _take(self, session_id: str, before: str | None, request: HttpRequest) -> None:
-        """Become the owner of a session, and continue or end it.
+    async def _take(self, session_id: str, former_owner: str | None, request: HttpRequest) -> None:
+        """Become the owner of a session, and continue it, or end it if it cannot be moved.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -492,9 +492,9 @@ class Forwarder:
             # Another request may have let this instance take the session before.
             if stored is None or stored.owner == self.instance.name:
                 return
-            if not await self.instance.take(session_id, before):
+            if not await self.instance.take(session_id, former_owner):
                 return
-            # An owner that is only slow may have stored newer facts until then.
+            # The former owner may have been slow, not lost, and have stored newer facts meanwhile.
             stored = await self.instance.find(session_id) or stored
             facts, is_open = stored.facts, False
             try:
@@ -511,14 +511,15 @@ class Forwarder:
             taken.set()
 
     async def _take_after_loss(
-        self, session_id: str, before: str | None, request: HttpRequest
+        self, session_id: str, former_owner: str | None, request: HttpRequest
     ) -> None:
         """Become the owner of a session, if that is possible.
 
-        An error would let the client repeat its request, whose outcome is unknown.
+        An error is only logged: a response with status 500 or 503 would let the client repeat its
+        request, whose outcome is unknown.
         """
         try:
-            await self._take(session_id, before, request)
+            await self._take(session_id, former_owner, request)
         except Exception as error:
             logger.warning("a session of a lost instance cannot be continued: %s", error)
 
@@ -527,18 +528,18 @@ class Forwarder:
         exchange: Exchange,
         request: HttpRequest,
         body: bytes,
-        to: str,
+        name: str,
         headers: Headers,
     ) -> Outcome:
-        """Let another instance answer a request, and relay the response.
+        """Let the instance with this name answer a request, and relay the response.
 
-        If this is cancelled, or the client disconnects, the other instance is notified.
+        The other instance is notified if the client disconnects, or if the task is cancelled.
 
         Raises:
             trio.BrokenResourceError: The client is gone.
         """
         number = next(self._numbers)
-        sent = _Request(to, is_stream=request.method == "GET")
+        sent = _Request(name, is_stream=request.method == "GET")
         forwarded = _encode(_Forwarded(number, request, body))
         outcomes: list[Outcome] = []
 
@@ -546,13 +547,13 @@ class Forwarder:
             outcomes.append(await self._relay(exchange, number, sent, headers, forwarded))
 
         self._sent[number] = sent
-        self.instance.send(to, forwarded)
+        self.instance.send(name, forwarded)
         try:
             is_connected = await run_while_connected(exchange, relay)
         finally:
             del self._sent[number]
-            if not sent.is_over:
-                self.instance.send(to, _encode(_Gone(number)))
+            if not sent.is_finished:
+                self.instance.send(name, _encode(_Gone(number)))
         if not is_connected:
             raise trio.BrokenResourceError("the client is gone")
         return outcomes[0]
@@ -567,13 +568,13 @@ class Forwarder:
     ) -> Outcome:
         is_started = False
         while True:
-            for message in await sent.take():
+            for message in await sent.receive():
                 match message:
                     case _Unknown():
-                        sent.is_over = True
+                        sent.is_finished = True
                         return Outcome.UNKNOWN_SESSION
                     case _Answered(_, status, own, body):
-                        sent.is_over = True
+                        sent.is_finished = True
                         await exchange.answer(status, [*own, *headers], body)
                         return Outcome.ANSWERED
                     case _Started(_, status, own):
@@ -583,14 +584,14 @@ class Forwarder:
                         await exchange.send(data)
                         self.instance.send(sent.owner, _encode(_Read(number, len(data))))
                     case _Ended(_, is_complete):
-                        sent.is_over = True
+                        sent.is_finished = True
                         if not is_started:  # `end_streams` has ended it.
                             return Outcome.UNKNOWN_SESSION
                         if is_complete:
                             await exchange.end()
                         return Outcome.ANSWERED
             if sent.is_lost:
-                sent.is_over = True
+                sent.is_finished = True
                 if is_started:  # The host closes the connection of an incomplete response.
                     return Outcome.ANSWERED
                 if sent.is_stream:  # A GET has no effects.
@@ -600,12 +601,12 @@ class Forwarder:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether this instance takes a session, or has unanswered requests but streams."""
+        """Return whether this instance takes a session, or has an unanswered request except GET."""
         return bool(self._taking) or self._unanswered > 0
 
     @contextmanager
-    def _keeping_busy(self, request: HttpRequest) -> Generator[None]:
-        """Within this context, a request is unanswered, also while its owner is looked up."""
+    def _counted_as_unanswered(self, request: HttpRequest) -> Generator[None]:
+        """Count a request, except a GET, as unanswered within the context."""
         is_stream = request.method == "GET"
         self._unanswered += not is_stream
         try:
@@ -616,7 +617,7 @@ class Forwarder:
     def end_streams(self) -> None:
         """End the streams of other instances, so that their clients reconnect elsewhere."""
         for number, request in self._sent.items():
-            if request.is_stream and not request.is_over:
+            if request.is_stream and not request.is_finished:
                 self.instance.send(request.owner, _encode(_Gone(number)))
                 request.put(_Ended(number))
 

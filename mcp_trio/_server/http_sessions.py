@@ -676,7 +676,7 @@ class Runtime:
                 finally:
                     with trio.CancelScope(shield=True):
                         await joined.settle()
-            forwarder.is_over = True
+            forwarder.has_left = True
             forwarder.nursery.cancel_scope.cancel()
 
     async def _run_sessions(self, task_status: trio.TaskStatus["Runtime"]) -> None:
@@ -733,7 +733,7 @@ class Runtime:
     @property
     def may_forward(self) -> bool:
         """Return whether requests that arrive now can be forwarded to other instances."""
-        return self.forwarder is not None and not self.forwarder.is_over
+        return self.forwarder is not None and not self.forwarder.has_left
 
     def note_headers(self, headers: Mapping[str, str]) -> None:
         """Keep the headers of the current request for a `RecordPolicy` that depends on headers."""

@@ -66,7 +66,7 @@ class InstanceHandler(Protocol):
         ...
 
     def lose_session(self, session_id: str) -> None:
-        """End a session that another instance has taken, because our own lease was over.
+        """End a session that another instance has taken, because the lease of this one was over.
 
         This may be called for a session that has ended already.
         """
@@ -155,10 +155,10 @@ class Instance(Protocol):
         """
         ...
 
-    async def take(self, session_id: str, before: str | None) -> bool:
+    async def take(self, session_id: str, former_owner: str | None) -> bool:
         """Become the owner of a session.
 
-        Returns False if its owner is not `before` any more, or has a lease again. This may be
+        Returns False if its owner is not `former_owner` any more, or has a lease again. This may be
         called again by the instance that is the owner already; it returns True.
 
         Raises:
@@ -327,11 +327,11 @@ class MemoryInstance:
         await trio.lowlevel.checkpoint()
         return self.shared.sessions.get(session_id)
 
-    async def take(self, session_id: str, before: str | None) -> bool:
+    async def take(self, session_id: str, former_owner: str | None) -> bool:
         """Become the owner of a session; return False if its owner is another one, or not lost."""
         await trio.lowlevel.checkpoint()
         stored = self.shared.sessions.get(session_id)
-        if stored is None or stored.owner not in (before, self.name):
+        if stored is None or stored.owner not in (former_owner, self.name):
             return False
         if stored.owner != self.name and stored.owner in self.shared.members:
             return False

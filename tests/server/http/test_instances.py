@@ -421,9 +421,9 @@ async def test_a_session_goes_on_with_what_was_stored_when_it_was_taken(
     await client.ask(call("count", id=2))
     newer = stores.instances.sessions[client.id]
 
-    async def take_late(instance, session_id, before):
+    async def take_late(instance, session_id, former_owner):
         stores.instances.sessions[session_id] = newer  # the slow owner stores it after `find`
-        return await take(instance, session_id, before)
+        return await take(instance, session_id, former_owner)
 
     take = MemoryInstance.take
     monkeypatch.setattr(MemoryInstance, "take", take_late)
