@@ -619,7 +619,7 @@ def make_record_options(
         RecordingError: `path` is a file that is not empty, and `--overwrite` is not given.
     """
     from mcp_trio._journal.redaction import Redaction
-    from mcp_trio._recorder.options import RecordOptions, check_no_recording_exists
+    from mcp_trio._recorder.options import RecordOptions, check_record_target
 
     # A folder gets a file when a session starts. Errors are reported now rather than then.
     if path.endswith("/") and not Path(path).is_dir():
@@ -645,7 +645,7 @@ def make_record_options(
         strict=strict,
         overwrite=choices["overwrite"],
     )
-    check_no_recording_exists(options)
+    check_record_target(options)
     return options
 
 

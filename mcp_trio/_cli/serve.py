@@ -585,7 +585,7 @@ def demo_command(keep: str | None, *, overwrite: bool) -> None:
     """Record a session with the example server, replay it byte for byte, and show it."""
     from mcp_trio._cli.replay import replay_summary
     from mcp_trio._cli.timeline import print_timeline
-    from mcp_trio._recorder.options import RecordOptions, check_no_recording_exists
+    from mcp_trio._recorder.options import RecordOptions, check_record_target
     from mcp_trio._replay.replay import replay
 
     with ExitStack() as stack:
@@ -596,7 +596,7 @@ def demo_command(keep: str | None, *, overwrite: bool) -> None:
             raise click.ClickException(f"cannot create {folder}: {error.strerror}") from error
         server_file, client_file = folder / SERVER_FILE, folder / CLIENT_FILE
         for file in (server_file, client_file):
-            check_no_recording_exists(RecordOptions(file, overwrite=overwrite))
+            check_record_target(RecordOptions(file, overwrite=overwrite))
         click.echo(f"Recording: a client calls `mcp-trio run {EXAMPLE}` over stdio.")
         _record_demo(server_file, client_file)
         click.echo("\nReplaying: the server's handlers run again, against the recording.")

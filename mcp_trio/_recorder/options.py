@@ -1,4 +1,4 @@
-"""The `record=` option: its values, and opening the recording that it names.
+"""The `record=` option: its values, and how the recording that it names is opened.
 
 The option is a path, `RecordOptions`, or a `SharedRecording`. `begin_session` returns the recorder
 for a session, which `open_recorder` makes with its file.
@@ -83,8 +83,8 @@ class RecordOptions:
         sync_seconds: The seconds between two syncs of the file to the disk, by a thread, so that it
             survives a power cut; None leaves that to the system. A crash of the process alone loses
             nothing in either case.
-        strict: Whether a handler gets an error when it does what no replay could repeat; for
-            servers.
+        strict: Whether a handler of a server gets an error for an untracked call, which a replay
+            cannot repeat.
         overwrite: Whether a file that exists, and later segments of its name, may be replaced.
             Without it, a session that would replace one gets a `RecordingError` when it begins.
         observer: Called when a recording begins; returns a function that gets each of its records
@@ -95,7 +95,7 @@ class RecordOptions:
         ValueError: A number is not above 0.
     """
 
-    # Whether this is a `RecordPolicy`, which a server that has none need not import.
+    # Whether this is a `RecordPolicy`. So a server without a policy need not import that class.
     is_policy: ClassVar[bool] = False
 
     path: str | os.PathLike[str]
@@ -135,10 +135,10 @@ class SharedRecording:
     _is_of_sole_session: ClassVar[bool] = False
 
     def __init__(self, record: str | os.PathLike[str] | RecordOptions) -> None:
-        check_no_recording_exists(record)
+        check_record_target(record)
         self.options: RecordOptions = options_of(record)
         self._recorder: Recorder | None = None
-        self._owner: tuple[object, ...] | None = None
+        self._run_role_and_name: tuple[object, ...] | None = None
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -176,7 +176,7 @@ class SharedRecording:
             RecordingError: The recording is closed, belongs to another Trio run, role or name, or
                 its file cannot be created.
         """
-        recorder = self._opened(start, role=role, name=name)
+        recorder = self._get_recorder(start, role=role, name=name)
         is_sole = self._is_of_sole_session
         return recorder, recorder.begin_session(transport, lifespan=lifespan, is_sole=is_sole)
 
@@ -184,21 +184,22 @@ class SharedRecording:
         self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str
     ) -> tuple[Recorder, int]:
         """Return the recorder, and a channel for a lifespan, as `begin_session` does."""
-        recorder = self._opened(start, role=role, name=name)
+        recorder = self._get_recorder(start, role=role, name=name)
         return recorder, recorder.begin_lifespan()
 
-    def _opened(
+    def _get_recorder(
         self, start: Callable[[RecordOptions], Recorder], *, role: str, name: str
     ) -> Recorder:
-        owner = (trio.lowlevel.current_trio_token(), role, name)
+        """Return the recorder, which `start` opens if this is the first session or lifespan."""
+        run_role_and_name = (trio.lowlevel.current_trio_token(), role, name)
         if self._is_closed:
             raise RecordingError(
                 "the shared recording is closed: begin sessions inside its `with` block"
             )
         if self._recorder is None:
             self._recorder = start(self.options)
-            self._owner = owner
-        if owner != self._owner:
+            self._run_role_and_name = run_role_and_name
+        if run_role_and_name != self._run_role_and_name:
             raise RecordingError(
                 "all sessions of a shared recording need the same Trio run, role and name"
             )
@@ -222,8 +223,8 @@ def options_of(record: RecordTarget) -> RecordOptions:
     return record if isinstance(record, RecordOptions) else RecordOptions(record)
 
 
-def check_no_recording_exists(record: RecordTarget | None) -> None:
-    """Check that a session recorded to `record` would overwrite no file, or is allowed to.
+def check_record_target(record: RecordTarget | None) -> None:
+    """Check that a session can be recorded to `record`, as far as that is known beforehand.
 
     `open_recorder` checks it again, when it creates the file. This function reports the error
     earlier: before a process is started, or a connection made.
@@ -270,18 +271,18 @@ class SuccessiveSessions:
     """
 
     record: RecordTarget | None
-    _own: SharedRecording | None
+    _shared: SharedRecording | None
 
     def __init__(self, record: RecordTarget | None, *, may_reconnect: bool = True) -> None:
-        check_no_recording_exists(record)
-        self.record, self._own = record, None
+        check_record_target(record)
+        self.record, self._shared = record, None
         if record is not None and may_reconnect and not holds_many_sessions(record):
-            self.record = self._own = SharedRecording(options_of(record))
+            self.record = self._shared = SharedRecording(options_of(record))
 
     def end(self) -> None:
         """Complete the shared file, if there is one; a session that is still open is cut."""
-        if self._own is not None:
-            self._own.close()
+        if self._shared is not None:
+            self._shared.close()
 
 
 # Opening ------------------------------------------------------------------------------------------
@@ -378,9 +379,10 @@ def open_recorder(
     the clock of the Trio run. `schemas` returns the input schemas of the tools by tool name, in
     which passwords may be declared; it is called only for redaction.
 
-    `make` gets the path of the file and a function that creates it, and returns what makes the
-    recorder in place of `Recorder`. With `make`, no error of the file is raised here. `now` returns
-    the time of day for the `open` record and the name of the file.
+    `make` is for recorders of another class than `Recorder`, which create the file later. It gets
+    the path of the file and the function that creates it, and returns the function that is called
+    with the options of a recorder. No error of the file is raised here then. `now` returns the time
+    of day for the `open` record and the name of the file.
 
     Raises:
         RecordingError: The file cannot be created, or it or a later segment would overwrite a file
@@ -395,9 +397,9 @@ def open_recorder(
     # Invalid redaction options raise before the file is created.
     redactor = _redactor(options, schemas, limits)
     if make is None:
-        check_no_recording_exists(record)
-    path = _target(options, name, started)
-    open_sink = partial(_sink, path, options, limits)
+        check_record_target(record)
+    path = _file_path(options, name, started)
+    open_sink = partial(_open_sink, path, options, limits)
     make_recorder = partial(Recorder, open_sink()) if make is None else make(path, open_sink)
     recorder: Recorder = make_recorder(
         clock=clock,
@@ -440,7 +442,8 @@ def _redactor(
     return Redactor(options.redaction, key=key, schemas=schemas(), limits=limits)
 
 
-def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
+def _open_sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
+    """Create the file, or the first segment, of a recording."""
     path = os.fspath(target)
     is_named_by_user = target == Path(options.path)
     keys = recording_keys() if options.encrypt else None
@@ -448,6 +451,7 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
     def open_file(name: str) -> FileSink | EncryptedSink | CompressedSink:
         flags = NO_FOLLOW
         if name == path:
+            # In a folder, another process may have created the file since its name was chosen.
             flags = 0 if is_named_by_user else os.O_EXCL
         file = FileSink(
             name,
@@ -463,7 +467,7 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
         if options.segment_bytes_max is None and options.segment_seconds_max is None:
             return open_file(path)
         if is_named_by_user:
-            _check_room(path, overwrite=options.overwrite)
+            _check_later_segments(path, overwrite=options.overwrite)
         return Segments(
             path,
             open_file=open_file,
@@ -474,7 +478,7 @@ def _sink(target: Path, options: RecordOptions, limits: Limits) -> Sink:
         raise RecordingError(f"cannot record to {target}: {error.strerror}") from error
 
 
-def _check_room(target: str, *, overwrite: bool) -> None:
+def _check_later_segments(target: str, *, overwrite: bool) -> None:
     """Check that no later segment will replace a file, unless it is a segment and `overwrite`."""
     if Path(target).exists() and not Path(target).is_file():
         raise RecordingError(
@@ -520,7 +524,8 @@ def _clock() -> tuple[str, NanosecondClock]:
     return "virtual" if is_virtual else "foreign", _OtherClock(clock)
 
 
-def _target(options: RecordOptions, name: str, started: datetime) -> Path:
+def _file_path(options: RecordOptions, name: str, started: datetime) -> Path:
+    """Return the path of the file: that of the options, or an unused one in their folder."""
     text = os.fspath(options.path)
     if not (text.endswith("/") or Path(text).is_dir()):
         if options.compress and not text.endswith(COMPRESSED_SUFFIX):
@@ -538,4 +543,4 @@ def _target(options: RecordOptions, name: str, started: datetime) -> Path:
         second = Path(segment_name(os.fspath(path), 2))
         if not (os.path.lexists(path) or os.path.lexists(second)):
             return path
-    raise AssertionError  # the numbers do not end
+    raise AssertionError("the counter of numbers never ends")

@@ -481,11 +481,11 @@ class _SoleSession(SoleSessionRecording):
         super().__init__(run.policy)
         self._run, self._choice = run, choice
 
-    def _opened(self, start: StartRecorder, *, role: str, name: str) -> Recorder:
+    def _get_recorder(self, start: StartRecorder, *, role: str, name: str) -> Recorder:
         def begin(_: RecordOptions) -> Recorder:
             return self._run.begin(start, self._choice)
 
-        return super()._opened(begin, role=role, name=name)
+        return super()._get_recorder(begin, role=role, name=name)
 
 
 class _NullSink:
