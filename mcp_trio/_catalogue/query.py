@@ -24,7 +24,6 @@ _BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 # The condition in SQL for each value of `is:`.
 _STATES: Final = {"complete": "complete", "cut": "NOT complete", "lossy": "loss"}
 
-
 IS_ERROR: Final = f"calls.error NOT IN {tuple(sorted(NO_ERROR_KINDS))}"
 """The condition in SQL that a call counts as an error."""
 
@@ -36,12 +35,16 @@ class Condition(msgspec.Struct, frozen=True):
     parameters: tuple[Any, ...]
 
 
+# The functions below return the condition of a term, given its value; or a function that does so,
+# given a column, a table or an operator in SQL.
+
+
 def _equal(column: str) -> Callable[[str], Condition]:
     return lambda value: Condition(f"{column} = ?", (value,))
 
 
 def _like(column: str) -> Callable[[str], Condition]:
-    """Return the condition that a column equals a value in which `*` stands for any text."""
+    """Compare a column with a value in which `*` stands for any text."""
 
     def condition(value: str) -> Condition:
         if "*" not in value:
@@ -181,26 +184,24 @@ def parse_query(query: str) -> Condition:
         key, value = match[2] or "text", match[3]
         if value.startswith('"'):
             value = re.sub(r"\\(.)", r"\1", value[1:-1])
-        make = _CALL_KEYS.get(key) or _RECORDING_KEYS.get(key)
-        if make is None:
+        condition_of = _CALL_KEYS.get(key) or _RECORDING_KEYS.get(key)
+        if condition_of is None:
             raise ValueError(
                 f"unknown key {key!r}{did_you_mean(key, KEYS)}: choose from {', '.join(KEYS)}"
             )
-        condition = make(value)
+        condition = condition_of(value)
         if match[1]:
-            excluded.append(_of_any_call([condition]) if key in _CALL_KEYS else condition)
+            excluded.append(_has_call([condition]) if key in _CALL_KEYS else condition)
         else:
             wanted.setdefault(key, []).append(condition)
-    of_calls = [_either(each) for key, each in wanted.items() if key in _CALL_KEYS]
-    conditions = [_either(each) for key, each in wanted.items() if key in _RECORDING_KEYS]
-    if of_calls:
-        conditions.append(_of_any_call(of_calls))
+    alternatives = {key: _joined(" OR ", each) for key, each in wanted.items()}
+    call_conditions = [each for key, each in alternatives.items() if key in _CALL_KEYS]
+    conditions = [each for key, each in alternatives.items() if key in _RECORDING_KEYS]
+    if call_conditions:
+        conditions.append(_has_call(call_conditions))
     conditions += [Condition(f"NOT ({each.sql})", each.parameters) for each in excluded]
+    # The condition of an empty query is true for every recording.
     return _joined(" AND ", conditions) if conditions else Condition("1", ())
-
-
-def _either(conditions: Sequence[Condition]) -> Condition:
-    return _joined(" OR ", conditions)
 
 
 def _joined(operator: str, conditions: Sequence[Condition]) -> Condition:
@@ -208,7 +209,8 @@ def _joined(operator: str, conditions: Sequence[Condition]) -> Condition:
     return Condition(operator.join(f"({each.sql})" for each in conditions), parameters)
 
 
-def _of_any_call(conditions: Sequence[Condition]) -> Condition:
+def _has_call(conditions: Sequence[Condition]) -> Condition:
+    """Return the condition that a recording has a call that meets all of `conditions`."""
     combined = _joined(" AND ", conditions)
     sql = f"recordings.id IN (SELECT calls.recording FROM calls WHERE {combined.sql})"
     return Condition(sql, combined.parameters)

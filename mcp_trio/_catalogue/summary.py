@@ -90,7 +90,7 @@ _DECODE = msgspec.json.Decoder(_Message).decode
 def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
     """Return the facts about the recording with these lines.
 
-    `arguments`: whether the arguments of calls are among them.
+    `arguments`: whether the facts include the arguments of calls, which takes longer.
 
     Raises:
         RecordingError: The lines are no recording.
@@ -99,7 +99,6 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
     tracker = CallTracker("server")  # replaced when the `open` record has named the role
     gaps: list[Record] = []
     calls: list[Call] = []
-    texts: dict[int, str] = {}
     begin_ns = end_ns = 0
     for item in read_recording(lines):
         if isinstance(item, Damage):
@@ -124,25 +123,25 @@ def summarize(lines: Iterable[bytes], *, arguments: bool = False) -> Summary:
             summary.complete = True
             for name, number in decode_body(item, EndBody).counts.items():
                 if name.startswith(KEPT_PREFIX):
-                    summary.kept = [*summary.kept, name.removeprefix(KEPT_PREFIX)]
+                    summary.kept.append(name.removeprefix(KEPT_PREFIX))
                 elif name.startswith(MASKED_PREFIX):
-                    masked = {name.removeprefix(MASKED_PREFIX): number}
-                    summary.masked = summary.masked | masked
+                    summary.masked[name.removeprefix(MASKED_PREFIX)] = number
         else:
+            # The first messages tell the client and the protocol version.
             if item.kind in ("in", "out") and (arguments or not summary.protocol_version):
-                _add_message(summary, item, texts if arguments else None)
+                _add_message(summary, item, arguments=arguments)
             calls += tracker.add(item)
     if summary is None:
         raise RecordingError("not a recording: it has no complete `open` record")
     summary.calls = sorted([*calls, *tracker.unanswered(end_ns)], key=lambda call: call.record)
-    summary.arguments = texts
     summary.seconds = (end_ns - begin_ns) / NS_PER_SECOND
+    # Only all gaps together show whether records were lost, since a gap may close without a loss.
     summary.loss = first_loss(gaps) is not None
     return summary
 
 
-def _add_message(summary: Summary, record: Record, texts: dict[int, str] | None) -> None:
-    """Take the client, the protocol version and the arguments from a message."""
+def _add_message(summary: Summary, record: Record, *, arguments: bool) -> None:
+    """Add the client, the protocol version and, on request, the arguments of a message."""
     try:
         message = _DECODE(body_bytes(record) or b"")
     except (ValueError, RecursionError):
@@ -154,7 +153,8 @@ def _add_message(summary: Summary, record: Record, texts: dict[int, str] | None)
             summary.client, summary.client_version = client.name, client.version
         if params.meta is not None and params.meta.version and not summary.protocol_version:
             summary.protocol_version = params.meta.version
-        if texts is not None and params.arguments:
-            texts[record.number] = bytes(params.arguments).decode(errors="replace")
+        if arguments and params.arguments:
+            text = bytes(params.arguments).decode(errors="replace")
+            summary.arguments[record.number] = text
     elif message.result is not None and not summary.protocol_version:
         summary.protocol_version = message.result.version

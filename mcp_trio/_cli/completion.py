@@ -18,7 +18,7 @@ _RECORDING_SUFFIXES: Final = (".mcprec.jsonl", ".mcprec.jsonl.zst")
 def complete_targets(
     _: click.Context, __: click.Parameter, incomplete: str
 ) -> "list[CompletionItem]":
-    """Complete TARGET and SERVER to files of Python code, none of which is imported."""
+    """Complete TARGET and SERVER to Python files, without importing any of them."""
     return list(_files(incomplete, (".py",)))
 
 
@@ -60,10 +60,10 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> "Iterator[CompletionIt
         paths = sorted(Path(folder or ".").expanduser().iterdir())
     except OSError:  # there is no such folder
         return
-    names = [path for path in paths if path.name.startswith(start)]
-    if any(path.is_dir() for path in names):
+    matching = [path for path in paths if path.name.startswith(start)]
+    if any(path.is_dir() for path in matching):
         yield CompletionItem(incomplete, type="dir")
-    for path in names:
+    for path in matching:
         is_shown = start.startswith(".") or not path.name.startswith(".")
         if path.name.endswith(suffixes) and is_shown and path.is_file():
             yield CompletionItem(f"{incomplete.removesuffix(start)}{path.name}")

@@ -1,8 +1,9 @@
-"""Messages of channels with facts that are not in their bytes, and reports of lost requests.
+"""Messages on a channel with facts beside their bytes: the sender, or the request they belong to.
 
-A transport knows the authenticated sender of a message, and has to know the request to which a
-message belongs. `PrincipalMessage`, `DecodedMessage` and `RelatedMessage` are `bytes` with these
-facts as attributes. A channel returns `Lost` in place of a response that will not come.
+A transport knows the authenticated sender of a message that it receives: `PrincipalMessage` and
+`DecodedMessage` are `bytes` with the sender as an attribute. It needs to know the request to which
+a message belongs that it sends: `RelatedMessage` has its id. A channel returns `Lost` in place of a
+response that will not come.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ class AuthInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
     def __post_init__(self) -> None:
-        """Make the values those that a replay reads from the recording."""
+        """Convert the values to JSON's and back, because a replay reads them from a recording."""
         if isinstance(self.scopes, str):
             raise TypeError(f"scopes are a set of strings: write {{{self.scopes!r}}}")
         msgspec.structs.force_setattr(self, "scopes", frozenset(self.scopes))
