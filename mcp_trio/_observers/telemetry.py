@@ -210,7 +210,7 @@ class Telemetry:
         current = get_current_span()
         if activity.is_mounted and current.get_span_context().is_valid:
             # The application into which the server is mounted has a span for the request.
-            _HTTP_SPAN.set(_HttpSpan(lambda **_: current, activity, Context()))
+            _HTTP_SPAN.set(_HttpSpan(lambda _: current, activity, Context()))
         elif activity.route in _UNTRACED:
             _HTTP_SPAN.set(None)
         else:
@@ -340,7 +340,7 @@ class _HttpSpan:
         context: The context of its headers.
     """
 
-    start: Callable[..., Span]
+    start: Callable[[Context], Span]
     activity: HttpActivity
     context: Context
     _span: Span | None = attrs.field(default=None, init=False)
@@ -348,7 +348,7 @@ class _HttpSpan:
     def started(self, context: Context | None = None) -> Span:
         """Return the span; start it first, if need be, in this context or that of the headers."""
         if self._span is None:
-            self._span = self.start(context=self.context if context is None else context)
+            self._span = self.start(self.context if context is None else context)
             if (own := self._span.get_span_context()).is_valid:
                 self.activity.span_trace_id = f"{own.trace_id:032x}"
         return self._span
