@@ -566,7 +566,7 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
         )
     with errors_naming(file):
         summary = summarize(open_recording(file))
-    title = re.sub(r"\W+", "_", Path(file).name.partition(".mcprec")[0]).strip("_").lower()
+    title = _identifier(Path(file).name.partition(".mcprec")[0])
     test = Path(output or f"tests/test_{title}.py")
     recordings = test.parent / "recordings"
     copies = {each: recordings / Path(each).name for each in segments_of(file)}
@@ -583,7 +583,7 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
         imported=f"from {module} import {name or 'server'}",
         server=name or "server",
         recording=Path(file).name,
-        name=title,
+        name=_identifier(test.stem.removeprefix("test_")) or title,
     )
     try:
         recordings.mkdir(parents=True, exist_ok=True)
@@ -597,3 +597,8 @@ def test_command(file: str, target: str, output: str | None, *, overwrite: bool)
         echo_error("the recording is encrypted: wherever the test runs, it needs the key")
     elif summary.opening.redaction is None:
         echo_error("the recording is not redacted: look for secrets with mcp-trio scan")
+
+
+def _identifier(text: str) -> str:
+    """Return a text as a part of a name in Python."""
+    return re.sub(r"\W+", "_", text).strip("_").lower()

@@ -1409,6 +1409,7 @@ def test_the_written_test_replays_the_recording_and_fails_when_the_code_changes(
     shown = invoke("test", str(path), "store.py", "-o", "tests/test_sale.py")
     assert shown.exit_code == 0, shown.output
     assert "the recording is not redacted: look for secrets" in shown.stderr
+    assert "def test_sale(mcp_replay):" in (store / "tests" / "test_sale.py").read_text()
     assert (store / "tests" / "recordings" / path.name).read_bytes() == path.read_bytes()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
 
