@@ -63,11 +63,11 @@ from mcp_trio._server.subscriptions import (
     honoured_filter,
     list_changed,
 )
-from mcp_trio._server.tagged_json import encode_tagged
 from mcp_trio._server.threads import NESTED_LIMITER, ClientThreads, ThreadBridge, run_in_thread
 from mcp_trio._session.effects import abandon_effect
 from mcp_trio._session.exceptions import sole_exception
 from mcp_trio._session.handlers import Handling
+from mcp_trio._session.json_forms import encode_value
 from mcp_trio._session.lanes import LANE
 from mcp_trio._session.session import Session
 from mcp_trio._transports.concurrency import FairSemaphore
@@ -190,7 +190,7 @@ class ServedSession:
         if self.outer is not None:
             return self.outer.encoded_state()
         try:
-            return encode_tagged(self._state or {})
+            return encode_value(self._state or {})
         except ValueError:
             return b""
 

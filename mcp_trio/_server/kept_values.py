@@ -4,8 +4,8 @@ They are `ctx.state`, and the entries that handlers have shown or hidden to the 
 that has changed them is answered when the store of the instances has them. So the instance that
 takes the session has the values as of the last response.
 
-The store has JSON (`tagged_json.py`). A session with a value that cannot be encoded, such as a
-function, ends with its owner, as one with too many bytes does.
+The store has JSON (`_session/json_forms.py`). A session with a value that has no JSON form, such as
+a function, ends with its owner, as one with too many bytes does.
 
 In a recording the restored values are the outcome of an effect of the first request, and storing
 them is an effect of the request. So a replay needs no store.
@@ -21,9 +21,9 @@ import msgspec
 from mcp_trio._journal.records import encode_body
 from mcp_trio._server.access import Selector, Visibility
 from mcp_trio._server.effects import NO_RESULT, JsonCodec, no_arguments
-from mcp_trio._server.tagged_json import decode_tagged, encode_tagged
 from mcp_trio._session.effects import Effect, perform, perform_without_waiting
 from mcp_trio._session.handlers import Handling
+from mcp_trio._session.json_forms import decode_value, encode_value
 
 if TYPE_CHECKING:
     from mcp_trio._server.handlers import ServedSession
@@ -82,7 +82,7 @@ class KeptValues:
         if not state and visibility is None and not mounted:
             return NO_VALUES
         try:
-            encoded_state = encode_tagged(state or {})
+            encoded_state = encode_value(state or {})
         except ValueError as error:
             self._warn(f"has a value {error}")
             return None
@@ -113,7 +113,7 @@ def begin_with_values(served: "ServedSession", values: bytes) -> None:
     assert served.kept_values is not None
     if values:
         decoded = _decode(values)
-        decode_tagged(bytes(decoded.state))
+        decode_value(bytes(decoded.state))
         if missing := decoded.mounted.keys() - served.shared.mounted_by_name().keys():
             raise ValueError(f"no server {min(missing)!r} is mounted here")
     served.kept_values.restored = values
@@ -137,7 +137,7 @@ def restore_values(handling: Handling, served: "ServedSession") -> None:
     codec = JsonCodec[SessionValues](SessionValues)
     effect = Effect(name="session.restore", arguments=no_arguments, run=take, codec=codec)
     values = perform_without_waiting(handling, effect)
-    served.set_values(decode_tagged(bytes(values.state)), values.visibility, values.mounted)
+    served.set_values(decode_value(bytes(values.state)), values.visibility, values.mounted)
 
 
 async def keep_values(handling: Handling, served: "ServedSession") -> None:

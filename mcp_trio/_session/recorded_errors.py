@@ -6,10 +6,7 @@ module of its class is not imported yet, it is imported. If the class is not fou
 exception has another text, a `ReplayedError` replaces it. An exception group remains a group in any
 case, because handlers split it.
 
-Arguments and attributes have a JSON form. A JSON object with the single key `$` and a name stands
-for a value that JSON lacks, such as `{"$bytes": "a"}` for bytes. An object of the user with such a
-key is itself wrapped, as `{"$dict": {...}}`, so the two cannot be confused. Bytes are recorded as
-the text that Latin-1 decodes from them, because redaction searches texts.
+Arguments and attributes have a JSON form (`json_forms.py`), also enumerations and exceptions.
 
 The record of an exception that cannot be rebuilt names what prevents it and what to do (`lost`).
 The first such exception of each class is logged as well.
@@ -17,17 +14,14 @@ The first such exception of each class is logged as well.
 
 import contextlib
 import contextvars
-import datetime as dt
-import decimal
 import enum
 import functools
 import importlib
 import logging
-import math
 import sys
 import types
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar, cast
 
@@ -35,6 +29,16 @@ import msgspec
 
 from mcp_trio._journal.records import ErrorBody, encode_body
 from mcp_trio._session.exceptions import group_members
+from mcp_trio._session.json_forms import (
+    FormReader,
+    NoJsonForm,
+    class_in,
+    encodable,
+    found_class,
+    json_form,
+    type_name,
+    value_of,
+)
 from mcp_trio.errors import ReplayedError
 
 logger = logging.getLogger("mcp_trio")
@@ -42,15 +46,9 @@ logger = logging.getLogger("mcp_trio")
 _CUT_TEXT_CHARS: Final = 300
 _CACHED_CLASSES_MAX: Final = 256
 _LINKS_MAX: Final = 8
-_LEVELS_MAX: Final = 32
-_INTEGER_MIN: Final = -(2**63)
-_INTEGER_MAX: Final = 2**63 - 1
 
 # Attributes of built-in exceptions that only help to word a message.
 _WITHOUT_MEANING: Final = frozenset({(AttributeError, "obj"), (BaseExceptionGroup, "exceptions")})
-
-# The names of the module that a process started with: that of Python, and of `mcp-trio FILE.py`.
-_MAIN_MODULES: Final = ("__main__", "__mcp_main__")
 
 # The classes whose exceptions an effect may end with. `Cancelled` and `GeneratorExit` are no
 # outcome: a replay brings them about in its own way.
@@ -173,10 +171,6 @@ def losses(body: bytes) -> list[str]:
 # Recording ----------------------------------------------------------------------------------------
 
 
-class _NoJsonForm(Exception):  # noqa: N818  it leads to another way to record a value
-    """A value has no JSON form; the argument is the name of its type."""
-
-
 def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> ErrorBody:
     """Return the body of an exception; `seen` are the exceptions that refer to it."""
     kind, members = type(error), group_members(error)
@@ -189,15 +183,15 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
         if isinstance(error, OSError):  # its `args` lack the names of the files
             reduced: Any = OSError.__reduce__(error)
             given = reduced[1]
-        args = [_json_form(arg, inner) for arg in given]
-    except _NoJsonForm as problem:
+        args = [json_form(arg, partial(_other_form, inner)) for arg in given]
+    except NoJsonForm as problem:
         lost = _STAND_IN + _ARGUMENTS.format(problem.args[0])
     else:
         made = _made(kind, args, members)
         for name, value in _attributes(error, made):
             try:
-                attributes[name] = _json_form(value, inner)
-            except _NoJsonForm:
+                attributes[name] = json_form(value, partial(_other_form, inner))
+            except NoJsonForm:
                 left_out.append(name)
         obstacle = _obstacle_of_class(kind)
         if not obstacle and made is None:
@@ -210,7 +204,7 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
     if left_out and not lost:
         lost = _ATTRIBUTES.format(" and ".join(left_out))
     return ErrorBody(
-        type=_type_name(kind),
+        type=type_name(kind),
         text=_text(error),
         args=args,
         attributes=attributes or None,
@@ -228,7 +222,7 @@ def _obstacle_of_class(kind: type[BaseException]) -> str:
     """Return the reason why a replay cannot find a class; an empty text if it can."""
     if "<locals>" in kind.__qualname__:
         return _LOCAL
-    return "" if _found_class(_type_name(kind)) is kind else _NAME
+    return "" if _found_class(type_name(kind)) is kind else _NAME
 
 
 def _linked(error: BaseException | None, seen: frozenset[int]) -> ErrorBody | None:
@@ -274,19 +268,15 @@ def _notes(error: BaseException) -> list[str] | None:
     notes: object = getattr(error, "__notes__", None)
     if not isinstance(notes, list):  # Python lets a class set anything.
         return None
-    return [_encodable(note) for note in cast("list[object]", notes) if isinstance(note, str)]
+    return [encodable(note) for note in cast("list[object]", notes) if isinstance(note, str)]
 
 
 def _text(error: BaseException) -> str:
     """Return the text of an error, with characters that UTF-8 cannot encode escaped."""
     try:
-        return _encodable(str(error))
+        return encodable(str(error))
     except Exception:  # The `__str__` of a user's class may raise anything.
         return ""
-
-
-def _encodable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _log_once(error: BaseException, part: ErrorBody) -> None:
@@ -341,7 +331,7 @@ def _made(
 ) -> BaseException | None:
     """Return an exception of this class without a call of its Python code; None if that fails."""
     try:
-        args = [*map(_value, forms), *([list(members)] if members else ())]
+        args = [*(value_of(form, _OTHERS) for form in forms), *([list(members)] if members else ())]
         made: BaseException = _builtin(kind, "__new__", types.BuiltinFunctionType)(kind, *args)
     except Exception:
         return None
@@ -362,9 +352,9 @@ def _set_attributes(error: BaseException, forms: Mapping[str, Any]) -> None:
     for name, form in forms.items():
         with contextlib.suppress(Exception):  # An attribute may be read-only here.
             if name in slots:
-                slots[name].__set__(error, _value(form))
+                slots[name].__set__(error, value_of(form, _OTHERS))
             else:
-                vars(error)[name] = _value(form)
+                vars(error)[name] = value_of(form, _OTHERS)
 
 
 def _with_handled(
@@ -400,21 +390,6 @@ def _parts(body: ErrorBody) -> Iterator[ErrorBody]:
 # Classes ------------------------------------------------------------------------------------------
 
 
-@_cached
-def _type_name(kind: type) -> str:
-    return f"{_module_name(kind.__module__)}.{kind.__qualname__}"
-
-
-def _module_name(name: str) -> str:
-    """Return the name under which a module can be imported, also if the process started with it."""
-    module = sys.modules.get(name)
-    if name not in _MAIN_MODULES or module is None:
-        return name
-    if module.__spec__ is not None and module.__spec__.name not in _MAIN_MODULES:
-        return module.__spec__.name
-    return name if getattr(module, "__file__", None) is None else Path(str(module.__file__)).stem
-
-
 def _found_class(name: str) -> type[Any] | None:
     """Return the class of this name in the modules that are imported already.
 
@@ -422,36 +397,18 @@ def _found_class(name: str) -> type[Any] | None:
     module that held them when it was made. An error of httpx is found in its successor httpx2, if
     httpx is not imported.
     """
-    names = name.split(".")
-    if names[0] == "mcp_trio":
-        own = _in_module("mcp_trio.errors", names[-1:])
+    module, _, rest = name.partition(".")
+    if module == "mcp_trio":
+        own = class_in("mcp_trio.errors", [name.rpartition(".")[2]], _is_recorded)
         if own is not None:
             return own
-    elif names[0] == "httpx" and "httpx" not in sys.modules:
-        names[0] = "httpx2"
-    for main in _MAIN_MODULES:
-        prefix = f"{_module_name(main)}."
-        found = (
-            _in_module(main, name.removeprefix(prefix).split("."))
-            if name.startswith(prefix)
-            else None
-        )
-        if found is not None:
-            return found
-    for count in range(len(names) - 1, 0, -1):
-        found = _in_module(".".join(names[:count]), names[count:])
-        if found is not None:
-            return found
-    return None
+    elif module == "httpx" and "httpx" not in sys.modules:
+        name = f"httpx2.{rest}"
+    return found_class(name, _is_recorded)
 
 
-def _in_module(module: str, path: Sequence[str]) -> type[Any] | None:
-    found: Any = sys.modules.get(module)
-    for step in path:
-        found = getattr(found, step, None)
-    if isinstance(found, type) and issubclass(found, (*_RECORDED, BaseExceptionGroup, enum.Enum)):
-        return cast("type[Any]", found)
-    return None
+def _is_recorded(kind: type) -> bool:
+    return issubclass(kind, (*_RECORDED, BaseExceptionGroup, enum.Enum))
 
 
 def _imported_class(name: str) -> type[Any] | str:
@@ -478,62 +435,13 @@ def _imported_class(name: str) -> type[Any] | str:
 # JSON forms ---------------------------------------------------------------------------------------
 
 
-def _json_form(value: Any, seen: frozenset[int], levels: int = _LEVELS_MAX) -> Any:
-    """Return a form of a value that JSON can express, and from which `_value` makes it again.
-
-    Raises:
-        _NoJsonForm: There is none, because of the type of the value or of one inside it.
-    """
+def _other_form(seen: frozenset[int], value: Any, _levels: int) -> Any:
     kind = cast("type[object]", type(value))
-    if not levels:
-        raise _NoJsonForm(f"{kind.__name__} in {_LEVELS_MAX} others")
-    if value is None or kind is bool or (kind is str and _is_encodable(value)):
-        return value
-    if kind is int and _INTEGER_MIN <= value <= _INTEGER_MAX:
-        return value
-    if kind is float and math.isfinite(value):
-        return value
-    if kind is list:
-        return [_json_form(item, seen, levels - 1) for item in value]
-    if kind is dict:
-        items = [[_json_form(item, seen, levels - 1) for item in pair] for pair in value.items()]
-        if not all(type(key) is str and _is_encodable(key) for key in value):
-            return {"$items": items}
-        form = dict(items)
-        return {"$dict": form} if _tag(form) is not None else form
-    if kind in _SEQUENCES:
-        return {_SEQUENCES[kind]: [_json_form(item, seen, levels - 1) for item in value]}
-    if kind in _SCALARS:
-        tag, to_form, _ = _SCALARS[kind]
-        return {tag: to_form(value)}
-    if isinstance(value, enum.Enum) and _found_class(_type_name(kind)) is kind and value.name:
-        return {"$enum": [_type_name(kind), value.name]}
+    if isinstance(value, enum.Enum) and _found_class(type_name(kind)) is kind and value.name:
+        return {"$enum": [type_name(kind), value.name]}
     if isinstance(value, BaseException) and (linked := _linked(value, seen)) is not None:
         return {"$error": msgspec.to_builtins(linked)}
-    raise _NoJsonForm(kind.__name__)
-
-
-def _value(form: Any) -> Any:
-    """Return the value of a JSON form."""
-    if isinstance(form, list):
-        return [_value(item) for item in cast("Iterable[Any]", form)]
-    if not isinstance(form, dict):
-        return form
-    members = cast("dict[str, Any]", form)
-    tag = _tag(members)
-    if tag is None:
-        return {name: _value(inner) for name, inner in members.items()}
-    return _FROM_FORMS[tag](members[tag])
-
-
-def _tag(members: Mapping[str, Any]) -> str | None:
-    """Return the name of the type for which a JSON object stands; None if it stands for itself."""
-    name = next(iter(members)) if len(members) == 1 else ""
-    return name if name.startswith("$") else None
-
-
-def _is_encodable(text: str) -> bool:
-    return text.isascii() or _encodable(text) == text
+    raise NoJsonForm(kind.__name__)
 
 
 def _enum_member(form: Sequence[str]) -> Any:
@@ -541,53 +449,7 @@ def _enum_member(form: Sequence[str]) -> Any:
     return cast("Any", kind)[form[1]]
 
 
-def _from_datetime(value: dt.datetime) -> tuple[str, int]:
-    if value.tzinfo is not None and type(value.tzinfo) is not dt.timezone:
-        raise _NoJsonForm(type(value.tzinfo).__name__)
-    return value.isoformat(), value.fold
-
-
-_SEQUENCES: Final[dict[type, str]] = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
-
-# For each type: its tag, the form of a value, and the value of a form.
-_SCALARS: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
-    bytes: ("$bytes", lambda value: value.decode("latin-1"), lambda form: form.encode("latin-1")),
-    bytearray: (
-        "$bytearray",
-        lambda value: value.decode("latin-1"),
-        lambda form: bytearray(form, "latin-1"),
-    ),
-    str: (
-        "$str",
-        lambda value: value.encode("utf-8", "surrogatepass").decode("latin-1"),
-        lambda form: form.encode("latin-1").decode("utf-8", "surrogatepass"),
-    ),
-    int: ("$int", hex, lambda form: int(form, 16)),
-    float: ("$float", repr, float),
-    complex: ("$complex", repr, complex),
-    decimal.Decimal: ("$decimal", str, decimal.Decimal),
-    uuid.UUID: ("$uuid", str, uuid.UUID),
-    dt.datetime: (
-        "$datetime",
-        _from_datetime,
-        lambda form: dt.datetime.fromisoformat(form[0]).replace(fold=form[1]),
-    ),
-    dt.date: ("$date", dt.date.isoformat, dt.date.fromisoformat),
-    dt.timedelta: (
-        "$timedelta",
-        lambda value: [value.days, value.seconds, value.microseconds],
-        lambda form: dt.timedelta(*form),
-    ),
-    type(Path()): ("$path", str, Path),
-}
-
-_FROM_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
-    "$dict": lambda form: {name: _value(inner) for name, inner in form.items()},
-    "$items": lambda form: {_value(name): _value(inner) for name, inner in form},
+_OTHERS: Final[Mapping[str, FormReader]] = {
     "$enum": _enum_member,
     "$error": lambda form: _rebuilt(msgspec.convert(form, ErrorBody)),
-    "$tuple": lambda form: tuple(map(_value, form)),
-    "$set": lambda form: set(map(_value, form)),
-    "$frozenset": lambda form: frozenset(map(_value, form)),
-    **{tag: from_form for tag, _, from_form in _SCALARS.values()},
 }

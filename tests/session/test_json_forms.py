@@ -1,9 +1,9 @@
-"""Python values as JSON that keeps their types."""
+"""JSON forms of Python values, from which the same values are made again."""
 
 import dataclasses
 import math
 from collections import OrderedDict
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag, auto
 from functools import cached_property
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_trio._server.tagged_json import decode_tagged, encode_tagged
+from mcp_trio._session.json_forms import decode_value, encode_value
 
 OSLO = ZoneInfo("Europe/Oslo")
 
@@ -75,6 +75,15 @@ class Outer:
         number: int
 
 
+class Fixed(tzinfo):
+    def utcoffset(self, _):
+        return timedelta(0)
+
+
+ITSELF = []
+ITSELF.append(ITSELF)
+
+
 class Doubles(msgspec.Struct):
     number: int
 
@@ -87,7 +96,10 @@ VALUES = [
     [1, "a", True, 1.5],
     {"a": {"b": []}},
     {"$": 1},
-    {"$": "tuple", "of": [1]},
+    {"$tuple": [1]},
+    {"$tuple": [1], "b": (1,)},
+    "\ud800",
+    2**70,
     {1: "a", (1, 2): {"b": {3}}},
     (),
     ((1,), [2], {"c": (3,)}),
@@ -101,10 +113,9 @@ VALUES = [
     datetime(2026, 11, 29, 6, 30, 1, 5),
     datetime(2026, 11, 29, tzinfo=UTC),
     datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=OSLO),
-    time(6, 30, tzinfo=timezone(timedelta(hours=1), "ship")),
+    time(6, 30, tzinfo=timezone(timedelta(hours=1))),
     timedelta(days=-1, microseconds=3),
     Colour.RED,
-    Access.READ | Access.WRITE,
     Point(1, (2, 3)),
     Ship([Colour.RED]),
     Crew(("ada", "bob")),
@@ -117,19 +128,20 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_a_value_and_its_type_are_decoded(value):
-    decoded = decode_tagged(encode_tagged([value]))[0]
+    decoded = decode_value(encode_value([value]))[0]
     assert decoded == value
     assert type(decoded) is type(value)
     assert repr(decoded) == repr(value)
 
 
 def test_a_number_that_is_none_is_decoded():
-    assert math.isnan(decode_tagged(encode_tagged(math.nan)))
+    assert math.isnan(decode_value(encode_value(math.nan)))
 
 
 def test_plain_values_are_encoded_as_they_are():
-    assert encode_tagged({"a": [1, None, "b"]}) == b'{"a":[1,null,"b"]}'
-    assert encode_tagged({"a": (1,)}) == b'{"a":{"$":"tuple","of":[1]}}'
+    assert encode_value({"a": [1, None, "b"]}) == b'{"a":[1,null,"b"]}'
+    assert encode_value({"a": (1,)}) == b'{"a":{"$tuple":[1]}}'
+    assert encode_value({1, 3, 2}) == b'{"$set":[1,2,3]}'
 
 
 def plain_or_tagged():
@@ -149,7 +161,7 @@ def plain_or_tagged():
         hashable | st.datetimes(timezones=st.none() | st.timezones()),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["$", "of", "a"]), inner)
+            | st.dictionaries(st.sampled_from(["$tuple", "$set", "a"]), inner)
             | st.dictionaries(hashable, inner, max_size=3)
             | st.builds(Point, st.integers(), inner)
             | st.builds(Ship, inner)
@@ -160,9 +172,9 @@ def plain_or_tagged():
 
 @given(plain_or_tagged())
 def test_any_value_is_decoded(value):
-    encoded = encode_tagged(value)
-    assert decode_tagged(encoded) == value
-    assert encode_tagged(decode_tagged(encoded)) == encoded
+    encoded = encode_value(value)
+    assert decode_value(encoded) == value
+    assert encode_value(decode_value(encoded)) == encoded
 
 
 def local_class():
@@ -194,14 +206,15 @@ REJECTED = [
     ([len], "of the type builtins.builtin_function_or_method"),
     (OrderedDict(), "of the type collections.OrderedDict"),
     (type("Number", (int,), {})(1), "of the type "),
-    (local_class(), "of the type tests.server.test_tagged_json.local_class.<locals>.Local"),
-    (with_other_attribute(), "of the type tests.server.test_tagged_json.Loose"),
-    (used_crew(), "of the type tests.server.test_tagged_json.Crew"),
-    (unset_field(), "of the type tests.server.test_tagged_json.Berth"),
+    (local_class(), "of the type tests.session.test_json_forms.local_class.<locals>.Local"),
+    (with_other_attribute(), "of the type tests.session.test_json_forms.Loose"),
+    (used_crew(), "of the type tests.session.test_json_forms.Crew"),
+    (unset_field(), "of the type tests.session.test_json_forms.Berth"),
     (Ship(object()), "of the type builtins.object"),
     (Doubles(1), "that would be another one"),
-    ("\ud800", "that cannot be encoded"),
-    (("\ud800",), "that cannot be encoded"),
+    (Access.READ | Access.WRITE, "of the type tests.session.test_json_forms.Access"),
+    (ITSELF, "without a JSON form"),
+    (datetime(2026, 11, 29, tzinfo=Fixed()), "of the type Fixed"),
 ]
 
 
@@ -209,19 +222,19 @@ REJECTED = [
 @pytest.mark.parametrize(("value", "problem"), REJECTED, ids=range(len(REJECTED)))
 def test_another_value_is_rejected(value, problem):
     with pytest.raises(ValueError, match=problem):
-        encode_tagged({"value": value})
+        encode_value({"value": value})
 
 
 DAMAGED = [
-    b'{"$":"os:system","of":"ls"}',
-    b'{"$":"tests.server.test_tagged_json:OSLO","of":{}}',
-    b'{"$":"not_loaded:Thing","of":{}}',
-    b'{"$":"tests.server.test_tagged_json:Loose","of":{"number":1,"other":2}}',
-    b'{"$":"tests.server.test_tagged_json:Ship","of":{}}',
-    b'{"$":"tests.server.test_tagged_json:Colour","of":1}',
-    b'{"$":"list","of":[]}',
-    b'{"$":1}',
-    b'{"$":["tuple"],"of":[]}',
+    b'{"$object":["os.system",{}]}',
+    b'{"$object":["tests.session.test_json_forms.OSLO",{}]}',
+    b'{"$object":["not_loaded.Thing",{"number":1}]}',
+    b'{"$object":["tests.session.test_json_forms.Loose",{"number":1,"other":2}]}',
+    b'{"$object":["tests.session.test_json_forms.Ship",{}]}',
+    b'{"$object":["tests.session.test_json_forms.Loose"]}',
+    b'{"$enum":["tests.session.test_json_forms.Colour","BLUE"]}',
+    b'{"$other":[]}',
+    b'{"$tuple":1}',
     b"[",
 ]
 
@@ -229,4 +242,4 @@ DAMAGED = [
 @pytest.mark.parametrize("encoded", DAMAGED, ids=bytes.decode)
 def test_json_of_something_else_is_rejected(encoded):
     with pytest.raises(ValueError, match="Error"):
-        decode_tagged(encoded)
+        decode_value(encoded)
