@@ -334,7 +334,7 @@ async def test_a_session_with_a_server_behind_a_client_goes_on(
     assert await replayed_requests((here, there), tmp_path, lambda: hub_of(lighthouse())) == [1, 2]
 
 
-async def test_a_client_hears_of_lists_that_may_have_changed_behind_another_client(
+async def test_a_client_is_notified_of_lists_that_may_have_changed_behind_another_client(
     open_hubs, stores, autojump_clock
 ):
     here, there = await open_hubs()
