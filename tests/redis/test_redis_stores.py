@@ -11,7 +11,7 @@ import pytest
 import trio
 from joserfc.jwk import ECKey
 
-from mcp_trio import Limits
+from mcp_trio import Context, Limits
 from mcp_trio._auth.dpop import InvalidProofError
 from mcp_trio._redis.connection import RedisConnection
 from mcp_trio._testing.store_contracts import ScriptedHandler
@@ -29,6 +29,7 @@ from mcp_trio.testing import (
     check_state_store,
 )
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
+from tests.server.http.conftest import call, harbour, notes, site_of, text
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
@@ -377,6 +378,50 @@ async def test_limits_are_rejected_while_redis_is_away_and_requests_that_ran_are
             return await limits.take("a", rate, 1) > 0
 
         await until(is_charged)
+
+
+def counting():
+    """A server that counts in each session, and reports that."""
+    server = harbour()
+
+    @server.tool
+    async def count(*, ctx: Context) -> int:
+        ctx.state["count"] = ctx.state.get("count", 0) + 1
+        return ctx.state["count"]
+
+    return server
+
+
+async def test_sessions_go_on_while_redis_is_away_and_are_known_to_all_instances_when_it_is_back(
+    redis, stores_of, monkeypatch
+):
+    monkeypatch.setattr("mcp_trio._redis.connection._CALL_SECONDS", 0.3)
+    monkeypatch.setattr("mcp_trio._redis.connection._SETTLE_SECONDS", 0.3)
+    async with (
+        site_of(counting(), stores=stores_of()) as here,
+        site_of(counting(), stores=stores_of()) as there,
+    ):
+        before = await there.open()
+        redis.kill()
+        opened = await there.open()
+        for client in (before, opened):
+            assert text((await client.ask(call("count", id=1))).json) == "1"
+            streamed = await client.begin(call("log", {"seconds": 0}, id=2)).rest()
+            assert notes(streamed) == ["one", "two"]
+            answer = await here.ask("POST", call("count", id=3), Mcp_Session_Id=client.id)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        await redis.start()
+        for client in (before, opened):
+
+            async def is_known(client=client):
+                answer = await here.ask("POST", call("tide", id=4), Mcp_Session_Id=client.id)
+                return answer.status == 200
+
+            await until(is_known)
+        await there.runtime.hand_over()
+        for client in (before, opened):
+            answer = await here.ask("POST", call("count", id=5), Mcp_Session_Id=client.id)
+            assert text(answer.json) == "2"
 
 
 async def test_the_readiness_check_sees_that_redis_is_away_and_back(redis, stores_of):
