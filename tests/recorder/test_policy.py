@@ -327,7 +327,7 @@ async def test_a_session_that_holds_too_much_is_written_and_removed_at_its_end(t
 
 
 @pytest.mark.requirement("TOOL-40")
-async def test_all_sessions_together_hold_a_bounded_amount(tmp_path):
+async def test_all_sessions_together_hold_a_bounded_amount(tmp_path, mock_clock):
     policy = policy_in(tmp_path, rate=0, held_bytes_total_max=30_000)
     server = booking(record=policy)
     async with trio.open_nursery() as nursery:
