@@ -10,6 +10,7 @@ Keys, each after the prefix:
 """
 
 import secrets
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -51,14 +52,17 @@ _decode_ids: Final = msgspec.msgpack.Decoder(list[RequestId]).decode
 class RedisEvents:
     """An `EventStore` in memory, with a copy in Redis for the instance that takes the session.
 
-    The copy has at least the newest `limits.http.events_kept_max` events, and is forgotten
-    `limits.http.session_idle_seconds` after the last one.
+    The copy has the newest events, as many as the memory and sometimes more, because Redis removes
+    them in groups. It is forgotten `limits.http.session_idle_seconds` after the last one.
     """
 
     _connection: RedisConnection
     _limits: Limits
     _session_id: str
     _buffer: MemoryEventStore = attrs.field(init=False)
+    # The bytes of the newest entries in Redis, within the limits.
+    _sizes: deque[int] = attrs.field(factory=deque[int], init=False)
+    _size: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         http = self._limits.http
@@ -92,8 +96,19 @@ class RedisEvents:
 
     def _post_events(self, events: Sequence[tuple[str, bytes]]) -> None:
         key, encoded = self._connection.key("events", self._session_id), _encode(events)
-        self._connection.append(key, encoded, entries_max=self._limits.http.events_kept_max)
+        self._count(encoded)
+        self._connection.append(key, encoded, entries_max=len(self._sizes))
         self._post_expiry(key)
+
+    def _count(self, encoded: bytes) -> None:
+        """Note the size of the newest entry, and leave out the oldest that exceed the limits."""
+        http = self._limits.http
+        self._sizes.append(len(encoded))
+        self._size += len(encoded)
+        while len(self._sizes) > 1 and (
+            len(self._sizes) > http.events_kept_max or self._size > http.events_kept_bytes_max
+        ):
+            self._size -= self._sizes.popleft()
 
     def _post_expiry(self, key: str) -> None:
         seconds = expiry_of(self._limits.http.session_idle_seconds)
@@ -132,6 +147,7 @@ class RedisEvents:
         entries = await self._connection.entries(keys[1])
         streams: dict[int, dict[int, bytes]] = {}
         for _, encoded in entries:
+            self._count(encoded)
             for event_id, data in _decode(encoded):
                 stream, _, number = event_id.partition("-")
                 streams.setdefault(int(stream), {})[int(number)] = data

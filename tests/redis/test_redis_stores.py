@@ -458,6 +458,26 @@ async def test_stores_open_while_redis_is_away(redis, join):
         await until(is_known)
 
 
+async def test_the_events_of_a_session_are_bounded_by_their_bytes(redis, stores_of):
+    limits = Limits(http=HttpLimits(events_kept_bytes_max=20_000))
+    async with stores_of().opened(limits) as one, stores_of().opened(limits) as two:
+        events = one.events("a")
+        stream = events.open_stream([1])
+        ids = [events.keep(stream, b"{%s}" % (b" " * 2000)) for _ in range(50)]
+        await events.settle()
+        taken = two.events("a")
+        await taken.load()
+        ids += [taken.keep(stream, b"{%s}" % (b" " * 2000)) for _ in range(50)]
+        await taken.settle()
+        async with redis.client() as client:
+            stored = await client.xrange("harbour:events:a")
+        # Redis removes events in nodes of a few kilobytes.
+        assert 16_000 <= sum(len(each.field_values[b"m"]) for each in stored) <= 30_000
+        with pytest.raises(LookupError):
+            taken.after(ids[50])
+        assert len(taken.after(ids[-5])[1]) == 4
+
+
 async def test_the_newest_events_can_be_loaded_when_redis_has_lost_the_oldest(redis, stores_of):
     async with stores_of().opened(Limits()) as stores:
         kept = stores.events("session")
