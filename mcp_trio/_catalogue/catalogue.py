@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -208,6 +208,13 @@ class IndexReport(msgspec.Struct, frozen=True):
 class Catalogue:
     """The catalogue of a folder; a context manager that closes it.
 
+    In a folder that cannot be written, such as an archive, it is in memory: it begins with what the
+    file has, if there is one, and is lost when it is closed.
+
+    Attributes:
+        folder: The folder.
+        is_in_memory: Whether it is not kept in a file.
+
     Raises:
         RecordingError: The folder does not exist, or the file cannot be created or read.
     """
@@ -217,6 +224,7 @@ class Catalogue:
         if not self.folder.is_dir():
             raise RecordingError(f"{folder} is no folder: name the folder of the recordings")
         self._path = self.folder / CATALOGUE
+        self.is_in_memory: bool = not os.access(self.folder, os.W_OK | os.X_OK)
         try:
             self._database = self._opened()
         except (sqlite3.Error, OSError) as error:
@@ -233,6 +241,8 @@ class Catalogue:
         self._database.close()
 
     def _opened(self) -> sqlite3.Connection:
+        if self.is_in_memory:
+            return self._in_memory()
         try:
             return self._connected()
         except sqlite3.DatabaseError as error:
@@ -243,12 +253,24 @@ class Catalogue:
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
             return self._connected()
 
+    def _in_memory(self) -> sqlite3.Connection:
+        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        if self._path.exists():
+            # SQLite does not look for changes by others, whose locks it could not see here.
+            uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(uri, uri=True)) as file, suppress(sqlite3.DatabaseError):
+                file.backup(database)
+        return self._with_tables(database)
+
     def _connected(self) -> sqlite3.Connection:
         # Created here, since SQLite would let others read it.
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         database = sqlite3.connect(
             self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        return self._with_tables(database)
+
+    def _with_tables(self, database: sqlite3.Connection) -> sqlite3.Connection:
         try:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")

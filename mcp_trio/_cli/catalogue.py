@@ -122,6 +122,8 @@ Examples:
 def index_command(folder: str, *, arguments: bool, again: bool, jobs: int | None) -> None:
     """Bring the catalogue of the recordings in DIR up to date."""
     with opened_catalogue(folder, updates=False) as catalogue:
+        if catalogue.is_in_memory:
+            raise click.UsageError(f"{folder} cannot be written, so it cannot have a catalogue")
         number = _update_catalogue(catalogue, arguments=arguments, again=again, jobs=jobs)
     click.echo(f"{number} recordings")
 

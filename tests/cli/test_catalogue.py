@@ -125,6 +125,37 @@ def test_index_counts_the_recordings_and_names_what_is_left_out(invoke, folder):
     assert invoke("find", str(folder), "gallery", "--no-update").exit_code == 0
 
 
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_folder_that_cannot_be_written_is_searched_in_memory(
+    invoke,
+    folder,  # noqa: F811
+    monkeypatch,
+    has_file,
+):
+    if has_file:
+        assert invoke("index", str(folder)).exit_code == 0
+        newest = max(folder.glob("*.mcprec.jsonl"))
+        newest.rename(newest.with_name("later.mcprec.jsonl"))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    assert len(invoke("find", str(folder), "--files").output.split()) == 4
+    assert "later.mcprec" in invoke("find", str(folder), "--files").output or not has_file
+    assert "4 recordings" in invoke("stats", str(folder)).output
+    shown = invoke("index", str(folder))
+    assert (shown.exit_code, "cannot be written" in shown.output) == (2, True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_damaged_catalogue_of_a_folder_that_cannot_be_written_is_ignored(
+    invoke,
+    folder,  # noqa: F811
+    monkeypatch,
+):
+    (folder / "catalogue.sqlite").write_bytes(b"no database at all" * 100)
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    assert len(invoke("find", str(folder), "--files").output.split()) == 4
+
+
 def test_stats_prints_a_table_json_or_a_page(invoke, folder, tmp_path):  # noqa: F811
     shown = invoke("stats", str(folder)).output
     assert "4 recordings" in shown
