@@ -273,6 +273,10 @@ class HttpLimits(_Options, frozen=True, kw_only=True):
     """Bytes of the values that handlers keep in one session (`ctx.state`), as JSON, with which
     another instance can continue it. A session with more ends with its instance."""
 
+    kept_call_bytes_max: int = 8 * MIB
+    """Bytes of the finished operations of one call, with which another instance can continue it. A
+    call with more has an unknown outcome if its instance is lost."""
+
     session_unused_seconds: float = 60.0
     """Seconds after which a session in which nothing has followed `initialize` is closed."""
 

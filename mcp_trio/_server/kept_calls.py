@@ -11,15 +11,16 @@ session is taken, it may have been carried out: it raises `OutcomeUnknown` in th
 is repeatable. So an effect that is not repeatable runs once. A `def` effect that runs in the event
 loop cannot wait for the store; it may run again if its instance dies in the same moment.
 
-A call is not continued if entries are missing, because the store has lost data, or if the handler
-has another version: its outcome is unknown. So is that of a handler which does something else when
-it runs again, and of one that finds another `ctx.state` than before.
+A call is not continued if entries are missing, because the store has lost data, if they were too
+large, or if the handler has another version: its outcome is unknown. So is that of a handler which
+does something else when it runs again, and of one that finds another `ctx.state` than before.
 
 In a recording a mark shows that a call is kept, and an effect has its earlier operations. So a
 replay, which has no store, runs the handler the same way.
 """
 
 import functools
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
@@ -81,6 +82,8 @@ class EarlierCall(msgspec.Struct, frozen=True):
     operations: Sequence[FinishedOperation] = ()
     has_unknown: bool = False
 
+
+logger = logging.getLogger("mcp_trio")
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_request: Final = msgspec.json.Decoder(KeptRequest).decode
@@ -162,11 +165,13 @@ class _Entries:
         factory=dict[tuple[str, int], int], init=False
     )
     _next: "count[int]" = attrs.field(factory=lambda: count(1), init=False)
+    _size: int = attrs.field(default=0, init=False)
     _is_forgotten: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         for operation in self.earlier:
             self._number(operation.id)
+            self._size += len(operation.body)
 
     def _number(self, operation: OperationId) -> int:
         key = (operation.lane, operation.ordinal)
@@ -181,6 +186,8 @@ class _Entries:
             RequestError: The store does not answer, or another instance has taken the session
                 (server busy); the effect must not run.
         """
+        if self._is_forgotten:
+            return
         calls, entry = self.calls, _encode(FinishedOperation(operation, _BEGUN))
         number = self._number(operation)
         try:
@@ -190,17 +197,29 @@ class _Entries:
             raise RequestError(SERVER_BUSY, text) from error
 
     def keep(self, operation: FinishedOperation) -> None:
-        """Store the outcome of an operation, soon; may be called in the thread of the handler."""
+        """Store the outcome of an operation, soon; may be called in the thread of the handler.
+
+        If all outcomes of the call have too many bytes, the call is forgotten.
+        """
         if not in_trio_task():
             trio.from_thread.run_sync(self.keep, operation)
             return
-        calls = self.calls
-        if not (calls.has_left or self._is_forgotten):
-            number = self._number(operation.id)
-            calls.instance.note_call(calls.session_id, self.call, number, _encode(operation))
+        calls, bytes_max = self.calls, self.calls.limits.http.kept_call_bytes_max
+        if calls.has_left or self._is_forgotten:
+            return
+        self._size += len(operation.body)
+        if self._size > bytes_max:
+            text = "no other instance can continue request %s: its effects have too many bytes (%s)"
+            logger.warning(text, self.call, f"limits.http.kept_call_bytes_max={bytes_max}")
+            self.forget()
+            return
+        number = self._number(operation.id)
+        calls.instance.note_call(calls.session_id, self.call, number, _encode(operation))
 
     def forget(self) -> None:
-        """Remove the call, which has ended, from the store."""
+        """Remove the call, which has ended or is too large, from the store."""
+        if self._is_forgotten:
+            return
         self._is_forgotten = True
         if not self.calls.has_left:
             count = len(self._numbers) + 1

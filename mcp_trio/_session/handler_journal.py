@@ -63,7 +63,7 @@ class HandlerJournal:
             None where no other instance continues the handler.
         on_finished: A function that is called with each operation that has finished.
         is_kept: Whether the handler is that of a kept call, so that another instance may continue
-            it; it runs in one session at a time.
+            it; it runs in one session at a time, and `operations` has only the earlier ones.
         has_used_state: Whether a handler of a kept call has used `ctx.state`.
         lane: The lane of the handler.
         scope: The scope of the handler's run, cancelled when the round is over.
@@ -162,9 +162,12 @@ class HandlerJournal:
             return
         key = (operation_id.lane, operation_id.ordinal)
         if key in self._begun and key not in self._operations:
-            operation = self._operations[key] = FinishedOperation(
-                operation_id, kind, _NULL if body is None else msgspec.Raw(body)
-            )
+            outcome = _NULL if body is None else msgspec.Raw(body)
+            operation = FinishedOperation(operation_id, kind, outcome)
+            if self.is_kept:  # There is no next round, and a long call would fill the memory.
+                self._begun.discard(key)
+            else:
+                self._operations[key] = operation
             if self.on_finished is not None:
                 self.on_finished(operation)
 

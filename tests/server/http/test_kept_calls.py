@@ -5,9 +5,10 @@ import msgspec
 import pytest
 import trio
 
-from mcp_trio import Client, Context, Server, effect, types
+from mcp_trio import Client, Context, Limits, Server, effect, types
 from mcp_trio.errors import INTERNAL_ERROR, SERVER_BUSY, OutcomeUnknown
 from mcp_trio.http import HttpStores, MemoryInstances, StoreUnavailableError
+from mcp_trio.limits import HttpLimits
 from mcp_trio.recording import replay
 from tests.server.http.conftest import call, notes, text
 from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, stop
@@ -334,6 +335,39 @@ async def test_a_call_whose_entries_are_lost_does_not_go_on(
     await asked.begun()
     assert (asked.status, UNKNOWN.encode() in asked.answer_body) == (502, True)
     assert world.ran == ["tea"]
+
+
+async def test_a_call_with_large_results_of_effects_does_not_go_on(
+    open_site, stores, caplog, autojump_clock
+):
+    def make():
+        limits = Limits(http=HttpLimits(kept_call_bytes_max=2500))
+        server = Server("port", replayable=True, limits=limits)
+
+        @effect
+        async def load() -> str:
+            return "x" * 1000
+
+        @server.tool
+        async def ship(*, ctx: Context) -> str:
+            for _ in range(5):
+                await load()
+            await ctx.sleep(CALM)
+            return await load()
+
+        return server
+
+    here, there = [await open_site(make(), stores=stores) for _ in range(2)]
+    client = await there.open()
+    answer = await client.ask(call("ship"), accept="application/json")
+    assert len(text(answer.json)) == 1000
+    asked = forward(here, client, "ship")
+    await trio.sleep(CALM / 2)
+    assert not any(stores.instances.calls[client.id].values())
+    assert "kept_call_bytes_max=2500" in caplog.text
+    lose(stores, there)
+    await asked.begun()
+    assert (asked.status, UNKNOWN.encode() in asked.answer_body) == (502, True)
 
 
 async def test_an_effect_does_not_run_while_the_store_is_away(
