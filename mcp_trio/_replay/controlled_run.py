@@ -23,15 +23,12 @@ from mcp_trio._replay.clock import VirtualClock
 from mcp_trio._replay.source_locations import error_location
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._session.exceptions import group_members
+from mcp_trio._session.lanes import Abort
 from mcp_trio._session.session import Session
 from mcp_trio._session.untracked_calls import UntrackedCallWatch
 
 # The number of threads that may still run one after another once the replay is over.
 _THREADS_AFTER_END_MAX: Final = 1000
-
-
-class Abort(BaseException):
-    """The exception that ends every task of a replay that is over; it never leaves the replay."""
 
 
 async def raise_abort() -> NoReturn:

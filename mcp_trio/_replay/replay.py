@@ -19,7 +19,7 @@ from mcp_trio._journal.redaction import redactor_for_replay
 from mcp_trio._protocol.methods import DISCOVER, INITIALIZE
 from mcp_trio._recorder.clock import seconds_of
 from mcp_trio._replay.clock import VirtualClock
-from mcp_trio._replay.controlled_run import Abort, SilentChannel, ThreadToken, run_controlled
+from mcp_trio._replay.controlled_run import SilentChannel, ThreadToken, run_controlled
 from mcp_trio._replay.listed_changes import ListedChanges
 from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.session_replay import OutboundReplay, OutboundReplayer, SessionReplay
@@ -29,6 +29,7 @@ from mcp_trio._server.command_limits import recorded_limits, with_added_limits
 from mcp_trio._server.effects import ReplayLifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._server.sessions import sessions_of
+from mcp_trio._session.lanes import Abort
 from mcp_trio._session.session import Session
 from mcp_trio._session.untracked_calls import UntrackedCall, watch_of_replay
 from mcp_trio.errors import NothingCompared

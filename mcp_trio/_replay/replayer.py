@@ -66,7 +66,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._journal.redaction import Redactor
 from mcp_trio._recorder.writer import SESSION_MARK
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.controlled_run import Abort, BeginSession, ThreadToken, end_run, unshield
+from mcp_trio._replay.controlled_run import BeginSession, ThreadToken, end_run, unshield
 from mcp_trio._replay.divergence import Divergence, Operation, divergence_error
 from mcp_trio._replay.source_locations import (
     current_user_frames,
@@ -96,7 +96,7 @@ from mcp_trio._replay.trace import (
     request_lane,
 )
 from mcp_trio._server.lifespan import LifespanRun
-from mcp_trio._session.lanes import LANE, lanes_with_steps
+from mcp_trio._session.lanes import LANE, Abort, lanes_with_steps
 from mcp_trio._session.session import Session
 from mcp_trio._session.untracked_calls import UntrackedCall
 from mcp_trio.errors import ReplayDivergence

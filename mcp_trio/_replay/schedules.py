@@ -62,7 +62,7 @@ from mcp_trio._jsonrpc.lines import Oversized
 from mcp_trio._protocol.requests import SUSPENDED_PREFIX
 from mcp_trio._recorder.clock import NS_PER_SECOND
 from mcp_trio._replay.clock import ROUNDING_SECONDS, VirtualClock
-from mcp_trio._replay.controlled_run import Abort, BeginSession, ThreadToken, end_run, raise_abort
+from mcp_trio._replay.controlled_run import BeginSession, ThreadToken, end_run, raise_abort
 from mcp_trio._replay.source_locations import is_alive, task_location
 from mcp_trio._replay.sweep_trace import (
     Input,
@@ -82,7 +82,7 @@ from mcp_trio._replay.trace import (
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._server.lifespan import LifespanRun
 from mcp_trio._session.journal import CANCELLED_MEANWHILE, Outcome
-from mcp_trio._session.lanes import Lane, operation
+from mcp_trio._session.lanes import Abort, Lane, operation
 from mcp_trio.errors import BlockedInReplay, RecordingError
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from mcp_trio._journal.records import (
     value_body,
 )
 from mcp_trio._jsonrpc.lines import Oversized
-from mcp_trio._replay.controlled_run import Abort, raise_abort
+from mcp_trio._replay.controlled_run import raise_abort
 from mcp_trio._replay.divergence import Operation, label_of
 from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.source_locations import current_location, handler_location
@@ -55,7 +55,7 @@ from mcp_trio._replay.trace import (
 )
 from mcp_trio._server.effects import with_recorded_lifespan
 from mcp_trio._session.journal import CANCELLED_MEANWHILE, UNSTARTED_BODY, Outcome
-from mcp_trio._session.lanes import Lane, operation
+from mcp_trio._session.lanes import Abort, Lane, operation
 from mcp_trio.errors import ToolError
 
 # Times are floating-point numbers, which lose some nanoseconds.

@@ -53,6 +53,9 @@ _WITHOUT_INFLUENCE: Final = frozenset(
 # The module with which Trio wakes its event loop, as for the finalizer of an async generator.
 _WAKES_LOOP: Final = "trio._core._wakeup_socketpair"
 
+# The module that drives the tasks of handlers: what it calls was passed to Trio by a handler.
+_DRIVES_TASKS: Final = "mcp_trio._session.lanes"
+
 # The module of `trio.Path`, and the variable in its methods that has the function for the thread.
 _WRAPS_PATHS: Final = "trio._path"
 _WRAPPED: Final = "fn"
@@ -115,6 +118,8 @@ def responsible_frame(
         if owner == "user":
             return frame, called
         module = module_of(frame)
+        if module == _DRIVES_TASKS:
+            return None if called is None else (called, called)
         is_outgoing = changes_outside and module.startswith(_OUTGOING)
         is_internal = owner == "mcp_trio" and not is_outgoing
         is_internal |= module == _WAKES_LOOP

@@ -39,7 +39,7 @@ from mcp_trio._journal.records import encode_body
 from mcp_trio._session.call_sites import is_collecting, module_of, owner_of, reads_for_handler
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.journal import Outcome, Sequencer
-from mcp_trio._session.lanes import LANE, Lane
+from mcp_trio._session.lanes import LANE, Lane, in_lane_of_caller, in_lane_of_spawner
 from mcp_trio._session.recorded_errors import encoded_error, rebuilt_error
 from mcp_trio._session.replaced_functions import replace_function
 from mcp_trio.errors import RequestAbandoned
@@ -353,7 +353,7 @@ def _run_in_loop(original: _Function, *, is_async: bool) -> _Function:
 
 
 def capture() -> None:
-    """Replace the functions of the tables, of `random`, and of `trio.from_thread`."""
+    """Replace the functions of the tables, of `random`, and those that enter the event loop."""
     for name in _CLOCKS:
         replace_function(name, partial(_clock_function, name))
     for name in _FUNCTIONS:
@@ -368,3 +368,5 @@ def capture() -> None:
     replace_function("random.Random.seed", _seed_method)
     for name, is_async in ("trio.from_thread.run", True), ("trio.from_thread.run_sync", False):
         replace_function(name, partial(_run_in_loop, is_async=is_async))
+    replace_function("trio.lowlevel.spawn_system_task", in_lane_of_spawner)
+    replace_function("trio.lowlevel.TrioToken.run_sync_soon", in_lane_of_caller)

@@ -35,12 +35,19 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from random import Random
 from types import CodeType, FrameType, SimpleNamespace, coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import trio
 
-from mcp_trio._session.call_sites import is_collecting
+from mcp_trio._session.call_sites import is_collecting, owner_of
+from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
+
+logger = logging.getLogger("mcp_trio")
+
+
+class Abort(BaseException):
+    """The exception that ends every task of a replay that is over; it never leaves the replay."""
 
 
 class Lane(msgspec.Struct, eq=False):
@@ -272,6 +279,100 @@ class _LaneInstrument(trio.abc.Instrument):
         if lanes:
             driven: Any = _as_coroutine(task.coro, lanes)
             task.coro = driven
+
+
+# System tasks and callbacks -----------------------------------------------------------------------
+#
+# `trio.lowlevel.spawn_system_task` and `TrioToken.run_sync_soon` run functions of a handler with
+# the context variables of the Trio run. Here these get the variables of this package, and with them
+# a lane: otherwise a replay would not notice what such a function changes outside.
+
+_OWN_VARIABLES: Final = "mcp_trio"  # the beginning of their names
+_Variables: TypeAlias = list[tuple[ContextVar[Any], Any]]
+
+
+def _own_variables() -> _Variables:
+    return [each for each in copy_context().items() if each[0].name.startswith(_OWN_VARIABLES)]
+
+
+def _with_variables(context: Context | None, variables: _Variables) -> Context:
+    if context is None:
+        root = trio.lowlevel.current_root_task()
+        assert root is not None
+        context = root.context
+    context = context.copy()
+    for variable, value in variables:
+        context.run(variable.set, value)
+    return context
+
+
+def _is_of_handler(caller: FrameType) -> bool:
+    """Return whether code of a handler, or of a library that it uses, makes a call in a lane."""
+    is_in_lane = next(lanes_with_steps(LANE.get()), None) is not None
+    return is_in_lane and owner_of(caller.f_code.co_filename) not in {"trio", "mcp_trio"}
+
+
+async def _run_for_handler(async_fn: Callable[..., Awaitable[Any]], *args: Any) -> None:
+    """Run a function of a system task, and log the error that rejects an untracked call in it.
+
+    Trio ends the whole run if a system task raises an exception.
+    """
+    try:
+        await async_fn(*args)
+    except* (BlockedInReplay, UntrackedNondeterminism) as group:
+        for error in group.exceptions:
+            logger.warning("a system task of a handler ended: %s", error)
+    except* Abort:
+        pass
+
+
+def in_lane_of_spawner(spawn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `spawn_system_task` whose task, if a handler spawns it, is in a lane."""
+
+    def spawn_in_lane(
+        async_fn: Callable[..., Any], *args: Any, context: Context | None = None, **options: Any
+    ) -> Any:
+        is_given = context is not None and context.get(LANE) is not None
+        if is_given or not _is_of_handler(sys._getframe(1)):  # noqa: SLF001
+            return spawn(async_fn, *args, context=context, **options)
+        context = _with_variables(context, _own_variables())
+        options.setdefault("name", async_fn)
+        return spawn(_run_for_handler, async_fn, *args, context=context, **options)
+
+    return spawn_in_lane
+
+
+def in_lane_of_caller(run_sync_soon: Callable[..., None]) -> Callable[..., None]:
+    """Return a `run_sync_soon` whose callback, if a handler passes it, is a task in a lane.
+
+    Calls that Trio may discard because an equal one is pending are not discarded then.
+    """
+
+    def run_in_lane(
+        token: trio.lowlevel.TrioToken,
+        sync_fn: Callable[..., object],
+        *args: Any,
+        idempotent: bool = False,
+    ) -> None:
+        lane = LANE.get()
+        if lane is None or not _is_of_handler(sys._getframe(1)):  # noqa: SLF001
+            run_sync_soon(token, sync_fn, *args, idempotent=idempotent)
+            return
+        variables = [*_own_variables(), (LANE, lane.child(has_own_pace=True))]
+
+        async def call() -> None:
+            sync_fn(*args)
+
+        def start() -> None:
+            try:
+                context = _with_variables(None, variables)
+                trio.lowlevel.spawn_system_task(_run_for_handler, call, context=context)
+            except RuntimeError:  # the Trio run ends, and no task begins any more
+                sync_fn(*args)
+
+        run_sync_soon(token, start)
+
+    return run_in_lane
 
 
 # Async generators ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from contextvars import ContextVar, copy_context
 
 import pytest
 import trio
@@ -221,6 +222,127 @@ def test_a_handler_of_notifications_wakes_a_request_again(record):
 
 
 # Async generators that a handler drops before their end.
+
+
+def make_system_tasks():
+    server, seen = Server("system tasks"), []
+    variable = ContextVar("variable", default="none")
+
+    @server.tool
+    async def run() -> list[object]:
+        variable.set("of the handler")
+        token, done = trio.lowlevel.current_trio_token(), trio.Event()
+
+        async def work(number):
+            seen.append([number, await fetch(number), variable.get()])
+            await trio.sleep(0.0005)
+            seen.append(-number)
+            if number == 3:
+                token.run_sync_soon(done.set)
+
+        for number in (1, 2, 3):
+            trio.lowlevel.spawn_system_task(work, number)
+            token.run_sync_soon(seen.append, number * 100)
+            token.run_sync_soon(seen.append, number * 1000, idempotent=True)
+            await fetch(4)
+        trio.lowlevel.spawn_system_task(work, 5, context=copy_context(), name="named")
+        await done.wait()
+        return seen
+
+    return server
+
+
+def test_system_tasks_and_callbacks_of_a_handler_replay(record):
+    path = record(make_system_tasks(), call_twice)
+    assert_replays(path, make_system_tasks)
+    assert b"none" in path.read_bytes()  # they have the context variables of the run
+
+
+@pytest.mark.parametrize("spawns", [True, False])
+def test_a_system_task_or_callback_of_a_handler_changes_nothing_in_a_replay(
+    record, tmp_path, caplog, spawns
+):
+    def make_server(word="done"):
+        server = Server("writes")
+
+        async def write():
+            (tmp_path / "written").write_text(word)
+
+        @server.tool
+        async def run() -> str:
+            if spawns:
+                trio.lowlevel.spawn_system_task(write)
+            else:
+                token = trio.lowlevel.current_trio_token()
+                token.run_sync_soon((tmp_path / "written").write_text, word)
+            await fetch(1)
+            await trio.sleep(0.001)
+            return word
+
+        return server
+
+    path = record(make_server(), call_twice)
+    (tmp_path / "written").unlink()
+    report = replay(path, make_server())
+    assert not (tmp_path / "written").exists()
+    assert [call.call for call in report.untracked_calls] == ["pathlib.Path.write_text"] * 2
+    assert "a system task of a handler ended: pathlib.Path.write_text(" in caplog.text
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server("changed"))
+    assert caught.value.kind == "blocked"
+
+
+def test_a_function_of_trio_that_a_nursery_runs_changes_nothing_in_a_replay(record, tmp_path):
+    written = tmp_path / "written"
+
+    def make_server():
+        server = Server("writes")
+
+        @server.tool
+        async def run() -> str:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.Path(written).write_text, "done")
+            return "written"
+
+        return server
+
+    path = record(make_server(), call_twice)
+    written.unlink()
+    with pytest.raises(ReplayDivergence) as caught:
+        replay(path, make_server())
+    assert caught.value.kind == "blocked"
+    assert "trio.Path.write_text() at _path.py:" in str(caught.value)
+    assert not written.exists()
+
+
+def test_system_tasks_end_with_a_replay_that_diverges(record):
+    def make_server(answer):
+        server = Server("waits")
+
+        async def wait():
+            await fetch(1)
+            await trio.sleep(0.0001)
+            await fetch(2)
+            await trio.sleep_forever()
+
+        @server.tool
+        async def run() -> int:
+            trio.lowlevel.spawn_system_task(wait)
+            await fetch(3)
+            return answer
+
+        return server
+
+    path = record(make_server(1), call_twice)
+    replay(path, make_server(1))
+    with pytest.raises(ReplayDivergence):
+        replay(path, make_server(2))
+    lines = path.read_bytes().splitlines(keepends=True)
+    for count in range(5, len(lines)):
+        path.write_bytes(b"".join(lines[:count]))
+        with contextlib.suppress(NothingCompared):
+            replay(path, make_server(1))
+
 
 DROPPED = "ignore:the async generator .* was dropped:ResourceWarning"
 
