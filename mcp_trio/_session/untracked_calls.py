@@ -228,6 +228,7 @@ _FUNCTIONS: Final[Mapping[str, _Rule]] = _table(
         "concurrent.futures.process.ProcessPoolExecutor.submit",
     ),
     (_changes("ctx.to_thread()", users_only=True), "trio.lowlevel.start_thread_soon"),
+    (_changes("the lifespan", users_only=True), "atexit.register"),
     (_changes("an @effect that uses the file", 0), "trio.open_file"),
     (_PROCESS, "trio.run_process trio.lowlevel.open_process os.abort os._exit"),
     (

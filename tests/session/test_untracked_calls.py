@@ -90,6 +90,7 @@ STOPPED = {
     "time.sleep": lambda: time.sleep(9),
     "threading.Thread.start": lambda: threading.Thread(target=int).start(),
     "input": lambda: input(),
+    "atexit.register": lambda: importlib.import_module("atexit").register(int),
 }
 
 
