@@ -39,7 +39,7 @@ from mcp_trio._server.type_adapters import (
     description_in,
     error_line,
     error_lines,
-    is_of_pydantic,
+    is_pydantic_class,
     json_schema,
     plain_schema,
     structure,
@@ -189,7 +189,7 @@ def _is_context(hint: Any, kinds: tuple[type[Any], ...]) -> bool:
 
 def _is_pydantic_field(default: Any) -> bool:
     kind: type[Any] = default.__class__
-    return kind.__name__ == "FieldInfo" and is_of_pydantic(kind)
+    return kind.__name__ == "FieldInfo" and is_pydantic_class(kind)
 
 
 class Parameter(msgspec.Struct, frozen=True):

@@ -99,7 +99,7 @@ class CustomDecoder(ABC):
         """
 
     def likeliest(self, _value: Any, /) -> Any | None:
-        """Return the inner type whose validation errors for a value help most, if there is one."""
+        """Return the inner type that an invalid value was probably meant for; None if unknown."""
         return self.inner[0]
 
     def schema(
@@ -271,23 +271,34 @@ class ClassDecoder(CustomDecoder):
 # users would rely on a check that does not happen.
 
 
-@functools.cache
-def _constraint_kinds() -> dict[type, tuple[str, str, Callable[[Any, Any], bool] | None]]:
-    """Return the name of the bound, the end of the error text, and the comparison with the bound.
+class _ConstraintKind(typing.NamedTuple):
+    """A class of constraints with a bound.
 
-    The name is that of the constraint's attribute and of the keyword of `msgspec.Meta`. Without a
-    comparison, only msgspec can check the constraint.
+    Attributes:
+        name: The name of the bound, as an attribute of the constraint and in `msgspec.Meta`.
+        text: The end of the error text.
+        holds: Compares a value with the bound; None if only msgspec can check the constraint.
     """
+
+    name: str
+    text: str = ""
+    holds: Callable[[Any, Any], bool] | None = None
+
+
+@functools.cache
+def _constraint_kinds() -> dict[type, _ConstraintKind]:
     import annotated_types as at
 
     return {
-        at.Ge: ("ge", ">= {}", operator.ge),
-        at.Gt: ("gt", "> {}", operator.gt),
-        at.Le: ("le", "<= {}", operator.le),
-        at.Lt: ("lt", "< {}", operator.lt),
-        at.MultipleOf: ("multiple_of", "that's a multiple of {}", lambda it, unit: not it % unit),
-        at.MinLen: ("min_length", "", None),
-        at.MaxLen: ("max_length", "", None),
+        at.Ge: _ConstraintKind("ge", ">= {}", operator.ge),
+        at.Gt: _ConstraintKind("gt", "> {}", operator.gt),
+        at.Le: _ConstraintKind("le", "<= {}", operator.le),
+        at.Lt: _ConstraintKind("lt", "< {}", operator.lt),
+        at.MultipleOf: _ConstraintKind(
+            "multiple_of", "that's a multiple of {}", lambda value, unit: not value % unit
+        ),
+        at.MinLen: _ConstraintKind("min_length"),
+        at.MaxLen: _ConstraintKind("max_length"),
     }
 
 
@@ -312,15 +323,14 @@ def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
     """
     import annotated_types as at
 
-    limits: list[Any] = []
-    kept: list[Any] = []
+    constraints: list[Any] = []
+    others: list[Any] = []
     for item in _ungrouped(metadata):
         if isinstance(item, at.DocInfo):
-            kept.append(msgspec.Meta(description=item.documentation))
+            others.append(msgspec.Meta(description=item.documentation))
         else:
-            (limits if isinstance(item, at.BaseMetadata) else kept).append(item)
-    limited = _with_limits(hint, limits) if limits else hint
-    return annotated(limited, kept)
+            (constraints if isinstance(item, at.BaseMetadata) else others).append(item)
+    return annotated(_with_constraints(hint, constraints) if constraints else hint, others)
 
 
 def annotated(hint: Any, metadata: Sequence[Any]) -> Any:
@@ -341,28 +351,30 @@ def _ungrouped(metadata: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-def _with_limits(hint: Any, limits: Sequence[Any]) -> Any:
+def _with_constraints(hint: Any, constraints: Sequence[Any]) -> Any:
     import annotated_types as at
 
     if is_union(hint):  # A constraint of a union applies to each member but None.
         union: Any = typing.Union
         members = typing.get_args(hint)
         return union[
-            tuple(it if it is types.NoneType else _with_limits(it, limits) for it in members)
+            tuple(
+                it if it is types.NoneType else _with_constraints(it, constraints) for it in members
+            )
         ]
-    known: dict[str, Any] = {}
+    accepted: dict[str, Any] = {}
     checks: list[tuple[Callable[[Any], Any], str]] = []
-    for limit in limits:
+    for constraint in constraints:
         keywords: dict[str, Any] = {}
-        if isinstance(limit, at.Timezone) and (limit.tz is None or limit.tz is ...):
-            keywords = {"tz": limit.tz is not None}
-        elif kind := _constraint_kinds().get(limit.__class__):
-            keywords = {kind[0]: getattr(limit, kind[0])}
-        if keywords and _is_constraint_accepted(hint, known | keywords):
-            known |= keywords
+        if isinstance(constraint, at.Timezone) and (constraint.tz is None or constraint.tz is ...):
+            keywords = {"tz": constraint.tz is not None}
+        elif kind := _constraint_kinds().get(constraint.__class__):
+            keywords = {kind.name: getattr(constraint, kind.name)}
+        if keywords and _is_constraint_accepted(hint, accepted | keywords):
+            accepted |= keywords
         else:
-            checks.append(_check_for(hint, limit))
-    hint = annotated(hint, [msgspec.Meta(**known)] if known else [])
+            checks.append(_check_for(hint, constraint))
+    hint = annotated(hint, [msgspec.Meta(**accepted)] if accepted else [])
     if not checks:
         return hint
 
@@ -383,23 +395,23 @@ def _is_constraint_accepted(hint: Any, keywords: dict[str, Any]) -> bool:
     return True
 
 
-def _check_for(hint: Any, limit: Any) -> tuple[Callable[[Any], Any], str]:
+def _check_for(hint: Any, constraint: Any) -> tuple[Callable[[Any], Any], str]:
     """Return the check of a constraint that msgspec cannot check, and its error text."""
     import annotated_types as at
 
     name = type_name(strip_metadata(hint))
-    if isinstance(limit, at.Predicate):
-        called = getattr(limit.func, "__name__", "<lambda>")
+    if isinstance(constraint, at.Predicate):
+        called = getattr(constraint.func, "__name__", "<lambda>")
         text = f"another `{name}`" if called == "<lambda>" else f"`{name}` that `{called}` accepts"
-        return limit.func, f"Expected {text}"
-    if limit.__class__ not in _constraint_kinds():
-        raise TypeError(f"the constraint {limit!r} is not supported")
-    member, ending, holds = _constraint_kinds()[limit.__class__]
-    bound, kind = getattr(limit, member), strip_metadata(hint)
+        return constraint.func, f"Expected {text}"
+    if constraint.__class__ not in _constraint_kinds():
+        raise TypeError(f"the constraint {constraint!r} is not supported")
+    bound_name, ending, holds = _constraint_kinds()[constraint.__class__]
+    bound, kind = getattr(constraint, bound_name), strip_metadata(hint)
     # Only classes are compared: the values of a custom type and of `Any` are not known.
     is_comparable = type(kind) is type and isinstance(bound, _NUMBERS if kind in _NUMBERS else kind)
     if holds is None or not is_comparable:
-        raise TypeError(f"the constraint {limit!r} does not fit {name}")
+        raise TypeError(f"the constraint {constraint!r} does not fit {name}")
     return lambda value: holds(value, bound), f"Expected `{name}` {ending.format(bound)}"
 
 
@@ -477,8 +489,8 @@ class ConverterDecoder(CustomDecoder):
 
 # The errors that code usually raises when it takes apart a value of an unexpected form.
 _REJECTIONS: Final = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
-# Texts of Python's own `ValueError`s, which mean nothing to the client.
-_CATTRS_JARGON: Final = (
+# Texts of Python's own `ValueError`s, which would tell the client nothing.
+_TEXTS_OF_PYTHON: Final = (
     "invalid literal for |could not convert |(?:not enough|too many) values to unpack"
 )
 
@@ -520,7 +532,7 @@ def _cattrs_errors(error: Any, value: Any, hint: Any, path: str) -> Iterator[tup
             yield from _cattrs_errors(inner, value, hint, path)
     else:
         text = str(error) if isinstance(error, ValueError) else ""
-        if not text or re.match(_CATTRS_JARGON, text):
+        if not text or re.match(_TEXTS_OF_PYTHON, text):
             text = f"Expected `{type_name(hint)}`"
         yield path, text
 
@@ -542,10 +554,10 @@ _encode: Final = msgspec.json.Encoder().encode
 def is_pydantic(hint: Any) -> bool:
     """Return whether pydantic decodes the type: its classes, and types with its `Field`."""
     if typing.get_origin(hint) is Annotated:
-        return any(is_of_pydantic(item.__class__) for item in hint.__metadata__)
+        return any(is_pydantic_class(item.__class__) for item in hint.__metadata__)
     kind = class_of(hint)
     return inspect.isclass(kind) and (
-        is_of_pydantic(kind) or hasattr(kind, "__pydantic_validator__")
+        is_pydantic_class(kind) or hasattr(kind, "__pydantic_validator__")
     )
 
 
@@ -556,31 +568,33 @@ def description_in(hint: Any) -> str | None:
     annotated-types, is part of the decodable type.
     """
     metadata = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
-    fields = [getattr(it, "description", None) for it in metadata if is_of_pydantic(it.__class__)]
+    fields = [
+        getattr(it, "description", None) for it in metadata if is_pydantic_class(it.__class__)
+    ]
     texts = [item for item in metadata if isinstance(item, str)]
     return next(filter(None, [*reversed(fields), *texts]), None)
 
 
-def is_of_pydantic(kind: type) -> bool:
+def is_pydantic_class(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "pydantic"
 
 
 def pydantic_to_plain(value: Any) -> Any:
     """Return the plain JSON of a pydantic value, with aliases as keys and sets as sorted lists."""
     dump = _pydantic_adapter(value.__class__).dump_python
-    return _in_order(dump(value, mode="json", by_alias=True), dump(value, by_alias=True))
+    return _with_sorted_sets(dump(value, mode="json", by_alias=True), dump(value, by_alias=True))
 
 
-def _in_order(plain: Any, value: Any) -> Any:
-    """Return `plain` with each set sorted: pydantic's order would depend on the hash seed."""
+def _with_sorted_sets(plain: Any, value: Any) -> Any:
+    """Return `plain` with each set of `value` sorted, since the hash seed decides their order."""
     kinds = plain.__class__, value.__class__
     if kinds in ((list, set), (list, frozenset)):
         return sorted(plain, key=_encode)
     if kinds in ((list, list), (list, tuple)) and len(plain) == len(value):
-        return [*map(_in_order, plain, value)]
+        return [*map(_with_sorted_sets, plain, value)]
     if kinds == (dict, dict) and len(plain) == len(value):
         pairs = zip(plain.items(), value.values(), strict=True)
-        return {key: _in_order(member, original) for (key, member), original in pairs}
+        return {key: _with_sorted_sets(member, original) for (key, member), original in pairs}
     return plain
 
 
@@ -617,7 +631,9 @@ class PydanticDecoder(CustomDecoder):
                 include_url=False, include_context=False, include_input=False
             ):
                 kind, location = details["type"], details["loc"]
-                text = _TEXTS.get(kind) or re.sub(_PYDANTIC_JARGON, "", details["msg"])
+                text = _TEXTS_BY_ERROR_TYPE.get(kind) or re.sub(
+                    _PYDANTIC_PREFIXES, "", details["msg"]
+                )
                 errors.append((_pydantic_path(location, value, is_missing=kind == "missing"), text))
             raise InvalidValue(errors) from error
 
@@ -633,13 +649,14 @@ class PydanticDecoder(CustomDecoder):
         definitions.update(own)
         return schema
 
-    def _schema(self, names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _schema(self, name_template: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the schema and its definitions, whose names are made from the template."""
         schema: dict[str, Any] = _pydantic_adapter(self.hint).json_schema(
-            ref_template=f"#/$defs/{names}", schema_generator=_schema_generator()
+            ref_template=f"#/$defs/{name_template}", schema_generator=_schema_generator()
         )
-        own = {names.format(model=name): it for name, it in schema.pop("$defs", {}).items()}
+        own = {name_template.format(model=name): it for name, it in schema.pop("$defs", {}).items()}
         if "title" in schema and isinstance(self.hint, type):
-            name = names.format(model=re.sub(_UNUSUAL_IN_NAMES, "_", self.hint.__name__))
+            name = name_template.format(model=re.sub(_UNUSUAL_IN_NAMES, "_", self.hint.__name__))
             own[name], schema = schema, {"$ref": f"#/$defs/{name}"}
         for definition in own.values():
             definition.pop("title", None)
@@ -664,8 +681,8 @@ def _schema_generator() -> Any:
 
 # Errors of pydantic -------------------------------------------------------------------------------
 
-_TEXTS: Final = {"missing": "missing", "extra_forbidden": "unknown field"}
-_PYDANTIC_JARGON: Final = r"\A(?:Input|Value error,|Assertion failed,) "
+_TEXTS_BY_ERROR_TYPE: Final = {"missing": "missing", "extra_forbidden": "unknown field"}
+_PYDANTIC_PREFIXES: Final = r"\A(?:Input|Value error,|Assertion failed,) "
 
 
 def _pydantic_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> str:
@@ -714,10 +731,10 @@ def json_schema(hint: Any) -> dict[str, Any]:
         hints = wanted
         for each in hints:
             msgspec.json.Decoder(each)  # This rejects a type that is not decodable.
-        made, definitions = msgspec.json.schema_components(
+        components, definitions = msgspec.json.schema_components(
             hints, schema_hook=temporary_schema, ref_template=DEFINITIONS + "{name}"
         )
-        schemas = [*made]
+        schemas = [*components]
         wanted = [hint, *(it for kind in custom_types for it in kind.decoder.inner)]
     schema, *others = schemas
     orders = _declared_orders(hints)
@@ -834,7 +851,7 @@ def _normalize(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]
 
 
 def _with_refs_replaced(schema: Any, replaced: dict[str, Any]) -> Any:
-    """Return the schema with each temporary `$ref` replaced; other keys beside the `$ref` win."""
+    """Return the schema with each temporary `$ref` replaced; keys beside the `$ref` stay."""
     if isinstance(schema, list):
         return [_with_refs_replaced(item, replaced) for item in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
@@ -920,8 +937,9 @@ class TypeAdapter:
         return custom_type(type_name(hint), UnionDecoder([*zip(members, inner, strict=True)]))
 
     def may_be_mutable(self, value: Any) -> bool:
-        """Return whether a value may be mutable; those in `_STANDARD_DECODERS` are not."""
+        """Return whether a value, which is no builtin container, may be mutable."""
         kind = value.__class__
+        # Values that `_STANDARD_DECODERS` decodes are immutable.
         return has_fields(kind) or not isinstance(self._decoder_of(kind), DerivedDecoder | None)
 
     def _needs_custom_type(self, hint: Any) -> bool:
@@ -972,7 +990,7 @@ _STANDARD_DECODERS: Final[dict[type, Callable[[Any], CustomDecoder]]] = {
 # value one by one, and descends into each member that fails. Every text is msgspec's own. The walk
 # is bounded in depth and breadth; where it stops, one error stands for all errors below.
 
-_AT: Final = " - at "
+_BEFORE_PATH: Final = " - at "
 _PATH: Final = r"(`key` in )?`\$([^`]*)`"
 
 
@@ -991,10 +1009,11 @@ def error_line(error: Exception, path: str = "") -> str:
 def _split_path(text: str) -> tuple[str, str, str]:
     """Return "key in " for an error about a key (else ""), its path, and the rest of the text."""
     prefix = path = ""
-    while found := re.fullmatch(_PATH, text.rpartition(_AT)[2]):  # The outermost path comes last.
+    # The outermost path comes last.
+    while found := re.fullmatch(_PATH, text.rpartition(_BEFORE_PATH)[2]):
         prefix = prefix or found[1] or ""
         path += found[2]
-        text = text.rpartition(_AT)[0]
+        text = text.rpartition(_BEFORE_PATH)[0]
     return prefix.replace("`", ""), path, text
 
 
@@ -1074,10 +1093,10 @@ class _Walk(msgspec.Struct, frozen=True):
             elif field.is_required:
                 yield _format_line(path + self._step(name), "missing")
         if is_closed(hint):
-            what = "field" if path else "argument"
+            noun = "field" if path else "argument"
             for name in value:
                 if name not in fields and name != tag_of(hint)[1]:
-                    yield _format_line(path + self._step(name), f"unknown {what}")
+                    yield _format_line(path + self._step(name), f"unknown {noun}")
 
     def _members(self, hint: Any, value: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
         _, member_hint = typing.get_args(hint) or (str, Any)
@@ -1092,8 +1111,8 @@ class _Walk(msgspec.Struct, frozen=True):
             item_hints = (field.hint for field in fields_of(hint))
         else:
             items = typing.get_args(hint) or (Any,)
-            is_row = typing.get_origin(hint) is tuple and items[-1] is not ...
-            item_hints = items if is_row else itertools.repeat(items[0])
+            is_fixed_length = typing.get_origin(hint) is tuple and items[-1] is not ...
+            item_hints = items if is_fixed_length else itertools.repeat(items[0])
         pairs = zip(item_hints, value, strict=False)
         for index, (item_hint, item) in enumerate(
             itertools.islice(pairs, self.limits.messages.validation_error_members_max)
