@@ -2,12 +2,11 @@
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial
 from inspect import isasyncgenfunction, isgeneratorfunction
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 
 import attrs
@@ -84,35 +83,37 @@ _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]*:|\{"
 
 
-# The functions behind `Server.run`: each starts a Trio run and handles signals. Modules of the
-# transports are imported when they are used.
-
-
 def _run_http(server: Any, /, **options: Any) -> None:
+    # Imported here, because a server over stdio needs no HTTP.
     from mcp_trio._server.http_serve import run_http
 
     run_http(server, **options)
 
 
-def _run_until_signal(
-    serve_of: Callable[[Any], Callable[..., Awaitable[None]]], server: Any, /, **options: Any
-) -> None:
-    run_until_signal(serve_of(server), exit_seconds=server.limits.shutdown.exit_seconds, **options)
+def _run_method(name: str, server: Any, /, **options: Any) -> None:
+    """Run an async method of a server until a signal arrives."""
+    exit_seconds = server.limits.shutdown.exit_seconds
+    run_until_signal(getattr(server, name), exit_seconds=exit_seconds, **options)
 
 
 IMPORTED_TARGET: Final[ContextVar[str | None]] = ContextVar("mcp_trio_target", default=None)
 """The file or module of a server that a command, or a fixture, imports now."""
 
-# The names of transports in other SDKs.
-_OTHER_NAMES: Final = {"streamable-http": "http", "streamable_http": "http", "ws": "websocket"}
+# Other SDKs give transports these names.
+_TRANSPORT_ALIASES: Final = {
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "ws": "websocket",
+}
 
 RUNNERS: Final[Mapping[str, Callable[..., None]]] = {
     "stdio": run_stdio,
     "http": _run_http,
-    "websocket": partial(_run_until_signal, attrgetter("serve_websocket")),
-    "unix": partial(_run_until_signal, attrgetter("serve_unix")),
-    "tcp": partial(_run_until_signal, attrgetter("serve_tcp")),
+    "websocket": partial(_run_method, "serve_websocket"),
+    "unix": partial(_run_method, "serve_unix"),
+    "tcp": partial(_run_method, "serve_tcp"),
 }
+"""The functions that `Server.run` calls: each starts a Trio run, and handles signals."""
 
 
 def _resource_server(setting: "AuthSetting | None") -> "ResourceServer | None":
@@ -441,8 +442,8 @@ class Server:
                 string is the version of the function, in place of the server's: states of another
                 version are rejected. Such a function cannot ask the client inside a shielded cancel
                 scope.
-            scopes: The scopes that a call needs; others do not see the tool in lists. Over HTTP a
-                call without them gets 403 with a challenge that names all of them.
+            scopes: The scopes that a call needs; a client without them does not see the tool in
+                lists. Over HTTP its call gets 403 with a challenge that names all of them.
             access: A further condition: returns whether the sender of the request may call the
                 tool, given the context, whose `auth` has the claims. `async def`, or `def` without
                 blocking.
@@ -950,8 +951,8 @@ class Server:
                 `{+name}` the rest of the path.
             methods: The HTTP methods that the function answers; other methods are answered with
                 status 405, and HEAD like GET without the body.
-            is_public: Answer requests without the authentication that `auth=` or `token=` ask
-                for.
+            is_public: Whether requests are answered without the authentication that `auth=` or
+                `token=` require.
 
         Raises:
             TypeError: The path is missing, `methods` is one string, or the function is not an
@@ -992,24 +993,24 @@ class Server:
         connection, which is opened by the first request that needs it, and opened again when it is
         lost. Progress, log messages, cancellation, subscriptions, and the requests of the other
         server to its client are forwarded. A recording has everything that arrived, so a replay
-        never connects.
-        Callbacks that the client has are called as well; those that answer the other server are
-        called instead of asking the client of the session.
+        does not connect. Callbacks that the client has are called as well; those that answer the
+        other server are called instead of asking the client of the session.
 
         Handlers of the other server run in the session of this one, with the same `ctx.state`.
         `ctx.server`, `ctx.lifespan` and the names that the handlers see are those of the other
         server, and so are the converter, and the `errors`. Its middleware runs inside of that of
         this server. Its lifespan is entered after that of this server. The limits, keys, states,
-        observers and `auth` are those of this server. A recording of this server has all of it.
+        observers and `auth` are those of this server. A recording of this server also has what the
+        handlers and the lifespan of the other server do.
 
         Args:
             other: The server, which may mount others, be mounted several times, and be served
                 by itself as well; or a `Client`, which must not be connected, or a target of one: a
                 URL, a script, a command, a `ServerConfig`, or a channel, which serves one session.
             prefix: The prefix of the names. None: they stay as they are.
-            scopes: The scopes that a client needs for anything of the other server, in addition to
-                those of its entries.
-            access: A further condition for anything of the other server, as of `tool`.
+            scopes: The scopes that a request for any entry of the other server needs, in addition
+                to those of the entry.
+            access: A further condition for every entry of the other server; see `tool`.
 
         Raises:
             RuntimeError: The other server has a lifespan, and this one is being served.
@@ -1062,8 +1063,8 @@ class Server:
     def list_changed(self, kind: str) -> None:
         """Notify every client that a list has changed: "tools", "resources" or "prompts".
 
-        Needed only for lists that your own `method` handlers return: registering and removing
-        notify the clients as well.
+        This is needed only for lists that your own `method` handlers return: registering and
+        removing notify the clients as well.
 
         Raises:
             ValueError: There is no such list.
@@ -1098,10 +1099,10 @@ class Server:
     def run(self, transport: str = "stdio", **options: Any) -> None:
         """Serve until the client disconnects or a signal arrives.
 
-        Starts a Trio run, and handles SIGINT and SIGTERM. Over stdio, it also ends when the parent
-        process ends. If the process still runs `limits.shutdown.exit_seconds` after a signal, it
-        prints where handlers keep it from ending, and exits; after a second signal it exits at
-        once. Such an exit does not wait for handlers, and leaves recordings incomplete.
+        This starts a Trio run, and handles SIGINT and SIGTERM. Over stdio, it also ends when the
+        parent process ends. If the process still runs `limits.shutdown.exit_seconds` after a
+        signal, it prints where handlers keep it from ending, and exits; after a second signal it
+        exits at once. Such an exit does not wait for handlers, and leaves recordings incomplete.
 
         Args:
             transport: "stdio", "http" (also called "streamable-http"), "websocket", "unix" or
@@ -1129,7 +1130,7 @@ class Server:
                 "server.run() starts Trio, which runs already: write"
                 " `await server.serve_stdio()`, or serve_http() and others"
             )
-        transport = _OTHER_NAMES.get(transport, transport)
+        transport = _TRANSPORT_ALIASES.get(transport, transport)
         if transport == "sse":
             raise ValueError(
                 'run("http") serves HTTP+SSE as well, to clients of protocol version 2024-11-05'
@@ -1148,7 +1149,7 @@ class Server:
         record: "RecordTarget | None" = None,
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve one channel until its session ends, then close the channel; report the session.
+        """Serve one channel until its session ends, then close the channel.
 
         If this is cancelled, the session closes in bounded time.
 
