@@ -467,8 +467,8 @@ async def test_under_load_each_caller_gets_the_burst_and_the_rate_and_no_more(
 
     begin = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(call, "fast", 0.001)
-        nursery.start_soon(call, "faster", 0.0007)
+        nursery.start_soon(call, "fast", 0.01)
+        nursery.start_soon(call, "faster", 0.007)
         nursery.start_soon(call, "slow", 0.1)
     assert allowed["fast"] == pytest.approx(520, abs=2)
     assert allowed["faster"] == pytest.approx(520, abs=2)
