@@ -3,7 +3,9 @@
 import gc
 import os
 import sys
+from typing import Any
 
+import coverage
 import httpx
 import httpx2
 import hypothesis
@@ -43,6 +45,46 @@ def measured_processes(measuring, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+def pytest_configure(config):
+    """Measure no coverage in the process that distributes the tests: it runs none of them."""
+    measurement = coverage.Coverage.current()
+    if measurement is not None and config.getoption("dist", "no") != "no":
+        measurement.stop()
+
+
+# While Python 3.11 traces a thread for coverage, all code runs more slowly there, also code that is
+# not measured, such as pytest's. So after the collection, which imports the package, only fixtures,
+# the functions of tests, and finalizers are traced.
+_TRACE = pytest.StashKey[Any]()
+
+
+def _traced(config):
+    """Trace the inner part of a hook, unless coverage is off or tracing is on already."""
+    trace = config.stash.get(_TRACE, None)
+    if trace is None or sys.gettrace() is not None:
+        return (yield)
+    sys.settrace(trace)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(None)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_fixture_setup(request):
+    return (yield from _traced(request.config))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pyfunc_call(pyfuncitem):
+    return (yield from _traced(pyfuncitem.config))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(item):
+    return (yield from _traced(item.config))
+
+
 class ReversedDir(pytest.Dir):
     """A directory collected backwards, so that two processes share the rewriting of test files."""
 
@@ -55,12 +97,15 @@ def pytest_collect_directory(path, parent):
     return ReversedDir.from_parent(parent, path=path) if is_second else None
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Exclude all collected objects from garbage collection, which would visit them each time.
 
     From here on no byte code is written: tests rewrite modules within one second, and Python would
     load the byte code of the earlier version.
     """
+    if coverage.Coverage.current() is not None:
+        session.config.stash[_TRACE] = sys.gettrace()
+        sys.settrace(None)
     gc.collect()
     gc.freeze()
     sys.dont_write_bytecode = True
