@@ -19,7 +19,7 @@ QUICK_OPTIONS = ("-n", "2", "-m", "not slow and not real_time")
 
 
 def share_byte_code(session: nox.Session) -> None:
-    """Let the two processes that collect the tests find the byte code that the other has written.
+    """Let the processes that collect the tests find the byte code that the others have written.
 
     Rewriting the assertions of all tests takes half a minute.
     """
@@ -49,9 +49,10 @@ def tests(session: nox.Session) -> None:
         session.env["MCP_TRIO_EXAMPLES"] = "few"
     session.run("coverage", "erase")
     selected = session.posargs or ["-m", "not slow"]
-    # Each process gets half of the tests, in their order, so that tests of one file share fixtures.
-    halves = ("-n", "2", "--dist", "worksteal")
-    session.run("coverage", "run", "-m", "pytest", *halves, *selected)
+    # Three processes keep two cores busy, as tests wait for processes and on the clock. Each one
+    # gets a third of the tests, in their order, so that tests of one file share fixtures.
+    thirds = ("-n", "3", "--dist", "worksteal")
+    session.run("coverage", "run", "-m", "pytest", *thirds, *selected)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", *(["--fail-under=0"] if session.posargs else []))
 

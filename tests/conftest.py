@@ -85,16 +85,25 @@ def pytest_runtest_teardown(item):
     return (yield from _traced(item.config))
 
 
-class ReversedDir(pytest.Dir):
-    """A directory collected backwards, so that two processes share the rewriting of test files."""
+class SharedDir(pytest.Dir):
+    """A directory that each process collects in another order, to share the rewriting of test files.
+
+    A process loads the byte code of the files that another one has rewritten. The first process
+    begins with the first file, the second with the last, and the others in the middle.
+    """
 
     def collect(self):
-        return reversed(list(super().collect()))
+        children = list(super().collect())
+        if self.config.workerinput["workerid"] == "gw1":
+            return reversed(children)
+        middle = len(children) // 2
+        places = sorted(range(len(children)), key=lambda place: abs(place - middle))
+        return [children[place] for place in places]
 
 
 def pytest_collect_directory(path, parent):
-    is_second = getattr(parent.config, "workerinput", {}).get("workerid") == "gw1"
-    return ReversedDir.from_parent(parent, path=path) if is_second else None
+    worker = getattr(parent.config, "workerinput", {}).get("workerid", "gw0")
+    return None if worker == "gw0" else SharedDir.from_parent(parent, path=path)
 
 
 def pytest_collection_finish(session):
