@@ -5,6 +5,7 @@ each class.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,13 +29,16 @@ FIRST_NAME = re.compile(r"`(\w+)(?:\.\w+)?`")  # a function or class, or the cla
 HEADERS = frozenset({"Host", "Origin"})
 
 
-def names_in(file: Path) -> Iterator[str]:
-    """Yield the names at the top level of a module, and `Class.member` for those of classes."""
+@functools.cache
+def names_in(file: Path) -> frozenset[str]:
+    """Return the names at the top level of a module, and `Class.member` for those of classes."""
+    names = set[str]()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        yield from _names_of(node)
+        names.update(_names_of(node))
         if isinstance(node, ast.ClassDef):
             for member in node.body:
-                yield from (f"{node.name}.{name}" for name in _names_of(member))
+                names.update(f"{node.name}.{name}" for name in _names_of(member))
+    return frozenset(names)
 
 
 def _names_of(node: ast.stmt) -> Iterator[str]:
@@ -72,7 +76,7 @@ def test_a_function_that_is_named_with_its_file_is_in_that_file(name: str, fewes
     named = {*FUNCTION_IN_FILE.findall(text), *MEMBER_IN_FILE.findall(text)}
     assert len(named) >= fewest
     elsewhere = [
-        (name, file) for name, file in sorted(named) if name not in {*names_in(PACKAGE / file)}
+        (name, file) for name, file in sorted(named) if name not in names_in(PACKAGE / file)
     ]
     assert elsewhere == []
 
