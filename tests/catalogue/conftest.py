@@ -1,6 +1,7 @@
 """Recordings of a theatre, made by real sessions."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,11 +47,10 @@ async def session(server, *calls, **options):
                 pass
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A folder with four recordings: a booking, a taken seat, a slow payment, a resource."""
-    path = tmp_path / "recordings"
-    path.mkdir()
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """Four recordings, not to be changed: a booking, a taken seat, a slow payment, a resource."""
+    path = tmp_path_factory.mktemp("recordings")
 
     async def main():
         server = theatre(record=RecordOptions(path))
@@ -61,6 +61,12 @@ def folder(tmp_path):
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     return path
+
+
+@pytest.fixture
+def folder(recordings, tmp_path):
+    """A folder with a copy of the recordings."""
+    return shutil.copytree(recordings, tmp_path / "recordings")
 
 
 class S3Server:
