@@ -213,12 +213,12 @@ def test_a_tick_has_its_file_and_line():
 HOME = Path(__file__).parents[2]
 
 
-def run_pytest(folder, test, **environment):
+def run_pytest(folder, test, *options, program=(sys.executable,), **environment):
     shutil.copy(HOME / "tests" / "conftest.py", folder)
     (folder / "test_one.py").write_text(test, encoding="utf-8")
     # Else the modules of all plugins are rewritten first.
     plain = ["-q", "--assert=plain", "-c", HOME / "pyproject.toml"]
-    command = [sys.executable, "-m", "pytest", *plain, folder]
+    command = [*program, "-m", "pytest", *plain, *options, folder]
     inherited = {k: v for k, v in os.environ.items() if k not in {"CI", "MCP_TRIO_EXAMPLES"}}
     return subprocess.run(
         command, env=inherited | environment, capture_output=True, text=True, check=False
@@ -240,3 +240,59 @@ def test_ci_draws_the_same_examples_each_time(tmp_path):
 
 def test_of_the_processes_that_tests_of_tools_start_no_coverage_is_taken():
     assert "COVERAGE_PROCESS_CONFIG" not in os.environ
+
+
+MEASURED = """
+def set_up():
+    return 1
+def set_up_in_test():
+    return 2
+def test():
+    return 3
+def finalize():
+    return 4
+def test_async():
+    return 5
+"""
+MEASURED_TEST = """
+import measured, pytest
+
+@pytest.fixture(scope="module")
+def first():
+    yield measured.set_up()
+    measured.finalize()
+
+@pytest.fixture
+def second():
+    return measured.set_up_in_test()
+
+def test_x(first, request):
+    assert (first, request.getfixturevalue("second")) == (1, 2)
+    measured.test()
+
+async def test_y():
+    measured.test_async()
+"""
+
+
+def test_coverage_measures_fixtures_tests_and_finalizers(tmp_path):
+    settings = f"[run]\nparallel = true\npatch = subprocess\nsource = {tmp_path}\n"
+    (tmp_path / "settings").write_text(settings, encoding="utf-8")
+    (tmp_path / "measured.py").write_text(MEASURED, encoding="utf-8")
+    environment = {
+        "COVERAGE_RCFILE": str(tmp_path / "settings"),
+        "COVERAGE_FILE": str(tmp_path / "coverage"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(HOME)]),
+    }
+    coverage = [sys.executable, "-m", "coverage"]
+    done = run_pytest(tmp_path, MEASURED_TEST, "-n1", program=[*coverage, "run"], **environment)
+    assert done.returncode == 0, done.stdout
+    for command in (["combine"], ["report", "--include=*/measured.py", "--fail-under=100"]):
+        done = subprocess.run(
+            [*coverage, *command],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
