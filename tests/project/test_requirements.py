@@ -219,7 +219,9 @@ def run_pytest(folder, test, *options, program=(sys.executable,), **environment)
     # Else the modules of all plugins are rewritten first.
     plain = ["-q", "--assert=plain", "-c", HOME / "pyproject.toml"]
     command = [*program, "-m", "pytest", *plain, *options, folder]
-    inherited = {k: v for k, v in os.environ.items() if k not in {"CI", "MCP_TRIO_EXAMPLES"}}
+    # pytest-xdist sets variables for a process of its own, which this one would take for its own.
+    ignored = ("CI", "MCP_TRIO_EXAMPLES", "PYTEST_XDIST_")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(ignored)}
     return subprocess.run(
         command, env=inherited | environment, capture_output=True, text=True, check=False
     )
