@@ -250,7 +250,7 @@ def encode_value(value: Any) -> bytes:
     except Exception as error:
         raise ValueError(f"without a JSON form ({type(error).__name__}: {error})") from error
     if not is_same:
-        raise ValueError("that would be another one")
+        raise ValueError("that JSON would change")
     return encoded
 
 
