@@ -380,7 +380,15 @@ class RemoteSession:
         """
 
         async def send(connection: "RemoteConnection", _call: "RemoteCall") -> MountEvent:
-            client = await connection.client()
+            try:
+                client = await connection.client()
+            except Unavailable:
+                # The client may have subscribed in another instance, and gets no error then: the
+                # subscription begins when the server is connected.
+                if not self.outer.was_taken:
+                    raise
+                connection.subscribed[uri] += 1
+                return _mount_event("result", types.EmptyResult())
             connection.subscribed[uri] += 1
             try:
                 await client.subscribe(uri)

@@ -14,6 +14,7 @@ from mcp_trio.limits import HttpLimits, ShutdownLimits
 from mcp_trio.recording import replay
 from tests.server.http.conftest import call, request, text
 from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, stop
+from tests.server.test_remote_mounts import Flaky
 
 VALUES_MAX = 1000
 ODD_VALUES = {
@@ -360,6 +361,26 @@ async def test_subscriptions_at_a_server_behind_a_client_go_on(
     lose(stores, there)
     listening = listen(here, client)
     await listening.event()
+    behind.resource_updated("sea://light")
+    while (message := await listening.message())["method"].endswith("list_changed"):
+        pass
+    assert message["params"]["uri"] == "sea://far/light"
+
+
+async def test_subscriptions_go_on_when_a_server_behind_a_client_is_there_again(
+    open_site, stores, behind, autojump_clock
+):
+    targets = [Flaky(behind), Flaky(behind)]
+    here, there = [await open_site(hub_of(each), stores=stores) for each in targets]
+    client = await there.open()
+    subscribing = request("resources/subscribe", {"uri": "sea://far/light"})
+    assert "error" not in (await client.ask(subscribing)).json
+    targets[0].refuses = True
+    lose(stores, there)
+    listening = listen(here, client)
+    await listening.event()
+    targets[0].refuses = False
+    await trio.sleep(100)  # longer than the pause before the connection is opened again
     behind.resource_updated("sea://light")
     while (message := await listening.message())["method"].endswith("list_changed"):
         pass
