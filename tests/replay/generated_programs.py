@@ -327,7 +327,28 @@ def visiting(parts: Parts) -> Block:
     return block
 
 
-LEAVES = (sleeping, incrementing, calling, calling, receiving, visiting)
+def detaching(parts: Parts) -> Block:
+    """A block that starts a system task and callbacks, and waits for them."""
+
+    async def block(run: Run) -> None:
+        token, done = trio.lowlevel.current_trio_token(), trio.Event()
+
+        async def work() -> None:
+            run.note("in a system task")
+            await trio.sleep(parts.pause)
+            run.note("variable", VARIABLE.get())
+            token.run_sync_soon(done.set)
+
+        trio.lowlevel.spawn_system_task(work)
+        token.run_sync_soon(run.note, "called back")
+        with trio.CancelScope(shield=True):
+            await done.wait()
+        run.note("after the system task")
+
+    return block
+
+
+LEAVES = (sleeping, incrementing, calling, calling, receiving, visiting, detaching)
 BRANCHES = (
     limiting(lambda: trio.Semaphore(2)),
     limiting(lambda: trio.CapacityLimiter(2)),
@@ -374,6 +395,19 @@ def make_server(seed: int) -> tuple[Server, dict[int, list[Any]]]:
     async def mail(number: int) -> None:
         memory()["send"].send_nowait(number)
 
+    @server.tool
+    def in_thread(number: int) -> None:
+        async def wait_and_send(pause: float) -> None:
+            await trio.sleep(pause)
+            await memory()["send"].send(number)
+
+        def count() -> None:
+            memory()["count"] += 1
+
+        for pause in PAUSES[number % len(PAUSES) :]:
+            trio.from_thread.run(wait_and_send, pause)
+            trio.from_thread.run_sync(count)
+
     return server, logs
 
 
@@ -395,7 +429,8 @@ async def talk(seed: int, path: str, server: Server) -> None:
         for number in range(4):
             await call("run", number, 1000 + number)
             for _ in range(source.randint(0, 3)):
-                await call("mail", source.randrange(100), source.randrange(2000, 10**6))
+                tool = source.choice(("mail", "in_thread"))
+                await call(tool, source.randrange(100), source.randrange(2000, 10**6))
             if source.random() < 0.5:
                 await peer.cancel(1000 + source.randrange(number + 1))
         await trio.sleep(source.choice((0.001, 0.02, 0.02)))
