@@ -754,9 +754,13 @@ class Redactor:
         self._follow_chars_min = redaction.follow_chars_min
         self._tokens = Tokens(key, limits=limits)
         self._known = KnownSecrets()
+        # Secrets that are replaced only in the members that name them.
         self._short: dict[str, None] = {}
+        # The known secrets that are in the body that is being redacted.
         self._found: Collection[KnownSecret] = ()
+        # How many levels of JSON in strings the redacted text is inside of.
         self._depth = 0
+        # Whether values at secret positions are tokens, because the body is redacted already.
         self._adopts = False
         self._add_given_secrets()
 
@@ -928,7 +932,7 @@ class Redactor:
         if value in self._tokens.by_value:
             self.masked[name] += is_new
             if len(value) >= self._follow_chars_min:
-                self._known.add(value, token, is_certain=False)
+                self._known.add(value, token, is_given=False)
             else:
                 self._short[value] = None
         return token
@@ -942,7 +946,7 @@ class Redactor:
                     f"a secret of {len(value)} characters is shorter than follow_chars_min"
                     f" ({self._follow_chars_min}): too many values would be equal to it by chance"
                 )
-            self._known.add(value, self._tokens.of(value), is_certain=True)
+            self._known.add(value, self._tokens.of(value), is_given=True)
 
 
 def redactor_for_replay(

@@ -476,15 +476,15 @@ class KnownSecrets:
         """Return the number of known secrets."""
         return len(self._tokens)
 
-    def add(self, value: str, token: str, *, is_certain: bool) -> None:
-        """Add a value; a short plain word is later found only as a word, unless it `is_certain`."""
+    def add(self, value: str, token: str, *, is_given: bool) -> None:
+        """Add a value; unless the user has given it, a short word is found only as a whole word."""
         if value in self._tokens:
             return
         self._tokens[value] = token
         is_plain = value.isalpha() or value.isdigit()
-        is_word = is_plain and len(value) < _PLAIN_CHARS_MIN and not is_certain
-        for piece, its_token in _pieces(value, token):
-            known = KnownSecret(piece, its_token, is_word, _encoded(piece, its_token))
+        is_word = is_plain and len(value) < _PLAIN_CHARS_MIN and not is_given
+        for piece, token_piece in _pieces(value, token):
+            known = KnownSecret(piece, token_piece, is_word, _encoded(piece, token_piece))
             self._all.append(known)
             # A text that has the secret has one of its probes, unless they are too short.
             ends = {piece[:_PART_CHARS_MIN], piece[-_PART_CHARS_MIN:]}
@@ -577,8 +577,8 @@ def _pieces(value: str, token: str) -> Iterator[tuple[str, str]]:
 def _encoded(value: str, token: str) -> list[_Encoded]:
     """Return the value in base64, also as part of a JSON text."""
     found: dict[str, _Encoded] = {}
-    for secret, its_token in zip(_as_bytes(value), _as_bytes(token), strict=True):
-        token_bytes = its_token.ljust(len(secret), b"0")[: len(secret)]
+    for secret, token_as_bytes in zip(_as_bytes(value), _as_bytes(token), strict=True):
+        token_bytes = token_as_bytes.ljust(len(secret), b"0")[: len(secret)]
         for offset, begin in _OWN_BEGIN.items() if len(secret) >= _BASE64_BYTES_MIN else ():
             base64 = b64encode(bytes(offset) + secret + bytes(2)).decode()
             own = base64[begin : (offset + len(secret)) * 8 // 6]

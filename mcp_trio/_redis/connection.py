@@ -24,6 +24,7 @@ from coredis.retry import NoRetryPolicy
 
 from mcp_trio._server.instances import StoreUnavailableError
 from mcp_trio._transports.concurrency import Wakeup
+from mcp_trio._transports.connections import backoff_seconds
 from mcp_trio.limits import MIB
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class RedisConnection:
 
     async def write_posted(self) -> NoReturn:
         """Write the posted commands until cancelled."""
-        retry_seconds = _RETRY_SECONDS
+        failures = 0
         while True:
             while not self._posted:
                 await self._wakeup_posted.wait()
@@ -170,10 +171,10 @@ class RedisConnection:
             # A rejected connection, for example because of the password, is a `ResponseError`.
             except (*UNAVAILABLE_ERRORS, ResponseError) as error:
                 self._note_unavailable(str(error))
-                await trio.sleep(retry_seconds)
-                retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
+                await _pause(failures)
+                failures += 1
                 continue
-            retry_seconds = _RETRY_SECONDS
+            failures = 0
             while self._removed_count < end:  # Some may have been dropped meanwhile.
                 self._remove_oldest()
             self._wakeup_removed.wake()
@@ -214,7 +215,7 @@ class RedisConnection:
         Raises:
             StoreUnavailableError: Redis has not answered for some seconds, or has sent an error.
         """
-        retry_seconds, last_error = _RETRY_SECONDS, None
+        failures, last_error = 0, None
         with trio.move_on_after(_CALL_SECONDS):
             while not self.is_closed:
                 try:
@@ -223,8 +224,8 @@ class RedisConnection:
                     last_error = error
                 except RedisError as error:
                     raise StoreUnavailableError(f"Redis at {self.address}: {error}") from error
-                await trio.sleep(retry_seconds)
-                retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
+                await _pause(failures)
+                failures += 1
         raise StoreUnavailableError(f"Redis at {self.address} does not answer") from last_error
 
     async def evaluate(self, script: str, keys: Sequence[str], *args: str | bytes | int) -> Any:
@@ -260,17 +261,22 @@ class RedisConnection:
 
     async def next_entries(self, key: str, after: str) -> Sequence[tuple[str, bytes]]:
         """Wait for entries of a stream after the id `after`; return their ids and values."""
-        retry_seconds = _RETRY_SECONDS
+        failures = 0
         while True:
             try:
                 with trio.fail_after(_READ_SECONDS):
                     found = await self.client.xread({key: after}, count=_BATCH_MAX, block=_BLOCK_MS)
             except (*UNAVAILABLE_ERRORS, trio.TooSlowError, RedisError):
-                await trio.sleep(retry_seconds)
-                retry_seconds = min(2 * retry_seconds, _RETRY_SECONDS_MAX)
+                await _pause(failures)
+                failures += 1
                 continue
             if found:
                 return _decoded(next(iter(found.values())))
+
+
+async def _pause(failures: int) -> None:
+    """Wait before the next attempt, longer after each failure."""
+    await trio.sleep(backoff_seconds(failures, _RETRY_SECONDS, _RETRY_SECONDS_MAX))
 
 
 def expiry_of(seconds: float) -> int:

@@ -14,11 +14,11 @@ Keys, each after the prefix:
   command whose answer is lost.
 
 Redis may lose data when it is restarted. Each pair of instances numbers its messages, and keeps
-them until the other one has confirmed them. When Redis is back, each instance writes its lease, its
-sessions and the unconfirmed messages again; a message with a number that was seen is dropped. After
-an instance was taken for lost, the numbers of the messages to it begin again in a new *epoch*. An
-instance that was only slow takes the messages that follow, and breaks off what it had in progress
-with the sender, because messages of the earlier epoch may be missing.
+them until the other one has confirmed them. When Redis is available again, each instance writes its
+lease, its sessions and the unconfirmed messages again; a message whose number was seen is dropped.
+After an instance was taken for lost, the numbers of the messages to it begin again in a new
+*epoch*. An instance that was only slow takes the messages that follow, and breaks off what it had
+in progress with the sender, because messages of the earlier epoch may be missing.
 """
 
 import logging

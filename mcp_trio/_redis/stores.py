@@ -191,7 +191,7 @@ def _response_in(data: bytes) -> _Response | None:
 class RedisChanges:
     """`Changes` between the instances of a server, over a stream in Redis.
 
-    Notices that are sent while Redis is unavailable arrive when it is back.
+    Notices that are sent while Redis is unavailable arrive when it is available again.
     """
 
     _connection: RedisConnection

@@ -135,7 +135,7 @@ class Instance(Protocol):
         """Wait until all that was stored or sent so far has reached the store.
 
         If the store does not answer, this returns after a moment; the store gets the rest when it
-        is back.
+        is available again.
         """
         ...
 

@@ -143,7 +143,8 @@ def restore_values(handling: Handling, served: "ServedSession") -> None:
 async def keep_values(handling: Handling, served: "ServedSession") -> None:
     """Wait until the store has the values of the session, if they have changed.
 
-    If the store does not answer, this returns after a moment; the store gets them when it is back.
+    If the store does not answer, this returns after a moment; the store gets them when it is
+    available again.
     """
     kept, lane = served.kept_values, handling.current_lane()
     if kept is None and not handling.sequencer.replays:

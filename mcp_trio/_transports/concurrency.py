@@ -152,8 +152,8 @@ class FairSemaphore:
         """Give back a place of a client; the client whose turn it is gets it."""
         following = self._queue.leave(client)
         if following is not None:
-            task, its_client = following
-            self._queue.enter(its_client)
+            task, next_client = following
+            self._queue.enter(next_client)
             trio.lowlevel.reschedule(task)
 
 

@@ -224,7 +224,7 @@ WRITINGS = {
 def following(**tokens):
     one = KnownSecrets()
     for value, token in tokens.items():
-        one.add(value, token, is_certain=False)
+        one.add(value, token, is_given=False)
     return one
 
 
