@@ -4,7 +4,8 @@
 
 One client of a session with a handshake calls a tool that only returns. With sticky routing, each
 call reaches the owner of the session; with random routing, two of three calls reach another
-instance. The CPU time is that of all instances, and of Redis.
+instance. A call of a replayable server goes on when its instance is lost. The CPU time is that of
+all instances, and of Redis.
 """
 
 import argparse
@@ -75,13 +76,18 @@ async def main(options: argparse.Namespace) -> None:
     """Measure each case, and print a table."""
     print(f"{'case':36} {'instances, us':>14} {'Redis, us':>10}")
     with tempfile.TemporaryDirectory() as folder:
-        for case, has_redis, is_random in (
-            ("memory stores, sticky routing", False, False),
-            ("Redis, sticky routing", True, False),
-            ("Redis, random routing", True, True),
+        for case, has_redis, is_random, is_replayable in (
+            ("memory stores, sticky routing", False, False, False),
+            ("Redis, sticky routing", True, False, False),
+            ("Redis, random routing", True, True, False),
+            ("Redis, sticky routing, replayable", True, False, True),
+            ("Redis, random routing, replayable", True, True, True),
         ):
             redis, executions = RedisProcess(folder), Path(folder) / "executions"
-            instances = [Instance(redis, executions, 0, 9.0) for _ in range(INSTANCES)]
+            instances = [
+                Instance(redis, executions, 0, 9.0, is_replayable=is_replayable)
+                for _ in range(INSTANCES)
+            ]
             try:
                 redis.start()
                 for each in instances:

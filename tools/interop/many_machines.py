@@ -80,6 +80,7 @@ class Instance:
     balancer_port: int
     lease_seconds: float
     log: int = subprocess.DEVNULL
+    is_replayable: bool = True
     port: int = attrs.field(factory=free_port)
     process: "subprocess.Popen[bytes] | None" = None
 
@@ -88,7 +89,9 @@ class Instance:
         command = [sys.executable, str(HERE / "many_server.py"), str(self.port)]
         command += [self.redis.url, str(self.lease_seconds)]
         command += [f"127.0.0.1:{self.balancer_port}", *options]
-        environment = {**os.environ, "EXECUTIONS": str(self.executions), "REPLAYABLE": "1"}
+        environment = {**os.environ, "EXECUTIONS": str(self.executions)}
+        if self.is_replayable:
+            environment["REPLAYABLE"] = "1"
         self.process = subprocess.Popen(command, env=environment, stderr=self.log)
 
     async def ready(self) -> None:
