@@ -21,7 +21,7 @@ from mcp_trio import Client, Context, Server, effect
 from mcp_trio._replay import replay as replaying
 from mcp_trio._session.handlers import RUNNING_EFFECT
 from mcp_trio._session.lanes import LANE
-from mcp_trio._session.untracked_calls import noting_imports
+from mcp_trio._session.untracked_calls import UntrackedCallWatch, noting_imports
 from mcp_trio.errors import BlockedInReplay, ReplayDivergence
 from mcp_trio.recording import replay
 from mcp_trio.transports import memory_pair
@@ -145,16 +145,16 @@ def replay_quietly(path):
 
 def replay_without_block(path):
     """Replay with a watch that only reports what a handler does outside."""
-    watch_of_replay = replaying.UntrackedCallWatch
+    watch_of_replay = replaying.watch_of_replay
 
-    def watch_that_only_reports(**options):
-        return watch_of_replay(**{**options, "blocks": False})
+    def watch_that_only_reports(note, **_):
+        return UntrackedCallWatch(on_untracked_call=note)
 
-    replaying.UntrackedCallWatch = watch_that_only_reports
+    replaying.watch_of_replay = watch_that_only_reports
     try:
         replay_quietly(path)
     finally:
-        replaying.UntrackedCallWatch = watch_of_replay
+        replaying.watch_of_replay = watch_of_replay
 
 
 def main(folder, tool):
