@@ -184,7 +184,7 @@ class RedisConnection:
         async with self.client.pipeline(transaction=False, raise_on_error=False) as pipeline:
             for posted in batch:
                 posted.command(pipeline)
-        results: Sequence[Any] = pipeline.results or ()
+        results = list[Any](pipeline.results or ())
         for result in results:
             if isinstance(result, UNAVAILABLE_ERRORS):
                 raise result
