@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from mcp_trio._journal.records import FOREIGN_CLOCK, VIRTUAL_CLOCK
+from mcp_trio._journal.records import FOREIGN_CLOCK, TICK_CLOCK, VIRTUAL_CLOCK
 from mcp_trio._recorder.clock import seconds_of
 
 BUSY_LOOP: Final = "a task loops without waiting: let it wait for an event or a time"
@@ -17,7 +17,8 @@ _NEVER_SECONDS: Final = 1e9
 _READINGS_MAX: Final = 50_000
 _READINGS_AFTER_END_MAX: Final = 2_000
 
-# The times of records are whole nanoseconds, and deadlines are not: a nearer one has expired.
+# The times of records are whole nanoseconds. Under a clock that has other times, a deadline that is
+# nearer than this has expired.
 ROUNDING_SECONDS: Final = 2e-9
 
 # The real time that a replay waits at its end for an external event, such as the end of a thread.
@@ -49,6 +50,8 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         self.next_deadline = math.inf
         self.stalled = trio.Event()
         self.reason = BUSY_LOOP
+        # The times and deadlines of a `TickClock` are the same numbers in the replay.
+        self._rounding_seconds = 0.0 if kind == TICK_CLOCK else ROUNDING_SECONDS
         self._now = seconds_of(begin_ns)
         # Whether deadlines may expire in the next turn, and whether Trio is about to read the clock
         # in order to let them expire.
@@ -76,7 +79,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
             if not (self._has_advanced or self._is_free):
                 return -math.inf
             self._has_advanced = False
-            return self._now + ROUNDING_SECONDS
+            return self._now + self._rounding_seconds
         self._count_reading()
         return self._now
 
@@ -91,7 +94,7 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
         While a thread runs, Trio sleeps in real time until the thread counts as stalled.
         """
         self.next_deadline = deadline
-        if self._has_advanced and deadline <= self._now + ROUNDING_SECONDS:
+        if self._has_advanced and deadline <= self._now + self._rounding_seconds:
             return 0.0
         if self._thread_deadline is not None:
             left_seconds = self._thread_deadline - time.monotonic()
@@ -140,10 +143,13 @@ class VirtualClock(trio.abc.Clock, trio.abc.Instrument):
 
     def is_due_by(self, time_ns: int) -> bool:
         """Return whether a deadline of a blocked task expires by the time of a record."""
-        return self.next_deadline <= self.time_of(time_ns) + ROUNDING_SECONDS
+        return self.next_deadline <= self.time_of(time_ns) + self._rounding_seconds
 
     def has_deadline_by(self, time_ns: int) -> bool:
-        """Return whether a deadline of any task expires by the time of a record."""
+        """Return whether a deadline of any task may expire by the time of a record.
+
+        The sum of the time and the difference to the deadline is not exactly the deadline.
+        """
         seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
         return self._now + seconds <= self.time_of(time_ns) + ROUNDING_SECONDS
 

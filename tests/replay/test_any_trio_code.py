@@ -492,6 +492,44 @@ def test_an_effect_that_is_now_cancelled_sooner_is_a_divergence_at_its_end(recor
 # Programs drop async generators before their end, which is part of what they test.
 dropping_generators = pytest.mark.filterwarnings("ignore:the async generator:ResourceWarning")
 
+
+class EvenClock(TickClock):
+    """A clock by which each turn of the event loop takes 99,999 ns."""
+
+    def after_io_wait(self, timeout):  # noqa: ARG002  Trio's signature
+        self.ns += 99_999
+
+    def deadline_to_sleep_time(self, deadline):  # noqa: ARG002  Trio's signature
+        return 0.0
+
+
+def test_a_deadline_that_is_a_nanosecond_later_than_a_turn_expires_in_the_next_one(tmp_path):
+    def make():
+        server = Server("clocks")
+
+        @server.tool
+        async def run() -> list[int]:
+            woken = []
+
+            async def sleep(turns):
+                await trio.sleep(turns * 99_999e-9 + 1e-9)
+                woken.append(turns)
+
+            async with trio.open_nursery() as nursery:
+                for turns in range(2, 9):
+                    nursery.start_soon(sleep, turns)
+                for _ in range(12):
+                    await trio.lowlevel.checkpoint()
+                    woken.append(0)
+            return woken
+
+        return server
+
+    path = tmp_path / "a.mcprec.jsonl"
+    trio.run(talk, make(), path, call_twice, clock=EvenClock())
+    assert_replays(path, make)
+
+
 REPLAYS = 3
 QUICK = range(4)
 SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60)]
