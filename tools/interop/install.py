@@ -24,6 +24,7 @@ from peers import (
     PEERS,
     PYTHON_1,
     PYTHON_2,
+    PYTHON_OTEL,
     PYTHON_SERVERS,
     PYTHON_WEB,
     TYPESCRIPT,
@@ -90,7 +91,7 @@ def run(command: Command) -> None:
 # Environments of the second stage need the first. Slow installations come first.
 STAGES: Final[Sequence[Sequence[Environment]]] = (
     (NODE, PYTHON_SERVERS),
-    (INSPECTOR, TYPESCRIPT, PYTHON_WEB, PYTHON_2, PYTHON_1),
+    (INSPECTOR, TYPESCRIPT, PYTHON_WEB, PYTHON_2, PYTHON_1, PYTHON_OTEL),
 )
 
 

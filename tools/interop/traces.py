@@ -3,11 +3,13 @@
 A receiver of OTLP gets the spans of all processes. Our client calls our server through the proxy:
 this prints the trace as the receiver has it, then the record that each span names, with the trace
 id in it, and the recordings that have the trace. Then the official Python SDK is the client of our
-server behind the proxy, and the server of our client. The exit status is 1 if the spans of a call
-are not one trace, or if the SDK is not installed; `--ours` leaves the SDK out.
+server behind the proxy, and the server of our client. At last client and server send their spans
+to the receiver of `oteltest`. The exit status is 1 if the spans of a call are not one trace, or if
+the SDK or `oteltest` is not installed; `--ours` leaves both out.
 """
 
 import argparse
+import ast
 import os
 import subprocess
 import sys
@@ -23,7 +25,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from otlp_receiver import OtlpReceiver, ReceivedSpan
-from peers import PYTHON_2, is_installed
+from peers import PYTHON_2, PYTHON_OTEL, is_installed
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server_processes import free_port
 
 from mcp_trio import Client
 from mcp_trio.observers import Telemetry
@@ -40,6 +46,17 @@ server = Server("greeter")
 async def greet(name: str, *, ctx: Context) -> str:
     await ctx.sleep(0.01)
     return f"Hello, {name}"
+"""
+
+
+# The receiver prints each request as a dict in one line.
+SINK: Final = """
+import logging, sys, time
+from oteltest.sink import HttpSink
+from oteltest.sink.handler import PrintHandler
+
+HttpSink(PrintHandler(), logging.getLogger(), int(sys.argv[1])).start()
+time.sleep(600)
 """
 
 
@@ -113,13 +130,66 @@ def check(receiver: OtlpReceiver, *services: str) -> list[ReceivedSpan]:
     return chain
 
 
+def provider_for(url: str) -> TracerProvider:
+    """Return the provider of a client, which sends its spans to a receiver."""
+    provider = TracerProvider(resource=Resource.create({"service.name": "client"}))
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
+    return provider
+
+
+def check_packaged_receiver(program: Path) -> None:
+    """Let the receiver of `oteltest` print the spans of our client and our server.
+
+    Raises:
+        SystemExit: It has not received the spans of both as one trace.
+    """
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    sink = [PYTHON_OTEL.python, "-c", SINK, str(port)]
+    with subprocess.Popen(sink, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            trio.run(wait_until_open, port)
+            run = [*MCP_TRIO, "run", str(program), "--transport", "http", "--port", "0"]
+            with listening([*run, "--telemetry"], variables) as server_url:
+                trio.run(call, server_url, provider_for(url))
+        finally:
+            process.terminate()
+        assert process.stdout is not None
+        requests = [ast.literal_eval(line) for line in process.stdout]
+    traces: dict[str, set[str]] = {}
+    for request in requests:
+        for resource in request.get("resourceSpans", ()):
+            names = {each["key"]: each["value"] for each in resource["resource"]["attributes"]}
+            service = names["service.name"]["stringValue"]
+            for span in (span for scope in resource["scopeSpans"] for span in scope["spans"]):
+                if span["name"] == "tools/call greet":
+                    traces.setdefault(span["traceId"], set()).add(service)
+    print(f"\nThe receiver of oteltest has the call in the traces {traces}")
+    if [*traces.values()] != [{"client", "greeter"}]:
+        raise SystemExit("the spans of client and server are not one trace")
+
+
+async def wait_until_open(port: int) -> None:
+    """Wait until a port of this machine accepts connections."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+            except OSError:
+                await trio.sleep(0.1)
+            else:
+                await stream.aclose()
+                return
+
+
 def main() -> None:
     """Run the tour."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ours", action="store_true", help="leave the official SDK out")
+    parser.add_argument("--ours", action="store_true", help="leave the packages of others out")
     with_sdk = not parser.parse_args().ours
-    if with_sdk and not is_installed(PYTHON_2):
-        raise SystemExit("the official SDK is not installed: python tools/interop/install.py")
+    if with_sdk and not (is_installed(PYTHON_2) and is_installed(PYTHON_OTEL)):
+        raise SystemExit("packages are not installed: python tools/interop/install.py")
     sdk = PYTHON_2.start(str(HERE / "python_2_traces.py"))
     with tempfile.TemporaryDirectory() as name, OtlpReceiver() as receiver:
         folder = Path(name)
@@ -131,10 +201,7 @@ def main() -> None:
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
             "OTEL_BSP_SCHEDULE_DELAY": "50",
         }
-        provider = TracerProvider(resource=Resource.create({"service.name": "client"}))
-        provider.add_span_processor(
-            SimpleSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces"))
-        )
+        provider = provider_for(receiver.url)
         served, passed = str(folder / "served"), str(folder / "passed")
         run = [*MCP_TRIO, "run", str(program), "--transport", "http", "--port", "0"]
         run += ["--record", served, "--telemetry"]
@@ -165,6 +232,7 @@ def main() -> None:
             environment = {**variables, "PYTHONPATH": ""}
             trio.run(call_sdk, [*sdk, "server"], provider, environment)
             check(receiver, "client", "sdk-server")
+            check_packaged_receiver(program)
 
 
 async def call_sdk(
