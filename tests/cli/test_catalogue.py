@@ -10,7 +10,7 @@ import trio
 
 from mcp_trio import Client
 from mcp_trio._system import try_lock
-from tests.catalogue.conftest import folder, s3, s3_process  # noqa: F401 - fixtures
+from tests.catalogue.conftest import folder, recordings, s3, s3_process  # noqa: F401 - fixtures
 
 SERVER = """
 from mcp_trio import Server
