@@ -60,6 +60,10 @@ def recordings(tmp_path_factory):
         await session(server, ("theatre://plan", {}))
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    # The names end in a number of the process; with these names, their order is that of the times.
+    by_number = sorted(path.iterdir(), key=lambda file: int(file.name.split(".")[0].split("-")[-1]))
+    for number, file in enumerate(by_number, 1):
+        file.rename(path / f"theatre-{number}.mcprec.jsonl")
     return path
 
 
