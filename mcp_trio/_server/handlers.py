@@ -309,7 +309,10 @@ class ServedSession:
         The questions of an `InputRequiredResult` are sent to the client at once.
         """
         request = handling.request
-        result = await self.run_with_middleware(handling)
+        if self.shared.middleware:
+            result = await self.run_with_middleware(handling)
+        else:
+            result = await self._run_handler(handling, request.method.name, request.params)
         if not isinstance(result, types.InputRequiredResult):
             return result
         if not request.has_rounds:

@@ -259,6 +259,8 @@ class SessionChannel(RoutedChannel):
 
     def _route(self, message: RelatedMessage) -> None:
         """Send a message to the stream of its request, or else to the stream of the GET."""
+        if self._has_left:
+            return
         request_id = message.related_request_id
         stream = None if request_id is None else self._stream_of.get(request_id)
         if stream is None or (stream.is_json_only and not message.is_response):
@@ -395,14 +397,6 @@ class SessionChannel(RoutedChannel):
         self._has_left = True
         for stream in self._open_streams():
             stream.end()
-
-    def send_nowait(self, messages: Sequence[bytes]) -> int:
-        """Put each message on its stream; return the number of messages, as all are accepted.
-
-        Raises:
-            trio.ClosedResourceError: The channel is closed.
-        """
-        return len(messages) if self._has_left else super().send_nowait(messages)
 
     def mark_disconnected(self, stream: ResponseStream) -> None:
         """Note that the client of a stream has disconnected, which cancels no request.
