@@ -11,7 +11,7 @@ import pytest
 import trio
 from joserfc.jwk import ECKey
 
-from mcp_trio import Context, Limits
+from mcp_trio import Limits
 from mcp_trio._auth.dpop import InvalidProofError
 from mcp_trio._redis.connection import RedisConnection
 from mcp_trio._testing.store_contracts import ScriptedHandler
@@ -29,7 +29,8 @@ from mcp_trio.testing import (
     check_state_store,
 )
 from tests.auth.conftest import ISSUER, NOW, RESOURCE, Issuer, proof_of
-from tests.server.http.conftest import call, harbour, notes, site_of, text
+from tests.server.http.conftest import call, notes, site_of, text
+from tests.server.http.test_instances import counting
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
@@ -378,18 +379,6 @@ async def test_limits_are_rejected_while_redis_is_away_and_requests_that_ran_are
             return await limits.take("a", rate, 1) > 0
 
         await until(is_charged)
-
-
-def counting():
-    """A server that counts in each session, and reports that."""
-    server = harbour()
-
-    @server.tool
-    async def count(*, ctx: Context) -> int:
-        ctx.state["count"] = ctx.state.get("count", 0) + 1
-        return ctx.state["count"]
-
-    return server
 
 
 async def test_sessions_go_on_while_redis_is_away_and_are_known_to_all_instances_when_it_is_back(

@@ -78,6 +78,18 @@ def open_sites(open_site, stores):
     return open_sites
 
 
+def counting():
+    """A server that counts in each session, and reports that."""
+    server = harbour()
+
+    @server.tool
+    async def count(*, ctx: Context) -> int:
+        ctx.state["count"] = ctx.state.get("count", 0) + 1
+        return ctx.state["count"]
+
+    return server
+
+
 def name_of(site):
     return site.runtime.forwarder.instance.name
 
@@ -380,17 +392,7 @@ async def test_an_owner_whose_session_was_taken_closes_it(open_sites, stores, au
 async def test_an_owner_that_was_taken_for_lost_answers_nothing_that_it_cannot_store(
     open_sites, stores, autojump_clock
 ):
-    def make():
-        server = harbour()
-
-        @server.tool
-        async def count(*, ctx: Context) -> int:
-            ctx.state["count"] = ctx.state.get("count", 0) + 1
-            return ctx.state["count"]
-
-        return server
-
-    here, there = await open_sites(make=make)
+    here, there = await open_sites(make=counting)
     client = await there.open()
     assert text((await client.ask(call("count"))).json) == "1"
     lose(stores, there)
@@ -404,17 +406,7 @@ async def test_an_owner_that_was_taken_for_lost_answers_nothing_that_it_cannot_s
 async def test_a_session_goes_on_with_what_was_stored_when_it_was_taken(
     open_sites, stores, monkeypatch, autojump_clock
 ):
-    def make():
-        server = harbour()
-
-        @server.tool
-        async def count(*, ctx: Context) -> int:
-            ctx.state["count"] = ctx.state.get("count", 0) + 1
-            return ctx.state["count"]
-
-        return server
-
-    here, there = await open_sites(make=make)
+    here, there = await open_sites(make=counting)
     client = await there.open()
     await client.ask(call("count"))
     found = stores.instances.sessions[client.id]

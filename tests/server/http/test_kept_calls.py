@@ -459,8 +459,8 @@ def open_replayable(open_site, stores, world):
     return open_replayable
 
 
-async def replay_all(sites, folder, make):
-    """Close the sites; return the number of requests of each recording with a call."""
+async def replayed_requests(sites, folder, make):
+    """Close the sites; replay the recordings of calls, and return their numbers of requests."""
     for site in sites:
         site.runtime.close()
         await site.runtime.ended.wait()
@@ -469,7 +469,7 @@ async def replay_all(sites, folder, make):
         for path in folder.iterdir()
         if b'"tools/call"' in path.read_bytes()
     ]
-    return [report.requests for report in reports]
+    return sorted(report.requests for report in reports)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ async def test_all_calls_of_a_replayable_server_go_on(
     await trio.sleep(CALM)
     assert world.ran == ["tea", "rum"]
     make = lambda: port(world, resumable=False, replayable=True)  # noqa: E731
-    assert await replay_all((here, there), tmp_path, make) == [1, 1]
+    assert await replayed_requests((here, there), tmp_path, make) == [1, 1]
     assert world.ran == ["tea", "rum"]
 
 
@@ -522,7 +522,7 @@ async def test_a_handler_that_has_used_the_state_goes_on_with_the_same_state(
     assert asked.json["result"]["structuredContent"] == {"result": [2, 2]}
     assert world.ran == ["tea"]
     make = lambda: port(world, resumable=False, replayable=True)  # noqa: E731
-    assert sorted(await replay_all((here, there), tmp_path, make)) == [1, 2]
+    assert await replayed_requests((here, there), tmp_path, make) == [1, 2]
 
 
 async def test_a_handler_that_finds_another_state_than_before_ends_and_its_session_goes_on(
@@ -542,7 +542,7 @@ async def test_a_handler_that_finds_another_state_than_before_ends_and_its_sessi
     assert world.ran == ["tea"]
     await trio.sleep(CALM)
     make = lambda: port(world, resumable=False, replayable=True)  # noqa: E731
-    assert await replay_all((here, there), tmp_path, make) == [2, 2]
+    assert await replayed_requests((here, there), tmp_path, make) == [2, 2]
 
 
 async def test_no_effect_runs_twice_for_a_handler_that_does_something_else(
@@ -598,7 +598,7 @@ async def test_a_handler_that_reads_a_resource_behind_a_client_reads_it_again(
         asked = await forward_and_lose(stores, here, there, client, "read")
     assert text(asked.json) == "high"
     assert world.ran == ["tide", "tide"]
-    assert await replay_all((here, there), tmp_path, lambda: make(world)) == [1, 1]
+    assert await replayed_requests((here, there), tmp_path, lambda: make(world)) == [1, 1]
     assert world.ran == ["tide", "tide"]
 
 

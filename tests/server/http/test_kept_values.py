@@ -11,9 +11,9 @@ from mcp_trio import Client, Context, Limits, Server
 from mcp_trio._server.http_sessions import HttpStores
 from mcp_trio.http import MemoryInstances
 from mcp_trio.limits import HttpLimits, ShutdownLimits
-from mcp_trio.recording import replay
 from tests.server.http.conftest import call, request, text
 from tests.server.http.test_instances import EventsOfAll, ask, listen, lose, stop
+from tests.server.http.test_kept_calls import replayed_requests
 from tests.server.test_remote_mounts import Flaky
 
 VALUES_MAX = 1000
@@ -146,7 +146,7 @@ async def test_values_keep_their_types(open_ports, stores, tmp_path, autojump_cl
         assert (
             value(await ask(here, client, call("is_the_same", {"name": name}, id=number))) is True
         )
-    assert await replayed_requests((here, there), tmp_path) == [1, 2]
+    assert await replayed_requests((here, there), tmp_path, port) == [1, 2]
 
 
 async def test_a_session_ends_if_its_values_are_unknown_to_the_other_instance(
@@ -235,7 +235,7 @@ async def test_hidden_entries_of_mounted_servers_stay_hidden(
     names = {each["name"] for each in listed.json["result"]["tools"]}
     assert ("one_other" in names, "two_other" in names) == (True, False)
     assert "error" in (await ask(here, client, call("two_other", id=3))).json
-    assert await replayed_requests((here, there), tmp_path) == [1, 2]
+    assert await replayed_requests((here, there), tmp_path, port) == [1, 2]
 
 
 async def test_a_session_with_hidden_entries_ends_if_the_server_is_not_mounted(
@@ -249,19 +249,6 @@ async def test_a_session_with_hidden_entries_ends_if_the_server_is_not_mounted(
     assert (await ask(without, client, call("other", id=2))).status == 404
 
 
-async def replayed_requests(sites, folder, make=port):
-    """Close the sites; replay the recordings of calls, and return their numbers of requests."""
-    for site in sites:
-        site.runtime.close()
-        await site.runtime.ended.wait()
-    reports = [
-        await trio.to_thread.run_sync(replay, path, make())
-        for path in folder.iterdir()
-        if b'"tools/call"' in path.read_bytes()
-    ]
-    return sorted(report.requests for report in reports)
-
-
 async def test_the_recordings_of_both_instances_replay(
     open_ports, stores, tmp_path, autojump_clock
 ):
@@ -273,7 +260,7 @@ async def test_the_recordings_of_both_instances_replay(
     assert value(await ask(here, client, call("recall", id=3))) == "tea"
     await ask(here, client, call("unknown_secret", id=4))
     await ask(here, client, call("remember", {"value": "rum"}, id=5))
-    assert await replayed_requests((here, there), tmp_path) == [2, 3]
+    assert await replayed_requests((here, there), tmp_path, port) == [2, 3]
 
 
 async def test_an_ended_session_is_not_stored_again(open_ports, stores, autojump_clock):
