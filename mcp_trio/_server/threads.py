@@ -116,13 +116,17 @@ class ThreadBridge:
         else:
             running = drive(self._run(function), lanes)
             self._waits_for_turn = True
+        return cast("Result", await self._await_for_thread(running, self.lane))
+
+    async def _await_for_thread(self, running: Awaitable[Any], lane: Lane | None) -> Any:
+        """Return the result for which the thread waits; then wait, in `lane`, until it may run."""
         if not self.sequencer.replays:
-            return cast("Result", await running)
+            return await running
         self.sequencer.thread_waits()
         try:
-            return cast("Result", await running)
+            return await running
         finally:
-            await self.let_run(self.lane)
+            await self.let_run(lane)
 
     def run(self, function: Callable[..., Awaitable[Result]], *args: Any) -> Result:
         """Run an async function of the handler in the event loop, as `trio.from_thread.run` does.
@@ -145,13 +149,7 @@ class ThreadBridge:
         lane = None if self.innermost_lane is None else self.innermost_lane.child()
         LANE.set(lane)
         running: Any = drive(call(), tuple(lanes_with_steps(lane)))
-        if not self.sequencer.replays:
-            return cast("Result", await running)
-        self.sequencer.thread_waits()
-        try:
-            return cast("Result", await running)
-        finally:
-            await self.let_run(None)
+        return cast("Result", await self._await_for_thread(running, None))
 
     async def _run_until_abandoned(self, function: Callable[[], Awaitable[Result]]) -> Result:
         with trio.CancelScope() as self._awaiting_outcome:
