@@ -137,6 +137,7 @@ class FlowSettings:
     Attributes:
         client: A client that was registered before, with the issuer that knows it, if given.
         issuer: The only authorization server that may be used; None leaves it to the server.
+        metadata_url: The URL of the client's metadata document: its id, if the server accepts that.
         provider: For "id_jag": the client at the identity provider; its issuer is not used.
         provider_token_endpoint: For "id_jag": the token endpoint of the identity provider.
         subject_token_type: For "id_jag" and "token_exchange": the type of the subject token.
@@ -168,7 +169,7 @@ class SendRequest:
 
     Attributes:
         url: The URL, which has been checked.
-        is_proven: Whether the request needs a DPoP proof if tokens are bound to a key.
+        needs_proof: Whether the request needs a DPoP proof if tokens are bound to a key.
         is_shielded: Whether cancellation must not interrupt the request: it uses up a token or a
             code, and the new token in the response would be lost.
     """
@@ -177,7 +178,7 @@ class SendRequest:
     url: str
     headers: Mapping[str, str] = attrs.field(repr=False)
     body: bytes | None = attrs.field(default=None, repr=False)
-    is_proven: bool = False
+    needs_proof: bool = False
     is_shielded: bool = False
 
 
@@ -215,7 +216,7 @@ class Authorize:
 
 @attrs.frozen
 class MakeAssertion:
-    """Make or fetch a token that this side holds; receive an `AssertionMade`.
+    """Make or fetch a token by which the client identifies itself; receive an `AssertionMade`.
 
     Attributes:
         purpose: "client" for a signed client assertion (RFC 7523, section 2.2), "grant" for the
@@ -320,7 +321,7 @@ class Step(Enum):
 
     IDLE = auto()
     RESOURCE_METADATA = auto()  # of the server (RFC 9728)
-    SERVER_METADATA = auto()  # of its authorization server (RFC 8414)
+    AUTHORIZATION_SERVER_METADATA = auto()  # of the server's authorization server (RFC 8414)
     ORIGIN_METADATA = auto()  # of a server of 2025-03-26, at its own origin
     GRANT = auto()
     RENEWAL = auto()  # a refresh before the token expires
@@ -329,8 +330,8 @@ class Step(Enum):
     REGISTRATION = auto()
     CLIENT_QUESTION = auto()
     AUTHORIZATION = auto()
-    ASSERTION = auto()  # a token that this side has
-    PROVIDER = auto()  # which exchanges it for another assertion
+    ASSERTION = auto()  # the client makes or fetches the token that it sends as its grant
+    PROVIDER = auto()  # the identity provider exchanges that token for an ID-JAG
     TOKEN = auto()
     REVOCATION = auto()  # of a token that was dropped (RFC 7009)
     FINISHED = auto()
@@ -340,8 +341,8 @@ class Outcome(Enum):
     """The outcome of an event, or of the choice of a grant. Failures are raised."""
 
     CHALLENGED = auto()
-    EXPIRING = auto()  # the token of a program, which requests another one
-    RENEWABLE = auto()  # the token of a user, by its refresh token
+    EXPIRING = auto()  # the token of a program expires: the program requests another one
+    RENEWABLE = auto()  # the token of a user expires: its refresh token renews it
     DROPPED = auto()
     FOUND = auto()
     NOT_FOUND = auto()  # no document at this URL: the next one is tried
@@ -371,11 +372,11 @@ TRANSITIONS: Final[Mapping[tuple[Step, Outcome], Step]] = {
     (Step.IDLE, Outcome.DROPPED): Step.REVOCATION,
     (Step.RESOURCE_METADATA, Outcome.NOT_FOUND): Step.RESOURCE_METADATA,
     (Step.RESOURCE_METADATA, Outcome.REDIRECTED): Step.RESOURCE_METADATA,
-    (Step.RESOURCE_METADATA, Outcome.FOUND): Step.SERVER_METADATA,
+    (Step.RESOURCE_METADATA, Outcome.FOUND): Step.AUTHORIZATION_SERVER_METADATA,
     (Step.RESOURCE_METADATA, Outcome.NO_DOCUMENT): Step.ORIGIN_METADATA,
-    (Step.SERVER_METADATA, Outcome.NOT_FOUND): Step.SERVER_METADATA,
-    (Step.SERVER_METADATA, Outcome.REDIRECTED): Step.SERVER_METADATA,
-    (Step.SERVER_METADATA, Outcome.FOUND): Step.GRANT,
+    (Step.AUTHORIZATION_SERVER_METADATA, Outcome.NOT_FOUND): Step.AUTHORIZATION_SERVER_METADATA,
+    (Step.AUTHORIZATION_SERVER_METADATA, Outcome.REDIRECTED): Step.AUTHORIZATION_SERVER_METADATA,
+    (Step.AUTHORIZATION_SERVER_METADATA, Outcome.FOUND): Step.GRANT,
     (Step.ORIGIN_METADATA, Outcome.REDIRECTED): Step.ORIGIN_METADATA,
     (Step.ORIGIN_METADATA, Outcome.FOUND): Step.GRANT,
     (Step.ORIGIN_METADATA, Outcome.NO_DOCUMENT): Step.GRANT,
@@ -500,17 +501,17 @@ class ClientFlow:
         Raises:
             AuthorizationError: The flow has failed, and is over.
         """
-        receive = self._RECEIVERS.get((self.step, type(event)))
-        if receive is None:
+        take = self._TAKE_EVENT.get((self.step, type(event)))
+        if take is None:
             raise RuntimeError(f"{type(event).__name__} cannot be received in {self.step.name}")
         try:
-            outcome: Outcome | Action = receive(self, event, now)
-            while isinstance(outcome, Outcome):
-                self.step = TRANSITIONS[self.step, outcome]
-                outcome = self._ENTRIES[self.step](self, now)
+            result: Outcome | Action = take(self, event, now)
+            while isinstance(result, Outcome):
+                self.step = TRANSITIONS[self.step, result]
+                result = self._BEGIN_STEP[self.step](self, now)
         except UrlError as error:
             raise self._error(str(error)) from None
-        actions, self._to_store = [*self._to_store, outcome], []
+        actions, self._to_store = [*self._to_store, result], []
         return actions
 
     def _error(self, text: str, code: str | None = None) -> AuthorizationError:
@@ -657,7 +658,9 @@ class ClientFlow:
                 f" {', '.join(issuers)[:_TEXT_CHARS_MAX]}"
             )
 
-    def _take_server_metadata(self, response: ResponseReceived, _now: float) -> Outcome:
+    def _take_authorization_server_metadata(
+        self, response: ResponseReceived, _now: float
+    ) -> Outcome:
         url, is_last = self._urls[0], len(self._urls) == 1
         document = self._document(response, AuthorizationServerMetadata)
         if document is Outcome.REDIRECTED:
@@ -674,7 +677,7 @@ class ClientFlow:
         return Outcome.NOT_FOUND
 
     def _get_origin_metadata(self, now: float) -> SendRequest:
-        if not self._urls:
+        if not self._urls:  # otherwise the one of a redirect
             self._resource = canonical_url(self.server)
             self._issuer = origin_of(self.server)
             self._check_named_issuer([self._issuer])
@@ -707,7 +710,7 @@ class ClientFlow:
 
     def _choose_grant(self, _now: float) -> Outcome:
         grant, tokens = self.settings.grant, self.tokens
-        if self._challenge is not None or self._scopes is None:
+        if self._scopes is None:  # otherwise they are those of the token that expires
             self._scopes = self._scopes_to_request()
         if grant == AUTHORIZATION_CODE:
             is_refreshable = (
@@ -771,10 +774,10 @@ class ClientFlow:
     def _prepare_redirect(self, now: float) -> Action:
         if not self.settings.is_interactive:
             raise self._error("a user has to log in", code="login_required")
-        server = self._authorization_server
-        if server.authorization_endpoint is None or server.token_endpoint is None:
+        metadata = self._authorization_server
+        if metadata.authorization_endpoint is None or metadata.token_endpoint is None:
             raise self._error(f"{self._issuer} has no authorization_endpoint or token_endpoint")
-        methods = server.code_challenge_methods_supported
+        methods = metadata.code_challenge_methods_supported
         if methods is None and not self.settings.assumes_pkce:
             raise self._error(
                 f"the metadata of {self._issuer} do not say that it supports PKCE"
@@ -797,8 +800,8 @@ class ClientFlow:
 
     @property
     def _uses_metadata_document(self) -> bool:
-        server = self._authorization_server
-        is_supported = bool(server.client_id_metadata_document_supported)
+        metadata = self._authorization_server
+        is_supported = bool(metadata.client_id_metadata_document_supported)
         return is_supported and self.settings.metadata_url is not None
 
     def _take_redirect_uri(self, event: RedirectReady, now: float) -> Outcome:
@@ -806,7 +809,7 @@ class ClientFlow:
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization/client-registration
         """
-        server = self._authorization_server
+        metadata = self._authorization_server
         self._redirect_uri = event.redirect_uri
         if self.settings.client is not None:
             self._client = attrs.evolve(self._given_client(), issuer=self._issuer)
@@ -821,12 +824,12 @@ class ClientFlow:
         if stored is not None and stored.redirect_uri in (None, event.redirect_uri):
             self._client = stored
             return Outcome.REGISTERED
-        has_endpoint = server.registration_endpoint is not None
+        has_endpoint = metadata.registration_endpoint is not None
         return Outcome.NEEDS_REGISTRATION if has_endpoint else Outcome.NO_REGISTRATION
 
     def _register(self, _now: float) -> SendRequest:
-        server = self._authorization_server
-        assert server.registration_endpoint is not None
+        metadata = self._authorization_server
+        assert metadata.registration_endpoint is not None
         host = urlsplit(self._redirect_uri).hostname or ""
         document: dict[str, Any] = {
             "client_name": self.settings.client_name,
@@ -841,14 +844,14 @@ class ClientFlow:
             document["dpop_bound_access_tokens"] = True
         return SendRequest(
             method="POST",
-            url=self._check_url(server.registration_endpoint, "the registration_endpoint"),
+            url=self._check_url(metadata.registration_endpoint, "the registration_endpoint"),
             headers={"Accept": "application/json", "Content-Type": "application/json"},
             body=msgspec.json.encode(document),
         )
 
     def _method_to_register(self) -> str:
-        server = self._authorization_server
-        methods = server.token_endpoint_auth_methods_supported
+        metadata = self._authorization_server
+        methods = metadata.token_endpoint_auth_methods_supported
         if methods is None:
             return "none"
         # A program on a user's computer cannot keep a secret.
@@ -892,9 +895,9 @@ class ClientFlow:
         return Outcome.REGISTERED
 
     def _authorize(self, _now: float) -> Authorize:
-        server = self._authorization_server
-        assert server.authorization_endpoint is not None
-        endpoint = self._check_url(server.authorization_endpoint, "the authorization_endpoint")
+        metadata = self._authorization_server
+        assert metadata.authorization_endpoint is not None
+        endpoint = self._check_url(metadata.authorization_endpoint, "the authorization_endpoint")
         check_authorization_url(endpoint)
         query = {
             "response_type": "code",
@@ -918,7 +921,7 @@ class ClientFlow:
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization#authorization-response-validation
         """
-        server = self._authorization_server
+        metadata = self._authorization_server
         pairs = parse_qsl(urlsplit(event.url).query, keep_blank_values=True)
         parameters = dict(pairs)
         if len(parameters) != len(pairs):
@@ -928,7 +931,7 @@ class ClientFlow:
                 "the authorization response has another state: it is of another login"
             )
         issuer = parameters.get("iss")
-        if issuer is None and server.authorization_response_iss_parameter_supported:
+        if issuer is None and metadata.authorization_response_iss_parameter_supported:
             raise self._error(
                 f"the authorization response does not say that {self._issuer} sent it"
             )
@@ -944,7 +947,7 @@ class ClientFlow:
         self._code = parameters["code"]
         return Outcome.AUTHORIZED
 
-    # Tokens that this side has
+    # Tokens by which a program gets a token
 
     def _ask_for_assertion(self, _now: float) -> MakeAssertion:
         return MakeAssertion("grant", self._issuer)
@@ -1018,28 +1021,31 @@ class ClientFlow:
         return self._request_at_token_endpoint(parameters)
 
     def _request_at_token_endpoint(self, parameters: dict[str, str]) -> Action:
-        server = self._authorization_server
+        metadata = self._authorization_server
         parameters["resource"] = self._resource
-        return self._authenticated_request("token_endpoint", server.token_endpoint, parameters)
+        return self._authenticated_request("token_endpoint", metadata.token_endpoint, parameters)
 
     def _request_revocation(self, _now: float) -> Action:
         """Revoke the refresh token, and with it all tokens of its grant, or else the access token.
 
         https://www.rfc-editor.org/rfc/rfc7009#section-2.1
         """
-        server, tokens = self._authorization_server, self.tokens
+        metadata, tokens = self._authorization_server, self.tokens
         assert tokens is not None
         parameters = {"token": tokens.access_token, "token_type_hint": "access_token"}
         if tokens.refresh_token is not None:
             parameters = {"token": tokens.refresh_token, "token_type_hint": REFRESH_TOKEN}
         return self._authenticated_request(
-            "revocation_endpoint", server.revocation_endpoint, parameters
+            "revocation_endpoint", metadata.revocation_endpoint, parameters
         )
 
     def _authenticated_request(
         self, name: str, endpoint: str | None, parameters: dict[str, str]
     ) -> Action:
-        """Return a request of the client at an endpoint, or for its assertion first."""
+        """Return a request with the client's authentication.
+
+        If the client authenticates with an assertion and has none yet, the action makes that first.
+        """
         if endpoint is None:
             raise self._error(f"{self._issuer} has no {name}")
         url = self._check_url(endpoint, f"the {name}")
@@ -1051,8 +1057,8 @@ class ClientFlow:
         return self._form_request(url, parameters, self._client, method)
 
     def _method_with_secret(self) -> AuthMethod:
-        server = self._authorization_server
-        methods = server.token_endpoint_auth_methods_supported or _DEFAULT_AUTH_METHODS
+        metadata = self._authorization_server
+        methods = metadata.token_endpoint_auth_methods_supported or _DEFAULT_AUTH_METHODS
         has_post_only = "client_secret_post" in methods and "client_secret_basic" not in methods
         return "client_secret_post" if has_post_only else "client_secret_basic"
 
@@ -1083,7 +1089,7 @@ class ClientFlow:
             url=url,
             headers=headers,
             body=urlencode(parameters).encode(),
-            is_proven=True,
+            needs_proof=True,
             is_shielded=True,
         )
 
@@ -1148,8 +1154,8 @@ class ClientFlow:
         return self._error(f"{failed}: {_shown(error)}{hint}", code=error.error)
 
     def _tokens_from(self, granted: _TokenResponse, now: float) -> TokenSet:
-        server, before = self._authorization_server, self.tokens
-        assert server.token_endpoint is not None
+        metadata, before = self._authorization_server, self.tokens
+        assert metadata.token_endpoint is not None
         kinds: Mapping[str, Literal["Bearer", "DPoP"]] = {"bearer": BEARER, "dpop": DPOP}
         kind = kinds.get(granted.token_type.lower())
         if kind is None:
@@ -1172,8 +1178,8 @@ class ClientFlow:
             server=self.server,
             resource=self._resource,
             issuer=self._issuer,
-            token_endpoint=server.token_endpoint,
-            revocation_endpoint=server.revocation_endpoint,
+            token_endpoint=metadata.token_endpoint,
+            revocation_endpoint=metadata.revocation_endpoint,
             client=(
                 self._client
                 if self.settings.client is None
@@ -1195,14 +1201,14 @@ class ClientFlow:
     def _finish(self, _now: float) -> Finish:
         return Finish(self._result)
 
-    # How each step takes an event, and begins.
+    # The method that takes an event in a step, and the method that begins a step.
 
-    _RECEIVERS: ClassVar[Mapping[tuple[Step, type], Callable[[Any, Any, float], Outcome]]] = {
+    _TAKE_EVENT: ClassVar[Mapping[tuple[Step, type], Callable[[Any, Any, float], Outcome]]] = {
         (Step.IDLE, Challenged): _take_challenge,
         (Step.IDLE, Expiring): _take_expiry,
         (Step.IDLE, Dropped): _take_drop,
         (Step.RESOURCE_METADATA, ResponseReceived): _take_resource_metadata,
-        (Step.SERVER_METADATA, ResponseReceived): _take_server_metadata,
+        (Step.AUTHORIZATION_SERVER_METADATA, ResponseReceived): _take_authorization_server_metadata,
         (Step.ORIGIN_METADATA, ResponseReceived): _take_origin_metadata,
         (Step.RENEWAL, AssertionMade): _take_client_assertion,
         (Step.RENEWAL, ResponseReceived): _take_refreshed,
@@ -1220,9 +1226,9 @@ class ClientFlow:
         (Step.REVOCATION, ResponseReceived): _take_revoked,
     }
 
-    _ENTRIES: ClassVar[Mapping[Step, Callable[[Any, float], Outcome | Action]]] = {
+    _BEGIN_STEP: ClassVar[Mapping[Step, Callable[[Any, float], Outcome | Action]]] = {
         Step.RESOURCE_METADATA: _get_document,
-        Step.SERVER_METADATA: _get_document,
+        Step.AUTHORIZATION_SERVER_METADATA: _get_document,
         Step.ORIGIN_METADATA: _get_origin_metadata,
         Step.GRANT: _choose_grant,
         Step.RENEWAL: _request_refresh,

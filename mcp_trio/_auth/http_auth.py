@@ -700,7 +700,7 @@ class _Driver:
         url, seconds = action.url, self.limits.request_seconds
         await self._check_address(url)
         headers = {**action.headers, "Accept-Encoding": "identity"}
-        if action.is_proven and self.flow.requires_dpop:
+        if action.needs_proof and self.flow.requires_dpop:
             headers["DPoP"] = self.proof_key().proof(
                 action.method, url, now=self.wall_clock(), token_id=self.random_text()
             )
