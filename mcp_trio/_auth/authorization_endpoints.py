@@ -30,8 +30,8 @@ from mcp_trio._auth.consent_page import (
     HttpResponse,
     consent_page,
     cookie_of,
+    destination_text,
     error_page,
-    place_of,
     set_cookie,
 )
 from mcp_trio._auth.enterprises import (
@@ -386,7 +386,7 @@ class Endpoints:
             url = self._redirect_url(redirect_uri, state, values)
             if client.is_trusted:
                 return redirect_to(url)
-            return error_page(error.description, back=(url, place_of(redirect_uri)))
+            return error_page(error.description, back=(url, destination_text(redirect_uri)))
         user = await self._user(incoming.request)
         if isinstance(user, HttpResponse):
             return user
@@ -543,7 +543,10 @@ class Endpoints:
         code, text = "server_error", "the login at the identity provider failed"
         if error.code == "access_denied":
             code, text = "access_denied", "the identity provider has denied the login"
-        back = (self._denial_url(auth_request, code, text), place_of(auth_request.redirect_uri))
+        back = (
+            self._denial_url(auth_request, code, text),
+            destination_text(auth_request.redirect_uri),
+        )
         text = (
             f"{text[0].upper()}{text[1:]}. The operator of this server finds the reason in its log."
         )
@@ -873,7 +876,7 @@ class Endpoints:
             url = self._denial_url(
                 auth_request, "access_denied", "the user may not use this server"
             )
-            back = (url, place_of(auth_request.redirect_uri))
+            back = (url, destination_text(auth_request.redirect_uri))
             text = "You may not use this server."
             return error_page(text, status=HTTPStatus.FORBIDDEN, back=back)
         session, session_cookie = finished

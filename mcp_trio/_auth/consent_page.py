@@ -99,14 +99,14 @@ def error_page(
         text: The error.
         status: The HTTP status.
         headers: Further headers.
-        back: The URL that reports the error to the client, and the text of `place_of` for it. The
-            page has a link to it and is no redirect, since anyone may have registered that URL, and
-            a redirect would lead users of this server to any site.
+        back: The redirect URI of the client with the error, and the text of `destination_text` for
+            it. The page has a link to it and is no redirect, since anyone may have registered that
+            URI, and a redirect would lead users of this server to any site.
     """
     body = f"<p>{escape(text)}</p>"
     if back is not None:
-        url, place = back
-        body += f'\n<p><a href="{escape(url)}" rel="noreferrer">Return to {escape(place)}</a></p>'
+        url, text = back
+        body += f'\n<p><a href="{escape(url)}" rel="noreferrer">Return to {escape(text)}</a></p>'
     return page("Access cannot be allowed", body, status=status, headers=headers)
 
 
@@ -133,7 +133,7 @@ def set_cookie(name: str, value: str, issuer: str, seconds: float) -> tuple[str,
     return "Set-Cookie", f"{_cookie_name(name, issuer)}={value}; {attributes}"
 
 
-def place_of(redirect_uri: str) -> str:
+def destination_text(redirect_uri: str) -> str:
     """Return the site or program to which a redirect URI leads, in words for the user."""
     if is_loopback_redirect(redirect_uri):
         return f"a program on your computer ({urlsplit(redirect_uri).netloc})"
@@ -164,6 +164,7 @@ def consent_page(
     the access. Only a form with the secret `request_id` is accepted.
     """
     name = client.name or "An application without a name"
+    # A client with a metadata document has the URL of the document as its id.
     host = urlsplit(client.client_id).netloc if client.client_id.startswith("https://") else ""
     if client.is_trusted:
         registration = "registered by the operator of this server"
@@ -171,7 +172,7 @@ def consent_page(
         registration = f"described by {host}"
     else:
         registration = "registered by itself, with a name that is not verified"
-    granted = "".join(
+    permissions = "".join(
         f"<li>{escape(scope)}{': ' + escape(text) if (text := scope_texts.get(scope)) else ''}</li>"
         for scope in scopes
     )
@@ -194,8 +195,8 @@ def consent_page(
         ("Application", f"{escape(name)}<br>({escape(registration)})"),
         user,
         ("Access to", escape(resource)),
-        ("Permissions", f"<ul>{granted}</ul>" if granted else "use of this server"),
-        ("Then you return to", escape(place_of(redirect_uri))),
+        ("Permissions", f"<ul>{permissions}</ul>" if permissions else "use of this server"),
+        ("Then you return to", escape(destination_text(redirect_uri))),
     ]
     listed = "".join(f"<dt>{title}</dt><dd>{value}</dd>\n" for title, value in rows)
     warned = "".join(f'<p class="warning">{escape(each)}</p>\n' for each in warnings)
