@@ -46,10 +46,11 @@ def public_keys(key_set: JsonWebKeySet) -> "list[Key]":
 
     keys: list[Key] = []
     for each in key_set["keys"][:_KEYS_MAX]:
-        if each.get("kty") == "oct":  # a shared secret in a public document would let all sign
+        if each.get("kty") == "oct":  # a shared secret: every reader of the set could sign with it
             continue
         try:
             key = JWKRegistry.import_key(each)
+        # joserfc warns of weak keys; a filter may make an exception of that.
         except (JoseError, ValueError, TypeError, KeyError, Warning):
             continue
         if key.get("use", "sig") == "sig":
@@ -79,6 +80,7 @@ class Issuer:
     _metadata_at: float = attrs.field(default=0.0, init=False)
     _keys: "list[Key]" = attrs.field(factory=list[Any], init=False)
     _keys_at: float | None = attrs.field(default=None, init=False)
+    # The time of the last fetch, and the error with which it failed, if it did.
     _tried_at: float | None = attrs.field(default=None, init=False)
     _failure: str = attrs.field(default="", init=False)
     _fetching: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -116,7 +118,8 @@ class Issuer:
             if found and is_fresh:
                 return found  # another task has fetched them meanwhile
             try:
-                # If the keys are new, but this one is unknown, it may have been added since.
+                # Fresh keys without this one: it may have been added since they were fetched, so
+                # they are fetched again, but not within the pause.
                 if is_fresh and self._is_pausing and not self._failure:
                     return found
                 self._check_pause()

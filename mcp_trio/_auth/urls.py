@@ -1,8 +1,8 @@
 """Checks of the URLs that a client gets from servers during authorization.
 
 A server, or its metadata, could name any URL: one of a service on the user's own computer or
-network, or one that is no web page at all. So a URL is used only if it is plain, encrypted, and no
-closer to this computer than the server itself.
+network, or one that is no web page at all. So a URL is used only if it is an http(s) URL without a
+user or a fragment, is encrypted, and leads no closer to this computer than that of the server does.
 
 https://modelcontextprotocol.io/docs/2026-07-28/tutorials/security/security_best_practices#server-side-request-forgery-ssrf
 """
@@ -13,10 +13,10 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-# RFC 3986 has no other characters. Of these, a shell would interpret `$'();`, which no URL of an
-# endpoint needs.
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,=%-]+")
+# The characters that RFC 3986 allows in a URL.
 _URL_CHARS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+# The same without `$'();`, which are special to shells, and which no URL of an endpoint needs.
+_URL_CHARS_IN_SHELLS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,=%-]+")
 _URL_CHARS_MAX: Final = 2048
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -51,8 +51,10 @@ def split_url(url: str, name: str) -> SplitResult:
 def check_url(url: str, name: str, *, server: str, trusted_hosts: Collection[str]) -> None:
     """Check a URL that a server named; `name` is for the text of the error.
 
+    Names of hosts are not resolved.
+
     Raises:
-        UrlError: It is not a plain http(s) URL, is not encrypted, or leads to an address of this
+        UrlError: `split_url` rejects it, it is not encrypted, or it leads to an address of this
             computer or of a private network, while the server is elsewhere.
     """
     parts = split_url(url, name)
@@ -80,9 +82,9 @@ def check_authorization_url(url: str) -> None:
     """Check a URL that a browser is to open: a program that starts one could use a shell.
 
     Raises:
-        UrlError: It has a character that is special to shells.
+        UrlError: It has a character of `$'();`, with which a shell could run a command.
     """
-    if not _PLAIN.fullmatch(url):
+    if not _URL_CHARS_IN_SHELLS.fullmatch(url):
         raise UrlError(f"the authorization_endpoint has unusual characters: {url!r}")
 
 
@@ -149,7 +151,7 @@ def canonical_url(url: str) -> str:
 def is_resource_of(resource: str, server: str) -> bool:
     """Return whether a token for `resource` is one for the server at the URL `server`.
 
-    The resource is the URL of the server, or a part of it that ends between two segments of its
+    The resource has to be the URL of the server, or a prefix of it that has whole segments of its
     path.
     """
     try:
