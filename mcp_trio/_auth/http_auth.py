@@ -249,6 +249,7 @@ class BearerAuth(httpx2.Auth):
 async def _drop_body(response: httpx2.Response) -> None:
     """Close a response whose body is not needed; the client would read all of it otherwise."""
     stream = response.stream
+    # The client reads an empty body instead, which is not in the encoding that the header names.
     response.stream = httpx2.ByteStream(b"")
     response.headers.pop("content-encoding", None)
     if isinstance(stream, httpx2.AsyncByteStream):
@@ -378,7 +379,7 @@ class ServerAuth(httpx2.Auth):
             yield request
             return
         tokens = await self._usable_tokens()
-        new_tokens, has_repeated_proof = 0, False
+        new_tokens_count, has_repeated_proof = 0, False
         while True:
             self._add_token(request, tokens)
             response = yield request
@@ -398,11 +399,11 @@ class ServerAuth(httpx2.Auth):
                     return
                 if set(challenge.scopes or ()) <= {*tokens.requested_scopes}:
                     return
-            elif new_tokens and tokens is not None:
+            elif new_tokens_count:
                 return
-            if new_tokens == self._limits.authorization.new_tokens_max:
+            if new_tokens_count == self._limits.authorization.new_tokens_max:
                 return
-            new_tokens += 1
+            new_tokens_count += 1
             await _drop_body(response)
             tokens = await self._new_tokens(tokens, Challenged(status, challenge))
             has_repeated_proof = False
@@ -466,10 +467,11 @@ class ServerAuth(httpx2.Auth):
             if shared is None:
                 shared = self._shared_flow = _SharedFlow()
                 trio.lowlevel.spawn_system_task(
-                    self._run_flow, shared, rejected, event, context=copy_context()
+                    self._run_shared_flow, shared, rejected, event, context=copy_context()
                 )
             if not shared.scope.cancel_called:
                 break
+            # All requests that waited for this flow were cancelled: another one follows its end.
             await shared.done.wait()
         shared.waiting += 1
         try:
@@ -484,12 +486,14 @@ class ServerAuth(httpx2.Auth):
             raise error from shared.error.__cause__
         return shared.tokens
 
-    async def _run_flow(self, shared: _SharedFlow, rejected: TokenSet | None, event: Event) -> None:
-        """Run a flow in a system task, which no exception may leave."""
+    async def _run_shared_flow(
+        self, shared: _SharedFlow, rejected: TokenSet | None, event: Event
+    ) -> None:
+        """Get a token in a system task, which no exception may leave."""
         shared.error = AuthorizationError("the login was cancelled")
         try:
             with shared.scope:
-                shared.tokens = self._tokens = await self._acquire(rejected, event)
+                shared.tokens = self._tokens = await self._get_tokens(rejected, event)
         except AuthorizationError as error:
             shared.error = error
         except Exception as error:
@@ -502,13 +506,14 @@ class ServerAuth(httpx2.Auth):
             self._shared_flow = None
             shared.done.set()
 
-    async def _acquire(self, rejected: TokenSet | None, event: Event) -> TokenSet:
+    async def _get_tokens(self, rejected: TokenSet | None, event: Event) -> TokenSet:
+        """Return the token that another process has stored meanwhile, or one from a new flow."""
         async with self._locked():
             stored = await self._load()
             if stored is not None and self._is_renewed(stored, rejected, event):
-                return stored  # by another process
+                return stored
             before = rejected if stored is None else stored
-            tokens = await self._run(before, event)
+            tokens = await self._run_flow(before, event)
             assert tokens is not None
             # With the same client at the same authorization server, both tokens may be of one
             # grant, which a revocation would end (RFC 7009, section 2.1).
@@ -524,7 +529,7 @@ class ServerAuth(httpx2.Auth):
         if tokens.revocation_endpoint is None:
             return
         try:
-            await self._run(tokens, Dropped())
+            await self._run_flow(tokens, Dropped())
         except AuthorizationError as error:
             logger.info("a replaced token for %s: %s", origin_of(self._server), error)
 
@@ -536,10 +541,10 @@ class ServerAuth(httpx2.Auth):
             )
         if tokens is None or tokens.revocation_endpoint is None:
             return "removed" if is_removed else "absent"
-        await self._run(tokens, Dropped())
+        await self._run_flow(tokens, Dropped())
         return "revoked"
 
-    async def _run(self, tokens: TokenSet | None, event: Event) -> TokenSet | None:
+    async def _run_flow(self, tokens: TokenSet | None, event: Event) -> TokenSet | None:
         """Run a flow that begins with a token and an event; return its token, if it gets one."""
         flow = ClientFlow(
             server=self._server,
@@ -592,7 +597,7 @@ class ServerAuth(httpx2.Auth):
         """
         release: Release | None = None
         with trio.move_on_after(self._limits.authorization.login_seconds):
-            # Another process does not report that it has ended the lock.
+            # Another process does not report that it has released the lock.
             while (  # noqa: ASYNC110
                 release := self._credentials.store.try_lock(self._server)
             ) is None:
@@ -742,17 +747,18 @@ class _Driver:
         return ResponseReceived(status=response.status_code, headers=headers, body=body)
 
     async def _check_address(self, url: str) -> None:
-        """Check that a URL does not lead to a more local address than that of the server.
+        """Check that the name in a URL does not lead closer to this computer than the server's URL.
 
-        This computer is the most local one, then come private networks, then public addresses.
+        This computer is closest, then come private networks, then public addresses.
 
         The name may lead elsewhere a moment later (DNS rebinding). TLS protects from that, since
         the service at the other address has no certificate for this name.
         """
         host = urlsplit(url).hostname or ""
         own = urlsplit(self.flow.server).hostname or ""
-        is_checked = host == own or host in self.flow.settings.trusted_hosts
-        if is_checked or closeness(host) or literal_address(host) is not None:
+        is_allowed = host == own or host in self.flow.settings.trusted_hosts
+        # The flow has checked addresses, and names such as `localhost`, by `check_url`.
+        if is_allowed or closeness(host) or literal_address(host) is not None:
             return
         if await _closeness_of(host) > await _closeness_of(own):
             raise self._error(
