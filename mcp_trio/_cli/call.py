@@ -188,7 +188,7 @@ def in_session(
 
     Raises:
         click.UsageError: The choices name no server, or contradict each other.
-        TargetError: SERVER is a TARGET that names no server.
+        TargetUsageError: SERVER is a TARGET that names no server.
         MCPError: The session failed.
     """
     import trio
@@ -294,7 +294,7 @@ def client_of(
 
     Raises:
         click.UsageError: The choices name no server, or contradict each other.
-        TargetError: SERVER is a TARGET that names no server.
+        TargetUsageError: SERVER is a TARGET that names no server.
     """
     from mcp_trio._client.client import DEFAULT_PROTOCOL_VERSIONS, Client
     from mcp_trio._client.connect import starts_command, url_of

@@ -90,7 +90,7 @@ class SessionThread:
 
     Raises:
         click.UsageError: The choices name no server, or contradict each other.
-        TargetError: SERVER is a TARGET that names no server.
+        TargetUsageError: SERVER is a TARGET that names no server.
         MCPError: The connection failed.
         KeyboardInterrupt: The user pressed Ctrl-C while the connection was made.
     """
@@ -382,7 +382,7 @@ def run_prompt(choices: SessionChoices) -> int:
     On a terminal that is 0. Elsewhere it is 1 if a line failed.
 
     Raises:
-        click.UsageError, TargetError, MCPError: As `SessionThread`.
+        click.UsageError, TargetUsageError, MCPError: As `SessionThread`.
     """
     with SessionThread(choices) as session:
         prompt = CallPrompt(session)

@@ -255,12 +255,12 @@ class HostFile(msgspec.Struct, frozen=True):
         """
         members = {**self.members, key: dict(servers)}
         old = self.data or b""
-        indent = re.search(rb"^([ \t]+)\S", old, re.MULTILINE)
-        margin = _DEFAULT_INDENT if indent is None else indent[1].decode()
+        found = re.search(rb"^([ \t]+)\S", old, re.MULTILINE)
+        indent = _DEFAULT_INDENT if found is None else found[1].decode()
         try:
-            data = _dumped(members, margin, ensure_ascii=False).encode()
+            data = _dumped(members, indent, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
-            data = _dumped(members, margin, ensure_ascii=True).encode()
+            data = _dumped(members, indent, ensure_ascii=True).encode()
         except ValueError as error:
             raise ConfigError(f"{self.path}: {error}; nothing was written") from None
         if b"\r\n" in old:

@@ -48,7 +48,7 @@ def combined(*parameters: Callable[[Any], Any]) -> Callable[[_Command], _Command
 # TARGET: a server in a Python file or module.
 
 
-class TargetError(click.ClickException):
+class TargetUsageError(click.ClickException):
     """A TARGET that names no server; the command ends with status 2."""
 
     exit_code = 2
@@ -57,19 +57,19 @@ class TargetError(click.ClickException):
 @contextmanager
 def target_errors() -> Generator[None]:
     """Within this context, the error that a TARGET cannot be imported ends the command."""
-    from mcp_trio._replay import targets
+    from mcp_trio._replay.targets import TargetError
 
     try:
         yield
-    except targets.TargetError as error:
-        raise TargetError(str(error)) from error
+    except TargetError as error:
+        raise TargetUsageError(str(error)) from error
 
 
 def load_server(target: str) -> "Server":
     """Import the server that a TARGET names; see `import_server`.
 
     Raises:
-        TargetError: There is no such file, module or server, or importing it raises.
+        TargetUsageError: There is no such file, module or server, or importing it raises.
     """
     from mcp_trio._replay.targets import import_server
 
@@ -314,6 +314,7 @@ def check_overwrites_nothing(output: str, *, overwrite: bool) -> None:
 # Where a command listens, and which clients it accepts.
 
 UNUSABLE_STATUS: Final = 2
+"""The exit status of a command that cannot use the address or file that its options name."""
 
 _WEB_OPTIONS: Final = ("host", "port", "token", "hosts", "origins")
 _TLS_OPTIONS: Final = ("certfile", "keyfile", "client_cafile")
@@ -613,6 +614,11 @@ def make_record_options(
     path: str, choices: RecordingChoices, *, strict: bool = False
 ) -> "RecordOptions":
     """Return the options for the recorder.
+
+    Args:
+        path: The file, or the folder in which each session gets a file.
+        choices: The values of `recording_options`.
+        strict: Whether untracked calls of handlers raise an error; see `RecordOptions`.
 
     Raises:
         click.UsageError: `path` is a folder that does not exist or cannot be written to.

@@ -521,7 +521,7 @@ def _replay_in_parallel(
 
     Raises:
         click.UsageError: The query is invalid, or a report cannot be written.
-        TargetError: The target names no server, or cannot be imported.
+        TargetUsageError: The target names no server, or cannot be imported.
     """
     from mcp_trio._replay.many_replays import replay_in_parallel
 

@@ -236,8 +236,8 @@ def argument_rows(
     root = schema if root is None else root
     required = array_items(schema.get("required"))
     for name, argument in properties_of(schema).items():
-        given = members_of(argument)  # a reference may have a description of its own
-        members = {**resolved(argument, root), **given}
+        # The members beside a `$ref`, such as a description, go before those that it refers to.
+        members = {**resolved(argument, root), **members_of(argument)}
         default = json_text(members["default"]) if "default" in members else ""
         description = members.get("description") or members.get("title") or ""
         is_required = "yes" if name in required else "no"

@@ -12,7 +12,7 @@ import trio
 
 from mcp_trio import Client, Server
 from mcp_trio._cli.options import (
-    TargetError,
+    TargetUsageError,
     given_serving_options,
     listen_address,
     listening,
@@ -50,7 +50,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def rejection(target):
-    with pytest.raises(TargetError) as caught:
+    with pytest.raises(TargetUsageError) as caught:
         load_server(target)
     assert caught.value.exit_code == 2
     return caught.value.message
