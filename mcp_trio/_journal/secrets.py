@@ -185,7 +185,7 @@ def replace_named_secrets(text: str, names: SecretNames, hide: Hide) -> str:
     """
     pieces: list[str] = []
     copied = 0
-    for begin, end, parts in _joined(sorted(_spans(text, names))):
+    for begin, end, parts in _merged(sorted(_spans(text, names))):
         for part in parts:
             _hidden(text[slice(*part)], hide)
         pieces += (text[copied:begin], _hidden(text[begin:end], hide))
@@ -204,8 +204,11 @@ def _spans(text: str, names: SecretNames) -> Iterator[_Span]:
     yield from ((begin, end) for _, begin, end in secret_shapes(text))
 
 
-def _joined(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
-    """Yield each span, with no parts; spans that overlap are one span, with these as its parts."""
+def _merged(spans: Iterable[_Span]) -> Iterator[tuple[int, int, list[_Span]]]:
+    """Merge spans that overlap; yield each merged span and those of its parts that are shorter.
+
+    A span that overlaps no other is yielded without parts.
+    """
     parts: list[_Span] = []
     begin = end = -1
     for span in spans:
@@ -400,8 +403,9 @@ _PROBE_CHARS_MIN: Final = 3
 # Characters that no escape and no text encoding changes.
 _UNCHANGED: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
-# Escapes of characters that JSON need not escape, which would hide a probe. The second pattern
-# finds them in JSON within a string; then every secret may be in the text.
+# Escapes of characters that JSON need not escape, which would hide a probe. Other escapes match
+# without effect, so that the second backslash of `\\\\` begins no escape. The second pattern finds
+# needless escapes in JSON within a string; then every secret may be in the text.
 _NEEDLESS: Final = re.compile(rb"\\(?:u00(?P<code>[2-7][0-9A-Fa-f])|(?P<itself>.))", re.DOTALL)
 _NEEDLESS_INSIDE: Final = re.compile(rb"\\\\+(?:u00[2-7]|/)")
 
@@ -419,20 +423,21 @@ _AROUND_CHARS: Final = 64
 
 # Base64 encodes groups of three bytes by four characters. By the number of bytes before a secret in
 # its first group: the index of the first character that depends on the secret alone.
-_OWN_BEGIN: Final = {0: 0, 1: 2, 2: 3}
+_FIRST_SECRET_CHAR: Final = {0: 0, 1: 2, 2: 3}
 
 
 class _Encoded(msgspec.Struct, frozen=True):
     """A secret in base64, after some other bytes.
 
     Attributes:
-        own: The base64 characters that depend on the secret alone, not on the bytes around it.
+        secret_chars: The base64 characters that depend on the secret alone, not on the bytes around
+            it.
         secret: The bytes of the secret.
         token: The bytes that replace it.
         offset: The number of bytes before the secret in a group of three.
     """
 
-    own: str
+    secret_chars: str
     secret: bytes
     token: bytes
     offset: int
@@ -486,7 +491,8 @@ class KnownSecrets:
         for piece, token_piece in _pieces(value, token):
             known = KnownSecret(piece, token_piece, is_word, _encoded(piece, token_piece))
             self._all.append(known)
-            # A text that has the secret has one of its probes, unless they are too short.
+            # A text may have only the first or the last part of the secret. So there is a probe in
+            # the beginning and one in the end, unless they would be too short.
             ends = {piece[:_PART_CHARS_MIN], piece[-_PART_CHARS_MIN:]}
             probes = {max(_UNCHANGED.findall(end), key=len, default="") for end in ends}
             if min(map(len, probes)) < min(_PROBE_CHARS_MIN, len(piece)):
@@ -495,8 +501,8 @@ class KnownSecrets:
             for probe in probes:
                 self._by_probe.setdefault(probe.encode(), []).append(known)
             for encoded in known.encoded:
-                self._by_base64.setdefault(encoded.own.encode(), []).append(known)
-                self._base64_chars_min = min(self._base64_chars_min, len(encoded.own))
+                self._by_base64.setdefault(encoded.secret_chars.encode(), []).append(known)
+                self._base64_chars_min = min(self._base64_chars_min, len(encoded.secret_chars))
 
     def token_of(self, value: str) -> str | None:
         """Return the token of a text that is a known secret; None for any other."""
@@ -547,7 +553,7 @@ class KnownSecrets:
                 text = _without_cut_secrets(text, known.value, known.token)
         for known in found:
             for encoded in known.encoded:
-                if encoded.own in text:
+                if encoded.secret_chars in text:
                     text = _recoded(text, encoded)
         return text
 
@@ -579,10 +585,10 @@ def _encoded(value: str, token: str) -> list[_Encoded]:
     found: dict[str, _Encoded] = {}
     for secret, token_as_bytes in zip(_as_bytes(value), _as_bytes(token), strict=True):
         token_bytes = token_as_bytes.ljust(len(secret), b"0")[: len(secret)]
-        for offset, begin in _OWN_BEGIN.items() if len(secret) >= _BASE64_BYTES_MIN else ():
+        for offset, begin in _FIRST_SECRET_CHAR.items() if len(secret) >= _BASE64_BYTES_MIN else ():
             base64 = b64encode(bytes(offset) + secret + bytes(2)).decode()
-            own = base64[begin : (offset + len(secret)) * 8 // 6]
-            for each in (own, own.translate(_TO_URL_SAFE)):
+            secret_chars = base64[begin : (offset + len(secret)) * 8 // 6]
+            for each in (secret_chars, secret_chars.translate(_TO_URL_SAFE)):
                 found.setdefault(each, _Encoded(each, secret, token_bytes, offset))
     return list(found.values())
 
@@ -618,11 +624,11 @@ def _overlap(span: tuple[int, int], other: _Edit) -> bool:
 
 
 def _without_cut_secrets(text: str, value: str, token: str) -> str:
-    """Return the text with the token in place of two cut secrets, if they are there.
+    """Return the text with the token in place of a secret that is cut off at its begin or end.
 
     A text that begins with the end of the secret, or ends with the beginning of the secret, may be
-    one of two chunks. Characters that could belong to both parts of the secret, as in `123412`,
-    belong to the longer one.
+    one of two chunks. If both is the case, characters that could belong to both parts of the
+    secret, as in `123412`, belong to the longer one.
     """
     chars_at_begin = chars_at_end = 0
     sizes = range(len(value) - 1, _PART_CHARS_MIN - 1, -1)
@@ -643,14 +649,14 @@ def _recoded(text: str, encoded: _Encoded) -> str:
     """Return the text with the token in place of the secret in base64."""
     pieces: list[str] = []
     copied = 0
-    at = text.find(encoded.own)
+    at = text.find(encoded.secret_chars)
     while at >= 0:
-        begin = at - _OWN_BEGIN[encoded.offset]
+        begin = at - _FIRST_SECRET_CHAR[encoded.offset]
         group = _recoded_group(text, begin, encoded) if begin >= copied else ""
         if group:
             pieces += (text[copied:begin], group)
             copied = begin + len(group)
-        at = text.find(encoded.own, at + 1)
+        at = text.find(encoded.secret_chars, at + 1)
     return "".join((*pieces, text[copied:]))
 
 
