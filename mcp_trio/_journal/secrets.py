@@ -404,7 +404,7 @@ _PROBE_CHARS_MIN: Final = 3
 _UNCHANGED: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 # Escapes of characters that JSON need not escape, which would hide a probe. Other escapes match
-# without effect, so that the second backslash of `\\\\` begins no escape. The second pattern finds
+# without effect, so that the second backslash of `\\` begins no escape. The second pattern finds
 # needless escapes in JSON within a string; then every secret may be in the text.
 _NEEDLESS: Final = re.compile(rb"\\(?:u00(?P<code>[2-7][0-9A-Fa-f])|(?P<itself>.))", re.DOTALL)
 _NEEDLESS_INSIDE: Final = re.compile(rb"\\\\+(?:u00[2-7]|/)")

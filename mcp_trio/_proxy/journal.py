@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from mcp_trio._proxy.spans import RequestSpans
 
 Line: TypeAlias = tuple[bytes, Mapping[str, Any]]
-"""A line without its LF, and the envelope of its record, which is empty for a complete line.
+"""A line without its LF, and the envelope of its record: facts that the bytes do not contain.
 
-Of a line that is longer than the limit, this is a part: `part` counts the parts from 1. `lf` is
-False if no LF follows: after the parts before the last, and at the end of a stream without LF.
+The envelope of a complete line is empty. Of a line that is longer than the limit, this is a part:
+`part` counts the parts from 1. `lf` is False if no LF follows: after the parts before the last, and
+at the end of a stream without LF.
 """
 
 
@@ -58,34 +59,36 @@ class LosslessLineSplitter:
 
     def __init__(self, *, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
-        self._begun = bytearray()
+        self._buffer = bytearray()
         self._parts = 0
 
     def feed(self, chunk: bytes) -> Iterator[Line]:
         """Yield the lines and parts that `chunk` completes; the iterator has to be exhausted."""
         *ends, rest = chunk.split(b"\n")
         for end in ends:
-            yield from self._grow(end)
-            yield self._take(has_lf=True)
-        yield from self._grow(rest)
+            yield from self._append(end)
+            yield self._take_line(has_lf=True)
+        yield from self._append(rest)
 
     def finish(self) -> Iterator[Line]:
         """Yield the last line if the stream ended without LF."""
-        if self._begun:
-            yield self._take(has_lf=False)
+        if self._buffer:
+            yield self._take_line(has_lf=False)
 
-    def _grow(self, piece: bytes) -> Iterator[Line]:
-        self._begun += piece
-        while len(self._begun) > self._line_bytes_max:
+    def _append(self, piece: bytes) -> Iterator[Line]:
+        """Add bytes to the buffer; yield the parts of a line that is too long for it."""
+        self._buffer += piece
+        while len(self._buffer) > self._line_bytes_max:
             self._parts += 1
-            part = bytes(self._begun[: self._line_bytes_max])
+            part = bytes(self._buffer[: self._line_bytes_max])
             yield part, {"part": self._parts, "lf": False}
-            del self._begun[: self._line_bytes_max]
+            del self._buffer[: self._line_bytes_max]
 
-    def _take(self, *, has_lf: bool) -> Line:
+    def _take_line(self, *, has_lf: bool) -> Line:
+        """Empty the buffer; return the line in it, or the last part of the line."""
         envelope: dict[str, Any] = {"part": self._parts + 1} if self._parts else {}
-        line = bytes(self._begun), envelope if has_lf else envelope | {"lf": False}
-        self._begun.clear()
+        line = bytes(self._buffer), envelope if has_lf else envelope | {"lf": False}
+        self._buffer.clear()
         self._parts = 0
         return line
 
@@ -142,9 +145,9 @@ class MessageJournal:
         return self._decoder.messages(data)
 
     def record_received(self, data: bytes, messages: Sequence[Message]) -> bytes:
-        """Record and flush a message or batch of the client; return it as it is forwarded.
+        """Record and flush a message or batch of the client; return the bytes to forward.
 
-        With telemetry, that is with the trace context of the proxy's own spans.
+        With telemetry, they have the trace context of the proxy's own spans.
         """
         if self.spans is not None:
             data = self.spans.begin(data, messages)
