@@ -47,8 +47,8 @@ from mcp_trio.errors import INTERNAL_ERROR, ReplayDivergence
 # Operations of these kinds are the same if they have the same name, whatever their arguments.
 _NAMED_KINDS: Final = frozenset({"cmd", "val", "mark"})
 
-# Operations of these kinds may take the outcome of another record of their kind.
-_ORDERED_KINDS: Final = frozenset({"cmd", "out", "val"})
+# Operations of these kinds can be exchanged: one may take the outcome that another one recorded.
+_EXCHANGEABLE_KINDS: Final = frozenset({"cmd", "out", "val"})
 
 _RESPONSE: Final = "response"
 
@@ -104,7 +104,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     redactor: Redactor | None = None
 
     @property
-    def missing(self) -> int | None:
+    def missing_number(self) -> int | None:
         """The number of the first record that is missing from the file here, if any is."""
         return self.trace.missing.get(self.index)
 
@@ -112,14 +112,14 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     def record(self) -> Record | None:
         """The record at the index; None if it is missing, or if no more records follow."""
         journal = self.trace.journal
-        is_recorded = self.missing is None and self.index < len(journal)
+        is_recorded = self.missing_number is None and self.index < len(journal)
         return journal[self.index] if is_recorded else None
 
     @property
     def number(self) -> int:
         """The number of the record that differs."""
-        if self.missing is not None:
-            return self.missing
+        if self.missing_number is not None:
+            return self.missing_number
         return self.total if self.record is None else self.record.number
 
     @property
@@ -130,7 +130,11 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lane(self) -> LaneKey | None:
-        """The lane that differs: that of the record, or of an additional operation."""
+        """The lane that the report names: that of the record, or else that of the operation.
+
+        If there is no record, or the next operation of a lane is not known yet, it is that of the
+        operation first, because the operation is additional.
+        """
         journal = self.trace.journal
         at_index = journal[self.index] if self.index < len(journal) else None
         recorded = None if at_index is None or at_index.lane is None else key_of(at_index)
@@ -152,7 +156,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def acting_lane(self) -> LaneKey | None:
-        """The lane whose code differs: that of the operation, or of a record that nothing makes."""
+        """The lane whose code differs: that of the operation; without one, that of the record."""
         if self.operation is not None:
             return self.operation.lane
         return None if self.record is None or self.record.lane is None else key_of(self.record)
@@ -164,7 +168,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
         An effect that is cancelled, and was not when recorded, would have another outcome.
         """
         record, operation = self.record, self.operation
-        if record is None or operation is None or operation.kind not in _ORDERED_KINDS:
+        if record is None or operation is None or operation.kind not in _EXCHANGEABLE_KINDS:
             return False
         recorded = None if record.lane is None else key_of(record)
         if operation.lane != recorded or (self.is_strict and record.ordinal != operation.ordinal):
@@ -182,7 +186,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
             return "problem"
         if self.blocked_calls:
             return "blocked"
-        if self.missing is not None:
+        if self.missing_number is not None:
             return "extra"
         if operation is None:
             is_cancellation = record is not None and record.kind == "cxl"
@@ -294,7 +298,7 @@ def label_of(kind: str | None, body: bytes | None) -> str:
 _TEXT_CHARS_MAX: Final = 160
 _VALUE_CHARS_MAX: Final = 80
 
-# The number of rows, or of lanes in a row, of which the report shows no more than the count.
+# The report shows so many rows of a kind, or lanes in a row; of the others it shows the number.
 _DIFFERENCES_MAX: Final = 5
 _CAUSES_MAX: Final = 3
 _UNTRACKED_MAX: Final = 5
@@ -338,7 +342,7 @@ def divergence_error(*divergences: Divergence) -> ReplayDivergence:
     for shown, *others in alike.values():
         rows: list[tuple[str, str]] = []
         for divergence in (divergences[index] for index in others):
-            location = next(_lines(divergence), "").partition(": ")[0]
+            location = _line(divergence).partition(": ")[0]
             rows.append(("also at", f"{_position(divergence)}{location and f', {location}'}"))
         paragraphs.append(report_text(str(errors[shown]), rows))
     requests = {
@@ -363,9 +367,10 @@ def _error_of(divergence: Divergence, origin: tuple[int, str] | None) -> ReplayD
     untracked = [*map(str, untracked_calls[:_UNTRACKED_MAX])]
     if len(untracked_calls) > _UNTRACKED_MAX:
         untracked.append(f"and {len(untracked_calls) - _UNTRACKED_MAX} more calls")
+    line = _line(divergence)
     is_refactoring = divergence.kind in _REFACTORING_KINDS
     remedies = ["fix the code"]
-    if is_refactoring and divergence.missing is None and lane is not None:
+    if is_refactoring and divergence.missing_number is None and lane is not None:
         is_effect = operation is not None and operation.kind == "cmd"
         name = label_of("cmd", operation.body) if operation is not None and is_effect else ""
         patch = name if name.isidentifier() else "change"
@@ -376,7 +381,7 @@ def _error_of(divergence: Divergence, origin: tuple[int, str] | None) -> ReplayD
     rows = [
         ("recorded", recorded),
         ("replay", replayed),
-        *(("line", line) for line in _lines(divergence)),
+        *((("line", line),) if line else ()),
         *(("changed", change) for change in _changes(divergence)),
         ("meaning", meaning),
         *(("cause", cause) for cause in causes),
@@ -449,7 +454,7 @@ def _way_of_differing(divergence: Divergence) -> object:
     recorded = None if divergence.record is None else label_of(*_kind_and_body(divergence.record))
     replayed = None if operation is None else (operation.kind, operation.location)
     paths = tuple(path for path, _, _ in divergence.differences)
-    return call, recorded, replayed, paths, tuple(_lines(divergence))
+    return call, recorded, replayed, paths, _line(divergence)
 
 
 def state_text(divergence: Divergence) -> str:
@@ -460,10 +465,11 @@ def state_text(divergence: Divergence) -> str:
     is_other = operation is not None and (
         record is None or _kind_and_body(record) != (operation.kind, operation.body)
     )
+    line = _line(divergence)
     rows = [
         ("recorded", recorded),
         *((("replay", replayed),) if is_other else ()),
-        *(("line", line) for line in _lines(divergence)),
+        *((("line", line),) if line else ()),
         *(
             ("waiting", source_of(f"{name} {location}".rstrip()))
             for name, location in divergence.suspended.items()
@@ -498,7 +504,7 @@ def _recorded_and_replayed(divergence: Divergence) -> tuple[str, str]:
         left, right = excerpts(left, right, chars_max=_TEXT_CHARS_MAX)
     else:
         left, right = shortened(left, _TEXT_CHARS_MAX), shortened(right, _TEXT_CHARS_MAX)
-    if divergence.missing is not None:
+    if divergence.missing_number is not None:
         recorded = "missing from the file"
     elif record is None:
         recorded = "no more records"
@@ -520,16 +526,18 @@ def _text(body: bytes | None) -> str:
     return "" if body is None else body.decode("utf-8", "replace")
 
 
-def _lines(divergence: Divergence) -> Iterator[str]:
-    """Yield the line of the user's code that acts, or at which the lane waits."""
+def _line(divergence: Divergence) -> str:
+    """Return the line of the user's code that acts, or at which the lane waits; empty if unknown.
+
+    It begins with its source location.
+    """
     operation, lane = divergence.operation, divergence.lane
     location = "" if operation is None else operation.location
     if divergence.kind == "blocked":
         location = divergence.blocked_calls[-1].location
     if not location and lane is not None:
         location = divergence.suspended.get(lane_text(lane), "")
-    if location:
-        yield source_of(location)
+    return source_of(location) if location else ""
 
 
 def _changes(divergence: Divergence) -> Iterator[str]:
@@ -574,7 +582,7 @@ def _missing_meaning(divergence: Divergence) -> str:
 
 def _extra_meaning(divergence: Divergence) -> str:
     record, operation = divergence.record, divergence.operation
-    if divergence.missing is not None:
+    if divergence.missing_number is not None:
         return "the record of an operation performed here was removed from the file"
     if record is None or operation is None or operation.kind is None:
         return "the code now performs an operation that is not in the recording"
@@ -587,7 +595,8 @@ def _extra_meaning(divergence: Divergence) -> str:
 
 def _changed_meaning(divergence: Divergence) -> str:
     record, operation = divergence.record, divergence.operation
-    assert record is not None and operation is not None  # noqa: PT018  of two things that differ
+    assert record is not None
+    assert operation is not None
     if operation.limits is not None:
         recorded, replayed = operation.limits
         return f"the time limit of this effect was {recorded:g} s when recorded, now {replayed:g} s"
@@ -724,7 +733,12 @@ def _untracked_call_cause(divergence: Divergence) -> str:
 
 def _order_cause(divergence: Divergence) -> str:
     record, operation, later = divergence.record, divergence.operation, divergence.later_record
-    if record is None or operation is None or later is None or operation.kind not in _ORDERED_KINDS:
+    if (
+        record is None
+        or operation is None
+        or later is None
+        or operation.kind not in _EXCHANGEABLE_KINDS
+    ):
         return ""
     if _has_response_label(operation.kind, operation.body):
         return ""
@@ -744,7 +758,7 @@ def _name(kind: str, body: bytes | None) -> str:
     return f"the {_operation_text(kind)} {name!r}" if name else f"the {_operation_text(kind)}"
 
 
-def _unseen_cause(divergence: Divergence) -> str:
+def _unobservable_cause(divergence: Divergence) -> str:
     """Name a cause that no replay can observe: the order of a set, or an object's address."""
     for _, left, right in divergence.differences:
         before, after = json_text(left), json_text(right)
@@ -831,7 +845,7 @@ CAUSES: Final[Sequence[Callable[[Divergence], str]]] = (
     _untracked_call_cause,
     lambda divergence: divergence.list_change and f"{divergence.list_change} since the recording",
     _order_cause,
-    _unseen_cause,
+    _unobservable_cause,
     _clock_cause,
 )
 

@@ -722,7 +722,7 @@ class Replayer:
         The handler of a request is cancelled, shielded or not, and the rest of its records skipped.
         """
         record, lane = divergence.record, divergence.acting_lane
-        if divergence.missing is not None:
+        if divergence.missing_number is not None:
             return False
         if lane is None:
             # The session itself sends another message than recorded, or none.
