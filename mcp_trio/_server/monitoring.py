@@ -53,23 +53,24 @@ async def _reasons_not_ready(runtime: Runtime) -> list[str]:
         return ["the server is stopping"]
     if not runtime.has_begun:
         return ["the lifespan has not started yet"]
-    opened = runtime.sessions.stores
-    stores: dict[str, Any] = {"changes": opened.changes, "instances": opened.instances}
+    shared = runtime.sessions.stores
+    stores: dict[str, Any] = {"changes": shared.changes, "instances": shared.instances}
     if isinstance(runtime.server, ServerSessions):
         stores["states"] = runtime.server.server.states
     reasons: list[str] = []
     for name, store in stores.items():
-        is_reached = not hasattr(store, "check")  # such a store is in this process
+        if not hasattr(store, "check"):  # it is in this process
+            continue
+        is_reached = False
         with trio.move_on_after(_STORE_SECONDS), suppress(Exception):  # it may fail in any way
-            if not is_reached:
-                await store.check()
-                is_reached = True
+            await store.check()
+            is_reached = True
         if not is_reached:
             reasons.append(f"the store of {name} cannot be reached")
     return reasons
 
 
-def metrics_of(server: SessionSource) -> "Metrics":
+def metrics_of(sessions: SessionSource) -> "Metrics":
     """Return the `Metrics` among the observers of a server; if there is none, add one.
 
     Raises:
@@ -78,12 +79,13 @@ def metrics_of(server: SessionSource) -> "Metrics":
     """
     from mcp_trio._observers.metrics import Metrics
 
-    if not isinstance(server, ServerSessions):
+    if not isinstance(sessions, ServerSessions):
         raise ValueError("metrics are those of a Server")  # noqa: TRY004  the option is wrong here
-    found = next((each for each in server.server.observers if isinstance(each, Metrics)), None)
+    server = sessions.server
+    found = next((each for each in server.observers if isinstance(each, Metrics)), None)
     if found is None:
         found = Metrics()
-        server.server.observers = [*server.server.observers, found]
+        server.observers = [*server.observers, found]
     return found
 
 
@@ -99,7 +101,7 @@ async def serve_metrics(
     host_check = host_check_for(bound)
 
     async def respond_metrics(exchange: Exchange) -> None:
-        metrics.record_status = runtime.record_status
+        metrics.record_status = runtime.record_status  # None until the lifespan is entered
         text = "text/plain; version=0.0.4; charset=utf-8"
         await exchange.answer(HTTPStatus.OK, [("Content-Type", text)], metrics.text())
 
