@@ -85,7 +85,8 @@ logger = logging.getLogger("mcp_trio")
 
 T = TypeVar("T")
 
-# Every session declares its capabilities when its client asks for them.
+# The capabilities of a session until its client asks for them: then they are those of the server at
+# that time.
 _NOT_DECLARED: Final = ServerCapabilities()
 
 
@@ -128,7 +129,7 @@ class _Counts(msgspec.Struct, eq=False):
     closed: int = 0
 
 
-# The counts of a file that holds one session only.
+# The counts of each file that holds one session only; they never change.
 _OWN_FILE: Final = _Counts(opened=1)
 
 
@@ -168,7 +169,10 @@ class SessionCounter:
 
 @attrs.define(eq=False, repr=False)
 class CountedSession:
-    """An open session, and the number of others that were open at the same time."""
+    """An open session, and the number of others that were open at the same time.
+
+    `_forget_file` is None if no other session can be in the same file.
+    """
 
     _all: _Counts
     _same_file: _Counts
@@ -359,11 +363,13 @@ class ServerSessions:
                 from mcp_trio._recorder.options import SharedRecording, SoleSessionRecording
 
                 if is_sole and not isinstance(record, SharedRecording):
+                    # The recording begins now, and not with its session, to hold the lifespan too.
                     if policy_run is None:
                         record = SoleSessionRecording(record)
                     else:
                         record, policy_run = policy_run.sole_recording(), None
                 if isinstance(record, SharedRecording):
+                    # The user opens and closes a recording that sessions share.
                     with record if isinstance(record, SoleSessionRecording) else nullcontext():
                         async with self._enter_recorded(record, transport) as entered:
                             yield entered
@@ -479,7 +485,7 @@ class ServerSessions:
         return lifespan_of(self) is not None
 
     def declared_capabilities(self) -> ServerCapabilities:
-        """Return the capabilities of the server, else those of what is registered now."""
+        """Return the capabilities that `Server` was given, or else those of what is registered."""
         given = self.server.capabilities
         return self.registry.capabilities() if given is None else given
 
@@ -591,7 +597,8 @@ class ServerSessions:
     ) -> Session:
         """Return a session over `channel`, which `Session.run` or `Session.begin` starts.
 
-        The caller closes `http`; without it, an HTTP client that a handler uses is never closed.
+        `lifespan` is the value of the lifespan. The caller closes `http`; without it, an HTTP
+        client that a handler uses is never closed.
         """
         server = self.server
         info = Implementation(
