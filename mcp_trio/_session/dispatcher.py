@@ -5,9 +5,10 @@ order of the journal is that of cause and effect.
 
 The dispatcher owns the requests of the peer from their arrival to their end. Each becomes a
 `Handling`, which is started, or waits in `Admission` for a place, or is rejected. `finish` sends
-its response and gives its place to the next one. A retry of a suspended handler becomes no
-`Handling`: it becomes the request of the one that is suspended. The requests of this side are in
-`OutgoingCalls`, to which the dispatcher passes what arrives about them.
+its response and gives its place to the next one. A running handler has a place; a request that
+waits has room in the queue. A retry of a suspended handler becomes no `Handling`: it becomes the
+request of the one that is suspended. The requests of this side are in `OutgoingCalls`, to which the
+dispatcher passes what arrives about them.
 """
 
 import logging
@@ -86,7 +87,8 @@ class Dispatcher:
     tasks: Tasks
     _admission: Admission = attrs.field(init=False)
     # The peer's open requests, by their ids: a `Handling` is a request with its handler. Duplicates
-    # of a retry have the `Handling` of the suspended handler.
+    # of a retry have the `Handling` of the suspended handler. The shared, empty `NO_ITEMS` stands
+    # for no requests, so that an idle session needs no dict.
     _handlings: dict[RequestId, Handling] = attrs.field(default=NO_ITEMS, init=False)
     _suspended: SuspendedHandlers | None = attrs.field(default=None, init=False)
     _seen_versions: frozenset[str] = attrs.field(default=frozenset(), init=False)
@@ -103,12 +105,9 @@ class Dispatcher:
             self._suspended = SuspendedHandlers(self.session.connection.limits)
         return self._suspended
 
-    def _rounds_of(self, handling: Handling) -> Rounds | None:
-        return None if handling.rounds is None else self.suspended_handlers.rounds_of(handling)
-
     @property
     def handler_counts(self) -> tuple[int, int, int]:
-        """The numbers of requests whose handlers run, that wait for a slot, and are suspended."""
+        """The numbers of requests whose handlers run, that wait for a place, and are suspended."""
         suspended = 0 if self._suspended is None else len(self._suspended.suspended)
         return self._admission.running, self._admission.queued, suspended
 
@@ -202,14 +201,14 @@ class Dispatcher:
         handling = self._handlings[waiting.id]
         if handling.request is waiting:
             self.tasks.start_job(handling)
-        else:
+        else:  # a retry of a suspended handler
             self._resume(handling, waiting)
 
     def _cancel(self, event: RequestCancelled, _number: int | str) -> None:
         request = event.request
         logger.info("request %r was cancelled by the peer: %s", request.id, event.reason)
         handling = self._handlings[request.id]
-        rounds = self._rounds_of(handling)
+        rounds = handling.rounds
         if rounds is not None and request in rounds.duplicates:
             # A repeated retry waits for the response to the first one, whose handler goes on.
             rounds.duplicates.remove(request)
@@ -221,19 +220,17 @@ class Dispatcher:
             self._drop_waiting(request)
 
     def _stop(self, handling: Handling) -> None:
-        rounds = self._rounds_of(handling)
-        if rounds is None:
+        if handling.rounds is None:
             handling.cancel()
         else:
-            rounds.cancel_handler()
+            handling.rounds.cancel_handler()
 
     def stop_handler(self, lane: str) -> None:
         """Cancel a handler, by the name of its lane; its request gets no response."""
         for handling in [*self._handlings.values(), *self.suspended_handlers.suspended]:
             if handling.lane is not None and handling.lane.name == lane:
                 self._stop(handling)
-                rounds = self._rounds_of(handling)
-                retry = None if rounds is None else rounds.retry
+                retry = None if handling.rounds is None else handling.rounds.retry
                 waiting = handling.request if retry is None else retry
                 if self._admission.withdraw(waiting):
                     self._drop_waiting(waiting)
@@ -243,7 +240,7 @@ class Dispatcher:
         handling = self._handlings[request.id]
         if handling.request is request:
             self._finish_handling(handling, None)
-        else:
+        else:  # a retry: `finish` ends the suspended handler, which was cancelled too
             self._finish_request(request, None, None)
 
     def finish(self, handling: Handling, response: bytes | None) -> None:
@@ -251,7 +248,7 @@ class Dispatcher:
 
         Called once, when the handler has ended or was cancelled before it started.
         """
-        rounds = None if handling.rounds is None else self._rounds_of(handling)
+        rounds = handling.rounds
         # Between two rounds a suspended handler has neither a request nor a place.
         has_place = rounds is None or rounds.is_open
         is_answered = has_place and self._finish_handling(handling, response)
@@ -312,7 +309,7 @@ class Dispatcher:
     # Requests of stateless clients that are answered with questions, and their retries.
 
     async def _ask(self, handling: Handling, questions: Sequence[Question]) -> list[Any]:
-        rounds = self._rounds_of(handling) or self.suspended_handlers.add(Rounds(handling, self))
+        rounds = handling.rounds or self.suspended_handlers.add(Rounds(handling, self))
         return await rounds.ask(questions)
 
     def suspend(self, rounds: Rounds, reply: bytes) -> None:
@@ -343,11 +340,11 @@ class Dispatcher:
                 rounds.duplicates.append(retry)
                 return
             else:
-                incomplete = rounds.read_answers(retry)
-                if incomplete is None:
+                missing_answers = rounds.read_answers(retry)
+                if missing_answers is None:
                     self._admit_retry(rounds, retry)
                     return
-                reply = incomplete
+                reply = missing_answers
         except RequestError as error:
             reply = self.session.connection.error(retry, error.code, error.message)
         self._finish_request(retry, reply, None)
@@ -372,14 +369,14 @@ class Dispatcher:
             rounds.queue_retry(retry)
 
     def _resume(self, handling: Handling, retry: IncomingRequest) -> None:
-        rounds = self._rounds_of(handling)
+        rounds = handling.rounds
         assert rounds is not None
         rounds.resume(retry)
         self.suspended_handlers.update(rounds)
 
     def _end_rounds(self, rounds: Rounds, reply: bytes | None) -> None:
         """End the rounds of a handler that has asked; `reply` is its last response, if any."""
-        if not rounds.is_open:
+        if not rounds.is_open:  # `_finish_handling`, which ends the lane, was not called
             self._end_lane(rounds.handling)
         rounds.end(None if self.suspended_handlers.is_closed else reply)
         self._answer_duplicates(rounds, reply)
@@ -388,6 +385,7 @@ class Dispatcher:
 
     def _answer_duplicates(self, rounds: Rounds, reply: bytes | None) -> None:
         duplicates, rounds.duplicates = rounds.duplicates, []
+        # Without a reply, the handler is gone, and the client's `requestState` with it.
         error = invalid_state_error()
         for request in duplicates:
             self._admission.free_room(request)
@@ -444,10 +442,10 @@ class Dispatcher:
         if not self.calls.queue_progress(event):
             self.session.connection.counts["progress dropped"] += 1
 
-    def _finish(self, event: ResponseReceived, _number: int | str) -> None:
+    def _finish_call(self, event: ResponseReceived, _number: int | str) -> None:
         self.calls.finish(event)
 
-    def _fail(self, event: ResponseUnreadable, _number: int | str) -> None:
+    def _fail_call(self, event: ResponseUnreadable, _number: int | str) -> None:
         self.calls.fail(event)
 
     def _respond(self, event: ImmediateResponse, number: int | str) -> None:
@@ -477,8 +475,8 @@ class Dispatcher:
         NotificationReceived: _deliver,
         RequestCancelled: _cancel,
         ProgressReceived: _queue_progress,
-        ResponseReceived: _finish,
-        ResponseUnreadable: _fail,
+        ResponseReceived: _finish_call,
+        ResponseUnreadable: _fail_call,
         ImmediateResponse: _respond,
         Ignored: _ignore,
     }

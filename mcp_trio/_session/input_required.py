@@ -698,7 +698,8 @@ class SuspendedHandlers:
 
     limits: Limits
     is_closed: bool = attrs.field(default=False, init=False)
-    _rounds: dict[Handling, Rounds] = attrs.field(factory=dict[Handling, Rounds], init=False)
+    # Those of all handlers that have asked and have not finished.
+    _rounds: set[Rounds] = attrs.field(factory=set[Rounds], init=False)
     # The handlers that wait, or will soon, each with the client in whose share it takes a place.
     _waiting: dict[Rounds, str | int] = attrs.field(factory=dict[Rounds, str | int], init=False)
     _places: Shares = attrs.field(init=False)
@@ -729,18 +730,15 @@ class SuspendedHandlers:
             if rounds.stage is Stage.SUSPENDED:
                 rounds.cancel_handler()
 
-    def rounds_of(self, handling: Handling) -> Rounds | None:
-        """Return the rounds of a handler; None if it has not asked."""
-        return self._rounds.get(handling)
-
     def add(self, rounds: Rounds) -> Rounds:
         """Add the rounds of a handler that is about to ask for the first time."""
-        rounds.handling.rounds = self._rounds[rounds.handling] = rounds
+        rounds.handling.rounds = rounds
+        self._rounds.add(rounds)
         return rounds
 
     def remove(self, rounds: Rounds) -> None:
         """Remove the rounds of a handler that has finished."""
-        del self._rounds[rounds.handling]
+        self._rounds.remove(rounds)
         self.update(rounds)
 
     def rejection(self, rounds: Rounds) -> str | None:
