@@ -52,7 +52,7 @@ _WITHOUT_MEANING: Final = frozenset({(AttributeError, "obj"), (BaseExceptionGrou
 
 # The classes whose exceptions an effect may end with. `Cancelled` and `GeneratorExit` are no
 # outcome: a replay brings them about in its own way.
-_RECORDED: Final = (Exception, SystemExit, KeyboardInterrupt)
+_RECORDABLE: Final = (Exception, SystemExit, KeyboardInterrupt)
 
 # An exception is logged once for each class and reason, up to this number in a process.
 _LOGGED_MAX: Final = 256
@@ -62,42 +62,45 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _cached(function: _Function) -> _Function:
-    """Keep the results for the classes that were used last; type checkers see no `Hashable`."""
+    """Keep the results for the classes that were used last.
+
+    Type checkers keep the type of the function, whose arguments `lru_cache` declares as `Hashable`.
+    """
     return cast("_Function", functools.lru_cache(_CACHED_CLASSES_MAX)(function))
 
 
 # The texts of `ErrorBody.lost`, which complete "A replay ...".
-_STAND_IN: Final = "raises ReplayedError in its place, because "
-_LOCAL: Final = (
+_REPLACED: Final = "raises ReplayedError in its place, because "
+_LOCAL_CLASS: Final = (
     "its class is defined inside a function: define the class at the top level of a module"
 )
-_ARGUMENTS: Final = (
+_NO_FORM_OF_ARGUMENT: Final = (
     "its arguments hold a value of type {}, which has no JSON form: raise it with texts, numbers,"
     " bytes, lists and dicts"
 )
-_TEXT: Final = (
+_OTHER_TEXT: Final = (
     "its text would be another one: let `__str__` of its class depend on the arguments and"
     " attributes only"
 )
-_CHANGED: Final = (
+_CHANGED_TEXT: Final = (
     "its text is another one here: the class was changed since, or the record was redacted"
 )
-_CLASS: Final = (
+_NOT_MADE: Final = (
     "its class cannot be made from the recorded arguments: let the effect catch the exception, and"
     " raise one of your own classes"
 )
-_SIZE: Final = (
+_TOO_LARGE: Final = (
     "it has {} bytes, more than limits.requests.effect_bytes_max={}: raise it with shorter"
     " arguments, or raise the limit"
 )
-_MODULE: Final = (
+_NOT_IMPORTED: Final = (
     "the module {} cannot be imported here ({}): install it, or add its folder to sys.path"
 )
-_NAME: Final = (
+_NOT_FOUND: Final = (
     "its module has no exception of this name: keep the class under its own name at the top level"
     " of the module"
 )
-_ATTRIBUTES: Final = (
+_NO_FORM_OF_ATTRIBUTES: Final = (
     "raises it without {}, which has no JSON form: let the effect catch the exception, and return"
     " or raise what the handler needs of it"
 )
@@ -106,7 +109,7 @@ _ATTRIBUTES: Final = (
 def is_recordable(error: BaseException) -> bool:
     """Return whether an exception is an outcome of an effect, and not the end of its task."""
     members = group_members(error)
-    return all(map(is_recordable, members)) if members else isinstance(error, _RECORDED)
+    return all(map(is_recordable, members)) if members else isinstance(error, _RECORDABLE)
 
 
 def encoded_error(error: BaseException, *, bytes_max: int) -> bytes:
@@ -124,7 +127,7 @@ def encoded_error(error: BaseException, *, bytes_max: int) -> bytes:
         error_body = ErrorBody(
             type=error_body.type,
             text=error_body.text[:_CUT_TEXT_CHARS],
-            lost=_STAND_IN + _SIZE.format(len(encoded), bytes_max),
+            lost=_REPLACED + _TOO_LARGE.format(len(encoded), bytes_max),
         )
         encoded = encode_body(error_body)
     for part in _parts(error_body):
@@ -165,7 +168,7 @@ def losses(body: bytes) -> list[str]:
             reason = rebuilt.reason
         if reason:
             found[part.type] = reason
-    return [f"{type_name}: {reason}" for type_name, reason in found.items()]
+    return [f"{name}: {reason}" for name, reason in found.items()]
 
 
 # Recording ----------------------------------------------------------------------------------------
@@ -179,30 +182,30 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
     attributes: dict[str, Any] = {}
     left_out: list[str] = []
     try:
-        given = error.args[:1] if members else error.args
+        given = error.args[:1] if members else error.args  # the members have bodies of their own
         if isinstance(error, OSError):  # its `args` lack the names of the files
             reduced: Any = OSError.__reduce__(error)
             given = reduced[1]
-        args = [json_form(arg, partial(_other_form, inner)) for arg in given]
+        args = [json_form(arg, partial(_form_of_other_value, inner)) for arg in given]
     except NoJsonForm as problem:
-        lost = _STAND_IN + _ARGUMENTS.format(problem.args[0])
+        lost = _REPLACED + _NO_FORM_OF_ARGUMENT.format(problem.args[0])
     else:
         made = _made(kind, args, members)
         for name, value in _attributes(error, made):
             try:
-                attributes[name] = json_form(value, partial(_other_form, inner))
+                attributes[name] = json_form(value, partial(_form_of_other_value, inner))
             except NoJsonForm:
                 left_out.append(name)
         obstacle = _obstacle_of_class(kind)
         if not obstacle and made is None:
-            obstacle = _CLASS
+            obstacle = _NOT_MADE
         elif not obstacle and made is not None:
             _set_attributes(made, attributes)
-            is_rebuilt = group_members(error) or _text(made) == _text(error)
-            obstacle = "" if is_rebuilt else _TEXT
-        lost = _STAND_IN + obstacle if obstacle else ""
+            is_rebuilt = members or _text(made) == _text(error)
+            obstacle = "" if is_rebuilt else _OTHER_TEXT
+        lost = _REPLACED + obstacle if obstacle else ""
     if left_out and not lost:
-        lost = _ATTRIBUTES.format(" and ".join(left_out))
+        lost = _NO_FORM_OF_ATTRIBUTES.format(" and ".join(left_out))
     return ErrorBody(
         type=type_name(kind),
         text=_text(error),
@@ -221,8 +224,8 @@ def _error_body(error: BaseException, seen: frozenset[int] = frozenset()) -> Err
 def _obstacle_of_class(kind: type[BaseException]) -> str:
     """Return the reason why a replay cannot find a class; an empty text if it can."""
     if "<locals>" in kind.__qualname__:
-        return _LOCAL
-    return "" if _found_class(type_name(kind)) is kind else _NAME
+        return _LOCAL_CLASS
+    return "" if _found_class(type_name(kind)) is kind else _NOT_FOUND
 
 
 def _linked(error: BaseException | None, seen: frozenset[int]) -> ErrorBody | None:
@@ -309,9 +312,9 @@ def _rebuilt(body: ErrorBody) -> BaseException:
         if found is not None:
             _set_attributes(found, body.attributes or {})
             if not members and _text(found) != body.text:
-                found, obstacle = None, _CHANGED
+                found, obstacle = None, _CHANGED_TEXT
     if found is None:
-        reason = body.lost or _STAND_IN + (obstacle or _CLASS)
+        reason = body.lost or _REPLACED + (obstacle or _NOT_MADE)
         if members:
             found = BaseExceptionGroup(f"{body.type}: {body.text}", members)
         else:
@@ -331,7 +334,10 @@ def _made(
 ) -> BaseException | None:
     """Return an exception of this class without a call of its Python code; None if that fails."""
     try:
-        args = [*(value_of(form, _OTHERS) for form in forms), *([list(members)] if members else ())]
+        args = [
+            *(value_of(form, _FORM_READERS) for form in forms),
+            *([list(members)] if members else ()),
+        ]
         made: BaseException = _builtin(kind, "__new__", types.BuiltinFunctionType)(kind, *args)
     except Exception:
         return None
@@ -352,23 +358,26 @@ def _set_attributes(error: BaseException, forms: Mapping[str, Any]) -> None:
     for name, form in forms.items():
         with contextlib.suppress(Exception):  # An attribute may be read-only here.
             if name in slots:
-                slots[name].__set__(error, value_of(form, _OTHERS))
+                slots[name].__set__(error, value_of(form, _FORM_READERS))
             else:
-                vars(error)[name] = value_of(form, _OTHERS)
+                vars(error)[name] = value_of(form, _FORM_READERS)
 
 
 def _with_handled(
     context: BaseException | None, handled: BaseException | None
 ) -> BaseException | None:
-    """Return a rebuilt context with the exception that the handler handles in its recorded place.
+    """Return a rebuilt context in which `handled` takes the place of the exception like it.
 
-    The context of an exception that an effect raised in an `except` block of the handler ends with
-    the exception of that block, which the handler has itself raised again in this replay.
+    If an effect was called in an `except` block of the handler, the recorded context of its
+    exception ends with the exception of that block. In a replay, the handler raises and handles
+    that exception itself.
     """
+    if context is None or handled is None:
+        return context
+    if _is_like(context, handled):
+        return handled
     link = context
-    if handled is None or context is None or _is_like(context, handled):
-        return handled if context is not None and handled is not None else context
-    while link is not None and link.__context__ is not None:
+    while link.__context__ is not None:
         if _is_like(link.__context__, handled):
             link.__context__ = handled
             break
@@ -399,16 +408,17 @@ def _found_class(name: str) -> type[Any] | None:
     """
     module, _, rest = name.partition(".")
     if module == "mcp_trio":
-        own = class_in("mcp_trio.errors", [name.rpartition(".")[2]], _is_recorded)
+        own = class_in("mcp_trio.errors", [name.rpartition(".")[2]], _is_recordable_class)
         if own is not None:
             return own
     elif module == "httpx" and "httpx" not in sys.modules:
         name = f"httpx2.{rest}"
-    return found_class(name, _is_recorded)
+    return found_class(name, _is_recordable_class)
 
 
-def _is_recorded(kind: type) -> bool:
-    return issubclass(kind, (*_RECORDED, BaseExceptionGroup, enum.Enum))
+def _is_recordable_class(kind: type) -> bool:
+    """Return whether a class may be that of a recorded exception, or of an enumeration in one."""
+    return issubclass(kind, (*_RECORDABLE, BaseExceptionGroup, enum.Enum))
 
 
 def _imported_class(name: str) -> type[Any] | str:
@@ -426,16 +436,17 @@ def _imported_class(name: str) -> type[Any] | str:
         except ModuleNotFoundError as error:
             if count > 1 and error.name == module:
                 break  # The other names are those of classes.
-            return _MODULE.format(module, error)
+            return _NOT_IMPORTED.format(module, error)
         except (Exception, SystemExit) as error:
-            return _MODULE.format(module, f"{type(error).__name__}: {error}")
-    return _found_class(name) or _NAME
+            return _NOT_IMPORTED.format(module, f"{type(error).__name__}: {error}")
+    return _found_class(name) or _NOT_FOUND
 
 
 # JSON forms ---------------------------------------------------------------------------------------
 
 
-def _other_form(seen: frozenset[int], value: Any, _levels: int) -> Any:
+def _form_of_other_value(seen: frozenset[int], value: Any, _levels: int) -> Any:
+    """Return the JSON form of a member of an enumeration, or of an exception."""
     kind = cast("type[object]", type(value))
     if isinstance(value, enum.Enum) and _found_class(type_name(kind)) is kind and value.name:
         return {"$enum": [type_name(kind), value.name]}
@@ -449,7 +460,7 @@ def _enum_member(form: Sequence[str]) -> Any:
     return cast("Any", kind)[form[1]]
 
 
-_OTHERS: Final[Mapping[str, FormReader]] = {
+_FORM_READERS: Final[Mapping[str, FormReader]] = {
     "$enum": _enum_member,
     "$error": lambda form: _rebuilt(msgspec.convert(form, ErrorBody)),
 }
