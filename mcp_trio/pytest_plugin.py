@@ -432,6 +432,10 @@ class RecordedClient:
             )
 
     async def _must_record(self) -> bool:
+        """Return whether to make the recording; fail if it is missing and must not be made.
+
+        Before a kept recording of a server object is used, it is replayed against that server.
+        """
         __tracebackhide__ = True
         from mcp_trio.errors import NothingCompared, RecordingError, ReplayDivergence
         from mcp_trio.recording import replay_async, replay_live_async

@@ -133,6 +133,7 @@ async def send(transport: Any, request: Any) -> Any:
     with errors_converted_to(library):
         converted = converted_request(library_of(transport) or library, request)
         if converted is not request:
+            # Now it has `content`, which a transport may read, as the original request may have.
             await converted.aread()
         response = await transport.handle_async_request(converted)
         if library_of(response) is library:
