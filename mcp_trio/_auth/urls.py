@@ -2,7 +2,7 @@
 
 A server, or its metadata, could name any URL: one of a service on the user's own computer or
 network, or one that is no web page at all. So a URL is used only if it is an http(s) URL without a
-user or a fragment, is encrypted, and leads no closer to this computer than that of the server does.
+user or a fragment, is encrypted, and leads no closer to this computer than the server's own URL.
 
 https://modelcontextprotocol.io/docs/2026-07-28/tutorials/security/security_best_practices#server-side-request-forgery-ssrf
 """
