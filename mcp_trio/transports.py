@@ -1,6 +1,7 @@
-"""Transports: what a channel is, and the ones that come with the package.
+"""The public names of the transports: the type `Channel`, and functions that open channels.
 
-HTTP and WebSocket are imported when one of their names is first used.
+The modules for HTTP and WebSocket are imported when one of their names is first used, so that a
+program without them starts faster.
 """
 
 import importlib

@@ -38,8 +38,8 @@ if sys.platform != "win32":
 _CLOSED: Final = -1
 _PIPE_BYTES: Final = 1 << 20
 
-# The original functions. In a recorded session, those of the modules check whether a handler calls
-# them, which takes time.
+# The functions of Python itself. A recorded session replaces them, in their modules, by functions
+# that first check whether a handler calls them, which takes time.
 _write: Final = os.write
 _socket_send: Final = socket.socket.send
 _socket_receive: Final = socket.socket.recv
@@ -226,7 +226,7 @@ class ThreadDescriptor(Descriptor):
     # when it takes the result.
     _is_busy: bool = attrs.field(default=False, init=False)
     _has_finished: threading.Event = attrs.field(factory=threading.Event, init=False)
-    _is_writing: bool = attrs.field(default=False, init=False)
+    _is_sink: bool = attrs.field(default=False, init=False)  # set by the first write
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     _closes_when_finished: bool = attrs.field(default=False, init=False)
 
@@ -247,7 +247,7 @@ class ThreadDescriptor(Descriptor):
                 rest = rest[_write(fd, rest) :]
             return b""
 
-        self._is_writing = True
+        self._is_sink = True
         self._start(write_all)
         return len(piece)
 
@@ -285,7 +285,7 @@ class ThreadDescriptor(Descriptor):
         return chunk
 
     def _close(self) -> None:
-        if self._is_writing:
+        if self._is_sink:
             self._has_finished.wait(_CLOSE_SECONDS)
         with self._lock:
             self._closes_when_finished = not self._has_finished.is_set()
@@ -320,14 +320,14 @@ class ThreadDescriptor(Descriptor):
         except OSError as error:
             self._failure = error
         else:
-            self._received = None if self._is_writing else chunk
+            self._received = None if self._is_sink else chunk
         self._waiting.unpark_all()
 
 
 def widen_pipe(fd: int) -> None:
     """Let a pipe hold 1 MiB, where the system allows that; Linux gives it 64 KiB.
 
-    A large message then takes fewer system calls, and fewer changes between the two processes.
+    A large message then takes fewer system calls, and fewer context switches.
     """
     if sys.platform == "linux":
         # The C library is old, or the user has too many wide pipes.
@@ -338,9 +338,10 @@ def widen_pipe(fd: int) -> None:
 def open_descriptor(
     fd: int, *, chunk_bytes: int = DEFAULT_LIMITS.messages.chunk_bytes
 ) -> Descriptor:
-    """Return a source and sink for `fd`, which it owns; a pipe gets another number.
+    """Return a source and sink for `fd`, which it owns.
 
-    No flag of the description of `fd` is changed.
+    A pipe is opened once more if the system allows that; then `fd` is closed at once. No flag of
+    the description of `fd` is changed.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):

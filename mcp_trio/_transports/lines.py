@@ -1,9 +1,9 @@
 """`LineChannel`: one message per line over byte streams, and a pair of such channels in memory.
 
-This is the framing of stdio, for every transport that is a reliable stream of bytes. Sources and
-sinks never wait by themselves: they raise `BlockingIOError`, and the channel waits if it may. That
-is how `send` and `send_nowait` share their code. Over stdio, both are a `Descriptor`
-(`descriptors.py`).
+This is the framing of stdio, for every transport that is a reliable stream of bytes. Reads and
+writes of a `ByteSource` or `ByteSink` never wait: they raise `BlockingIOError`. Then `send` waits
+and tries again, and `send_nowait` returns, so that both share their code. Over stdio, source and
+sink are a `Descriptor` (`descriptors.py`).
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class LineChannel:
     limits: Limits = DEFAULT_LIMITS
     bytes_sent: int = attrs.field(default=0, init=False)
     _splitter: LineSplitter = attrs.field(init=False)
-    # The rest of a message that was written in part.
+    # The bytes that are left of a message that was written partly.
     _tail: bytes | memoryview = attrs.field(default=b"", init=False)
     # Whether the last read took all bytes that had arrived.
     _was_drained: bool = attrs.field(default=False, init=False)
@@ -85,7 +85,7 @@ class LineChannel:
 
     @property
     def is_unfinished(self) -> bool:
-        """True while a part of a message is left, to be sent by the next `send`."""
+        """True while a message is written partly; the next `send` writes the rest."""
         return bool(self._tail)
 
     async def send(self, messages: Sequence[bytes]) -> None:
@@ -111,15 +111,15 @@ class LineChannel:
             if self._tail:
                 return sent
         while sent < len(messages):
-            part = self._next_part(messages, sent)
-            data = join_lines(part)
+            joined = self._messages_of_next_write(messages, sent)
+            data = join_lines(joined)
             written = self._write(data)
             if written == len(data):
-                sent += len(part)
+                sent += len(joined)
                 continue
-            # A message that was written in part counts as sent, and its rest is kept.
+            # A message that was written partly counts as sent, and its rest is kept.
             end = 0
-            for message in part:
+            for message in joined:
                 if end >= written:
                     break
                 end += len(message) + 1
@@ -128,8 +128,12 @@ class LineChannel:
             break
         return sent
 
-    def _next_part(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
-        """Return the messages for one write; bounded, since a full pipe wastes the joined rest."""
+    def _messages_of_next_write(self, messages: Sequence[bytes], first: int) -> Sequence[bytes]:
+        """Return the messages, from `messages[first]` on, to join for one write.
+
+        They have at most about `limits.messages.chunk_bytes`, because the bytes for which the sink
+        has no room are joined again for the next write.
+        """
         if not first and sum(map(len, messages)) <= self.limits.messages.chunk_bytes:
             return messages
         size, last = 0, first
@@ -198,7 +202,10 @@ class LineChannel:
         await trio.lowlevel.checkpoint()
 
     def mark_closed(self) -> None:
-        """Let every later call but `aclose` raise; source and sink stay open."""
+        """Let every later call but `aclose` raise; source and sink stay open.
+
+        Channels over processes and sockets call this first, and then close the connection in steps.
+        """
         self._is_closed = True
 
 
@@ -215,7 +222,7 @@ def memory_pair(
     Args:
         limits: The limits of both channels.
         buffer_bytes_max: The size of each buffer.
-        chunk_bytes: The most bytes that a receiver reads at once, wherever that cuts a message.
+        chunk_bytes: The most bytes that a receiver reads at once, even if that cuts a message.
     """
     one, other = (
         MemoryPipe(buffer_bytes_max=buffer_bytes_max, chunk_bytes=chunk_bytes) for _ in range(2)

@@ -6,8 +6,8 @@ as long as the server listens. The file of a server that has ended is recognised
 A server replaces the socket or lock file of a server that has ended: it checks the file, and then
 replaces it. `locked_path` excludes other processes meanwhile, so that of two servers only one does
 this. No system call could do both steps at once: link(2) fails if a file exists, and rename(2)
-replaces any file. Nor can a server move the file away to check it: if its server is alive, clients
-would not find it.
+replaces any file. Nor can a server move the file away to check it: if the file belongs to a server
+that is alive, clients would not find that server.
 
 The lock is flock(2) on a file beside the path, `.name.lock`, which exists only while it is locked.
 The folder itself is not locked, because every process that can read a folder can lock it, and so
@@ -39,7 +39,8 @@ from mcp_trio.errors import ConfigError
 LockPath = str | os.PathLike[str]
 
 _TRIES: Final = 50
-_PAUSE_SECONDS: Final = 0.002  # a process holds the lock for microseconds
+# A process holds the lock for microseconds, so the event loop is blocked for the wait.
+_PAUSE_SECONDS: Final = 0.002
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | NO_FOLLOW
 
 
@@ -83,7 +84,7 @@ _BYTES_MAX: Final = 64 * 1024
 
 
 class _Members(msgspec.Struct, rename="camel"):
-    """The members of the JSON object in a lock file."""
+    """The JSON object in a lock file, from which `LockFile` is made."""
 
     port: int
     auth_token: str
@@ -142,7 +143,9 @@ def read_lock_file(path: LockPath) -> LockFile | None:
 
 @contextlib.contextmanager
 def lock_file(path: LockPath, *, port: int, token: str) -> Generator[None, None, None]:
-    """Keep a lock file of this process at `path` within the block; its content appears at once.
+    """Keep a lock file of this process at `path` within the block.
+
+    The file is written under another name first, so that no process reads a part of it.
 
     Raises:
         OSError: The file cannot be written, or a live process has one there (`FileExistsError`).
