@@ -23,7 +23,7 @@ from mcp_trio._replay.controlled_run import SilentChannel, ThreadToken, run_cont
 from mcp_trio._replay.listed_changes import ListedChanges
 from mcp_trio._replay.replayer import Replayer
 from mcp_trio._replay.session_replay import OutboundReplay, OutboundReplayer, SessionReplay
-from mcp_trio._replay.stops import Stop, reject_stop
+from mcp_trio._replay.stops import Stop, check_stop
 from mcp_trio._replay.trace import is_request_lane, load_trace, message_fields
 from mcp_trio._server.command_limits import recorded_limits, with_added_limits
 from mcp_trio._server.effects import ReplayLifespan
@@ -154,7 +154,7 @@ def run_replay(
         raise ValueError(f"unknown mode {mode!r}: one of {', '.join(get_args(Mode))}")
     trace = load_trace(path, runs_lifespans=lifespan is None, rejects_damage=not allow_damaged)
     if stop is not None:
-        reject_stop(trace, stop)
+        check_stop(trace, stop)
     registry = sessions_of(server).registry
     changes = ListedChanges(trace, registry)
     tools = set(registry.tools)  # The lifespan may register more.

@@ -224,7 +224,9 @@ class Replayer:
         is_strict: Whether all records are compared, not only what is sent.
         finds_all: Whether the replay goes on after a divergence.
         stop: The record at which the replay stops; None if it does not.
-        list_change: A function that returns `Divergence.list_change` of the request of a lane.
+        goes_on_after_exit: See `RunController`.
+        list_change: A function that returns, for the name of a lane, the `Divergence.list_change`
+            of its request.
         make_lifespan: A function that returns the run of the lifespan of a channel.
         waiting_lanes: The lanes that wait for their turn, each with its wait.
         divergences: The differences from the recording, in the order in which they were found.
@@ -232,7 +234,7 @@ class Replayer:
         is_over: Whether the replay compares no more operations, and every task has to end.
         continuing: The lanes of a cut recording that would continue after the cut, by name, with
             the location at which they wait.
-        has_shut_itself: Whether a session shut down where none is recorded.
+        has_shut_itself: Whether a session shut down where no shutdown is recorded.
         exit: The `SystemExit` or `KeyboardInterrupt` that ended the session after the last record,
             with its location; empty if there was none.
         last_delivered: The number of the last delivered `in` record.
@@ -279,7 +281,8 @@ class Replayer:
         self._lanes_begun: set[LaneKey] = set()
         # The time of the record that the clock shows.
         self._time_ns = -1
-        # The index of the record with which its lane has gone on, so that it does so only once.
+        # The index of the record with which a lane has gone on last. The record stays at the
+        # position until the lane has made it, and must not let the lane go on once more.
         self._resumed_index = -1
         # The state at a stop, which the task of this lane reports when it goes on.
         self._stopping: tuple[LaneKey, StoppedReplay] | None = None
@@ -368,9 +371,10 @@ class Replayer:
             self.resume_lane(key_of(record))
         await self.settle()
         if self.position.index == index:
-            await self.force(record)
+            await self.advance_until_made(record)
         if self.position.index == index:
-            # A lane of the request that waits, and has no more records, does something else.
+            # If a lane of the same request waits, and has no more records, its operation is the one
+            # that differs.
             request = request_lane(key_of(record))
             additional = (
                 self.additional_operation(lane)
@@ -379,10 +383,11 @@ class Replayer:
             )
             self.diverge(next(additional, None))
 
-    async def force(self, record: Record) -> None:
+    async def advance_until_made(self, record: Record) -> None:
         """Let deadlines expire that follow the record closely, until its lane makes the record.
 
-        This does nothing unless the recorded deadlines were inexact.
+        This does nothing unless the recorded clock is foreign, so that a deadline may expire a
+        little later in the replay.
         """
         if self.clock.kind != FOREIGN_CLOCK or self.position.is_at_missing or record.lane is None:
             return
@@ -418,11 +423,12 @@ class Replayer:
     def _check_late_lanes(self, record: Record) -> None:
         """Diverge if a lane could go on, and did not when recorded.
 
-        A task that Trio wakes runs in the same turn of the event loop, or in the next one, so a
-        lane that waits from the beginning of a turn takes its step in that turn. A recording under
-        a foreign clock does not tell the turns, so a lane may come a little early. On a virtual
-        clock no time passes before a task goes on. A request that was left out lets other lanes go
-        on earlier.
+        A task that Trio wakes runs in the same turn of the event loop, or in the next one. So a
+        lane that waits from the beginning of a turn should have taken its step in that turn. A
+        recording under a foreign clock does not show the turns: there a lane may wait for
+        `_LATE_SECONDS_MAX`. On a virtual clock no time passes before a task goes on.
+
+        Nothing is checked after a request was left out, because other lanes may go on earlier then.
         """
         if self.position.index <= self.trace.last_missing or not self.trace.is_complete:
             return
@@ -527,7 +533,8 @@ class Replayer:
         self.waiting_lanes[lane] = LaneWait(task, has_operation, outcome_index, is_timed=is_timed)
         # The end of a session cancels handlers of notifications, after its last record.
         may_outlive_session = is_notification_lane(lane) and lane in self._lanes_begun
-        if self.trace.is_complete and lane[1] and not (is_child(lane) or may_outlive_session):
+        _, name = lane  # empty if the session itself waits
+        if self.trace.is_complete and name and not (is_child(lane) or may_outlive_session):
             last = self.trace.last_index(lane)
             if last < self.position.index:
                 self._lane_without_record = lane
@@ -663,17 +670,18 @@ class Replayer:
 
     def fail(self, problem: str) -> None:
         """End the replay by an error that belongs to no record; earlier divergences stay."""
-        if self.has_shut_itself:  # the error is the cause of the shutdown
+        if self.has_shut_itself:
+            # The error has caused the shutdown, and the shutdown has caused the divergences.
             self.divergences.clear()
         if not (self.divergences and self.is_over):
             self.divergences.append(self._divergence_here(None, problem))
         self.finish()
 
     def may_exit_here(self, exception: str) -> bool:
-        """Return whether all records have been replayed; note the exception then.
+        """Return whether all records have been replayed; if so, note the exception.
 
-        A handler that exits makes no record of its end, so that one which did not exit when
-        recorded has records left.
+        The recording has no record of such an exit. If records are left, the recorded handler did
+        not exit here.
         """
         if self.position.record is not None:
             return False

@@ -464,7 +464,7 @@ class OutboundReplayer(Replayer):
         self._lanes_begun.add(lane)
         trio.lowlevel.reschedule(self.waiting_lanes.pop(lane).task)
 
-    async def force(self, record: Record) -> None:
+    async def advance_until_made(self, record: Record) -> None:
         """Let lanes go on until one of them makes the record; if none can, advance the clock."""
         index, wanted = self.position.index, key_of(record)
         for _ in range(_FORCED_STEPS_MAX):

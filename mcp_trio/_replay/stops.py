@@ -1,8 +1,8 @@
 """A record at which a replay stops, and the state of the replay there.
 
-The replay stops when the lane of the record is about to make it: at the call of the operation, or,
-for the end of a wait, before the task goes on. All other tasks are blocked then, and nothing
-happens meanwhile: neither time nor messages pass.
+The replay stops just before the lane makes the record. If the record is the call of an operation,
+that is in this call. If the record ends a wait, or begins a step, the task of the lane still waits
+then. All other tasks are blocked, and the virtual clock stands still.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,11 +49,13 @@ class Stop:
     """A record at which a replay stops.
 
     Attributes:
-        number: The number of the record; of a record of several steps, the first one counts.
+        number: The number of the record. At a `step` record, which lists several steps, the replay
+            stops before the first of them.
         on_stop: Called in the task of the lane, or in that of the replay for a record without one.
             The replay goes on when this returns.
-        needs_task: Whether the record has to be one of a handler. The replay then stops as well if
-            no task makes the record, before it reports that.
+        needs_task: Whether the record has to be one of a handler, because a debugger needs the
+            frames of a task. If no task makes the record, the replay then also stops before it
+            reports this divergence.
         has_stopped: Whether the replay has stopped.
         has_ended: Whether the replay was ended when it had stopped.
     """
@@ -71,8 +73,9 @@ class Stop:
     def is_before_step(self, record: Record) -> bool:
         """Return whether the replay stops before the step that the record begins.
 
-        Otherwise it stops at the call that makes the record. For a debugger, the handler must not
-        have returned.
+        Otherwise it stops at the call that makes the record. The record of a response is made when
+        the handler has returned, so that its task has no frames for a debugger any more; then the
+        replay stops before the step, too.
         """
         if not self.is_at(record):
             return False
@@ -80,7 +83,7 @@ class Stop:
         return not is_call or (self.needs_task and is_response(record))
 
 
-def reject_stop(trace: Trace, stop: Stop) -> None:
+def check_stop(trace: Trace, stop: Stop) -> None:
     """Check that a replay can stop at a record.
 
     Raises:
@@ -90,7 +93,8 @@ def reject_stop(trace: Trace, stop: Stop) -> None:
     last = journal[-1].number if journal else 0
     if not 0 <= number <= last:
         raise RecordingError(f"there is no record {number}: the last one is record {last}")
-    # The end of a session in a file of several comes whenever the session has ended.
+    # In a file of several sessions, a session makes the mark of its end without waiting for its
+    # turn, so the replay cannot stop there.
     endings = {journal[index].number for index in trace.session_ends.values()}
     later = [each for each in journal if each.number >= number and each.number not in endings]
     if later[0].number != number:
@@ -102,7 +106,8 @@ def reject_stop(trace: Trace, stop: Stop) -> None:
     record = later[0]
     if record.lane is None or message_position(record.lane) is None:
         text = f"no handler makes record {number}, so that a debugger has no task"
-        following = next((each for each in later if message_position(each.lane or "")), None)
+        of_handlers = (each for each in later if message_position(each.lane or "") is not None)
+        following = next(of_handlers, None)
         if following is not None:
             lane = lane_text(key_of(following))
             text += f": the next record of a handler is {following.number}, of lane {lane}"
@@ -111,6 +116,6 @@ def reject_stop(trace: Trace, stop: Stop) -> None:
         steps = [each for each in journal if each.step_start and key_of(each) == key_of(record)]
         last_step = max(each.number for each in steps if each.number < number)
         raise RecordingError(
-            f"record {number} is the answer of a handler, which has returned by then: its last step"
-            f" begins with record {last_step}"
+            f"record {number} is the response of a handler, which has returned by then: its last"
+            f" step begins with record {last_step}"
         )

@@ -250,8 +250,8 @@ def test_a_debugger_at_a_record_of_no_handler_is_rejected(path, world):
     assert reject_debugger(path, last).endswith(f"record {last}, so that a debugger has no task")
 
 
-def test_a_debugger_at_the_answer_of_a_handler_that_has_returned_is_rejected(path, number):
+def test_a_debugger_at_the_response_of_a_handler_that_has_returned_is_rejected(path, number):
     place, step = number("sell", "out", 1), number("sell", "res")
     text = reject_debugger(path, place)
-    assert text.startswith(f"record {place} is the answer of a handler")
+    assert text.startswith(f"record {place} is the response of a handler")
     assert text.endswith(f"its last step begins with record {step}")
