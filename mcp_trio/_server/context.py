@@ -198,7 +198,7 @@ class ThreadLock:
 
 @attrs.define(eq=False, repr=False)
 class BaseContext(Opaque):
-    """The part that both contexts share: the properties of a request, which need no waiting."""
+    """The part that both contexts share: the properties of a request, none of which waits."""
 
     _handling: Handling
     _served: "ServedSession"
@@ -210,7 +210,7 @@ class BaseContext(Opaque):
 
     @property
     def server(self) -> "Server":
-        """The server that has the handler; it may register and remove, and announce changes."""
+        """The server that has the handler, which may register and remove entries on it."""
         return self._served.server
 
     @property
@@ -230,6 +230,8 @@ class BaseContext(Opaque):
         of some other built-in types, and of classes with declared fields; a session with other
         values ends with its instance.
         """
+        # Another instance that continues this call has to find the same state, so the journal of
+        # a kept call notes the first use.
         journal = self._handling.handler_journal
         if journal is not None and journal.is_kept and not journal.has_used_state:
             self._use_state(journal)
@@ -627,6 +629,8 @@ class Context(BaseContext):
                 raise ValueError(f"unknown level {level!r}: choose from {', '.join(SEVERITY)}")
             return least is not None and severity >= SEVERITY[least]
 
+        # The level is checked here, so that only a wanted message counts for the rate, and once
+        # more when the message is sent, in case the client has set another level meanwhile.
         may_log = self._handling.may_log
         is_dropped = may_log is not None and is_wanted() and not may_log(self._handling)
 
@@ -922,6 +926,7 @@ class ThreadContext(BaseContext):
         """Return the contents of a resource of this server; see `Context.read_resource`."""
 
         async def read() -> list[types.ResourceContents]:
+            # The resource's handler may need a thread, while this one waits and keeps its place.
             NESTED_LIMITER.set(trio.CapacityLimiter(1))
             return await self._context.read_resource(uri)
 

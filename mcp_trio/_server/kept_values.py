@@ -1,14 +1,16 @@
 """The values that handlers keep in a session, with which another instance continues it.
 
-They are `ctx.state`, and the entries that handlers have shown or hidden to the client. A request
-that has changed them is answered when the store of the instances has them. So the instance that
-takes the session has the values as of the last response.
+They are `ctx.state`, and the entries that handlers have shown to the client or hidden from it. A
+request that has changed them is answered only when the store of the instances has them. So if the
+instance that runs the session, its *owner*, is lost, another one continues the session with the
+values as of the last response.
 
 The store has JSON (`_session/json_forms.py`). A session with a value that has no JSON form, such as
-a function, ends with its owner, as one with too many bytes does.
+a function, ends with its owner, and so does a session with too many bytes.
 
 In a recording the restored values are the outcome of an effect of the first request, and storing
-them is an effect of the request. So a replay needs no store.
+them is an effect of the request. A mark before each of these effects tells a replay, which has no
+store, that the effect follows.
 """
 
 import logging
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mcp_trio")
 
+# The names of the marks.
 VALUES_RESTORED: Final = "session.restored"
 VALUES_KEPT: Final = "session.kept"
 
@@ -58,9 +61,10 @@ class KeptValues:
     """The values of one session, and their place in the store of the instances.
 
     Attributes:
-        bytes_max: The bound of their JSON.
+        bytes_max: The most bytes that their JSON may have.
         is_stored: Returns whether the store has the current values.
-        publish: Writes the facts about the session to the store, and waits until it has them.
+        publish: Stores these values, with all else that another instance needs to continue the
+            session, and waits until the store has them.
         restored: The values of the lost owner, until the first request takes them.
     """
 
@@ -83,7 +87,7 @@ class KeptValues:
             return NO_VALUES
         try:
             encoded_state = encode_value(state or {})
-        except ValueError as error:
+        except ValueError as error:  # Its text begins with "of the type", for example.
             self._warn(f"has a value {error}")
             return None
         values = SessionValues(
@@ -105,7 +109,7 @@ class KeptValues:
 
 
 def begin_with_values(served: "ServedSession", values: bytes) -> None:
-    """Let a session begin with the values of its lost owner; `restore_values` gives it them.
+    """Keep the values of a session's lost owner until its first request calls `restore_values`.
 
     Raises:
         ValueError: The values cannot be decoded here.
@@ -113,19 +117,21 @@ def begin_with_values(served: "ServedSession", values: bytes) -> None:
     assert served.kept_values is not None
     if values:
         decoded = _decode(values)
-        decode_value(bytes(decoded.state))
+        decode_value(bytes(decoded.state))  # only to check it
         if missing := decoded.mounted.keys() - served.shared.mounted_by_name().keys():
             raise ValueError(f"no server {min(missing)!r} is mounted here")
     served.kept_values.restored = values
 
 
 def restore_values(handling: Handling, served: "ServedSession") -> None:
-    """Give the session the values of its lost owner, at its first request; do not wait."""
+    """Give the session the values of its lost owner, at its first request. This does not wait."""
+    # A session without instances has no `kept_values`, and neither has a replay.
     kept, lane = served.kept_values, handling.current_lane()
     if kept is None and not handling.sequencer.replays:
         return
     if kept is not None and not kept.restored:
         return
+    # A live session makes the mark and goes on; a replay returns here if the mark is not recorded.
     if lane is not None and not handling.sequencer.patched(lane, VALUES_RESTORED):
         return
 
