@@ -3,7 +3,7 @@
 An encrypted file has the name that it would have otherwise. It begins with a header, a line of
 JSON, which names the key. Each write follows as a frame: a byte `D`, four bytes with the length of
 the ciphertext, the ciphertext with its tag, and eight bytes of a running SHA-256 of the file so
-far. A last frame `E` without content says that the file was closed. So a file that was cut can be
+far. A last frame `E` without content says that the file was closed. A file that was cut can be
 read up to its last complete frame.
 
 The key of a file is derived from the named key and a random salt in the header (HKDF, RFC 5869).
@@ -55,7 +55,7 @@ _END: Final = b"E"
 _VERSION: Final = 1
 _COMMAND_SECONDS: Final = 30
 _URL_SAFE: Final = str.maketrans("+/", "-_")
-_KEY_TEXT: Final = re.compile(r"([\w.-]{1,64}):([A-Za-z0-9+/_-]{42,43}=?)", re.ASCII)
+_KEY_TEXT: Final = re.compile(r"([\w.-]{1,64}):([A-Za-z0-9+/_-]{43}=?)", re.ASCII)
 
 
 class KeyMissingError(RecordingError):
@@ -207,6 +207,8 @@ class EncryptedSink:
 
     def _write(self, kind: bytes, data: bytes) -> None:
         encoded, digest, frames = b"", self._digest.copy(), self._frames
+        # If this write fails, the next one begins with another header, so that no nonce is used
+        # again.
         cipher, self._cipher = self._cipher, None
         if cipher is None:
             salt = secrets.token_bytes(_SALT_BYTES)
@@ -224,7 +226,6 @@ class EncryptedSink:
             encoded += frame + digest.digest()[:_DIGEST_BYTES]
             frames += 1
         self._file.write(encoded)
-        # After a failed write the next one has another header, so that no nonce is used again.
         self._cipher, self._digest, self._frames = cipher, digest, frames
 
 
@@ -262,7 +263,10 @@ def is_encrypted(path: str | os.PathLike[str]) -> bool:
 
 
 def begins_encrypted(file: IO[bytes]) -> bool:
-    """Return whether an open file begins as an encrypted recording; it is read from its start."""
+    """Return whether an open file begins as an encrypted recording.
+
+    The file has to be at its start, and is there again afterwards.
+    """
     if not file.seekable():
         return False
     begin = file.read(len(_MAGIC))

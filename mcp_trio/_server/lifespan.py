@@ -3,8 +3,8 @@
 A recording also holds the lifespan of its sessions, if it holds all of them: the only session of a
 server over stdio, or all sessions in a `SharedRecording`. `LifespanRun` runs the coroutines of the
 lifespan in the lane `lifespan`. So the recording has its steps, those of the tasks that it starts,
-and its `@effect` functions. A replay runs it the same way, and handlers and background tasks use
-shared memory channels, events and locks in the same order.
+and its `@effect` functions. A replay runs it the same way, so that handlers and background tasks
+use the memory channels, events and locks that they share in the same order.
 
 While the server serves, the lifespan waits at its `yield`. In the journal this is an effect, named
 `lifespan.sessions`: its outcome tells whether the sessions ended, were cancelled, or failed, and a
@@ -102,7 +102,11 @@ def lifespan_of(sessions: "ServerSessions") -> MakeLifespan | None:
 
 @asynccontextmanager
 async def _lifespan_of_mounted(sessions: "ServerSessions") -> AsyncGenerator[Any]:
-    """Enter the lifespan of a mounted server; its effects are encoded as those of its handlers."""
+    """Enter the lifespan of a mounted server; its effects are encoded as those of its handlers.
+
+    So the context of the mounted server is current while the code of this lifespan runs, and the
+    context of the outer server before and after that, and at the `yield`.
+    """
     outer = inner = CURRENT_CONTEXT.get()
     if outer is not None:
         inner = CurrentContext(outer.caller, outer.served.mounted_session(sessions))
@@ -201,7 +205,7 @@ class LifespanRecording(Recording):
 
 def watch_of_lifespan(sequencer: LifespanRecording) -> "UntrackedCallWatch":
     """Return the watch for untracked calls of a recorded lifespan; it rejects no call."""
-    # Imported by servers that record.
+    # Only servers that record need this module.
     from mcp_trio._session.untracked_calls import UntrackedCallWatch, watch_of_recording
 
     token = trio.lowlevel.current_trio_token()
@@ -231,7 +235,8 @@ _SERVE_SESSIONS: Final = Effect(
 class LifespanRun:
     """A run of a server's lifespan in the lane `lifespan`, recorded or replayed.
 
-    It is the `EffectCaller` of the lifespan and the tasks that it starts.
+    It is the `EffectCaller` of the lifespan and the tasks that it starts, and has the attributes
+    that this requires.
 
     Attributes:
         make: Makes the context manager of the lifespan.
@@ -295,14 +300,15 @@ class LifespanRun:
                         error: BaseException | None = None
                         was_cancelled = False
                         try:
+                            # The `yield` below serves the sessions.
                             deadline = start_effect(self, _SERVE_SESSIONS, self.lane)
-                            was_cancelled = deadline == -math.inf  # as for a cancelled task in Trio
+                            was_cancelled = deadline == -math.inf  # Trio's for a cancelled task
                             if not was_cancelled:
                                 self.lane.begin_effect(deadline)
                             yield value
                         except BaseException as raised:
                             error = without_group(raised)
-                        if not self.sequencer.replays:
+                        if not self.sequencer.replays:  # A replay calls `wait_for_sessions`.
                             self._record_end_of_sessions(error, was_cancelled=was_cancelled)
                         await self._in_lane(partial(self._exit, manager, error))
                 except BaseException as raised:
@@ -364,7 +370,7 @@ class LifespanRun:
     def _record_end_of_sessions(self, error: BaseException | None, *, was_cancelled: bool) -> None:
         """Record how the sessions have ended; `was_cancelled` is whether they began cancelled."""
         outcome = self._outcome(error, value=b"null")
-        self.lane.has_waited = True
+        self.lane.has_waited = True  # The record of the outcome begins a step.
         if outcome is not None:
             is_cancelled = not was_cancelled and is_cancelled_now()
             kind, body = outcome.kind, outcome.body
