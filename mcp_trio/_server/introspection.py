@@ -96,11 +96,11 @@ def check_parameter_kinds(handler: Any, function: types.FunctionType) -> None:
 
 
 def reject_uncallable(function: Any, what: str, *names: str) -> None:
-    """Check that a function can be called with so many arguments by position.
+    """Check that a function can be called with as many positional arguments as there are `names`.
 
     Args:
         function: The function, or any other callable.
-        what: What it is, for the error, such as "the middleware".
+        what: The purpose of the function, for the error, such as "the middleware".
         names: A name for each argument, for the error.
 
     Raises:
@@ -243,7 +243,7 @@ def config_of(hint: Any) -> Any:
 
 
 def tag_of(hint: Any) -> tuple[Any, str]:
-    """Return the tag of a struct and the key of the tag; None for a class without a tag."""
+    """Return the tag of a struct and the key of the tag; `(None, "")` for a class without a tag."""
     config = config_of(hint)
     return (None, "") if config is None else (config.tag, config.tag_field or "")
 
@@ -266,28 +266,30 @@ def _plain_default(default: Any) -> Any:
 
 def _hints(hint: Any) -> dict[str, Any]:
     kind = class_of(hint)
-    filled: dict[Any, Any] = dict(
+    values: dict[Any, Any] = dict(
         zip(getattr(kind, "__parameters__", ()), typing.get_args(hint), strict=False)
     )
     hints = typing.get_type_hints(kind, include_extras=True)
-    hints = {name: _with_parameters(it, filled) for name, it in hints.items()}
-    # A type parameter of a base differs from that of the class, even if their names are equal.
+    hints = {name: _substituted(each, values) for name, each in hints.items()}
+    # The hints of inherited fields have the type parameters of a base, which differ from those of
+    # the class even if their names are equal. So they are taken from the base. The annotations of
+    # a typed dict do not tell which fields are inherited; it cannot declare those again.
     own = () if typing.is_typeddict(kind) else inspect.get_annotations(kind)
     # Unlike `__bases__`, these bases have the parameters that the class gives them.
     bases: tuple[Any, ...] = kind.__dict__.get("__orig_bases__", kind.__bases__)
     for base in filter(has_fields, reversed(bases)):
-        inherited = _hints(_with_parameters(base, filled))
-        hints |= {name: it for name, it in inherited.items() if name not in own}
+        inherited = _hints(_substituted(base, values))
+        hints |= {name: each for name, each in inherited.items() if name not in own}
     return hints
 
 
-def _with_parameters(hint: Any, values: Mapping[Any, Any]) -> Any:
+def _substituted(hint: Any, values: Mapping[Any, Any]) -> Any:
     """Return the hint with its type parameters replaced by their values."""
     if isinstance(hint, TypeVar):
         return values.get(hint, hint)
     generic: Any = hint
     parameters = () if inspect.isclass(hint) else getattr(hint, "__parameters__", ())
-    return generic[tuple(values.get(it, it) for it in parameters)] if parameters else hint
+    return generic[tuple(values.get(each, each) for each in parameters)] if parameters else hint
 
 
 def _struct_fields(hint: Any) -> Iterator[Field]:
@@ -332,8 +334,8 @@ def _dataclass_fields(hint: Any) -> Iterator[Field]:
 
 def _typed_dict_fields(hint: Any) -> Iterator[Field]:
     required = class_of(hint).__required_keys__
-    for name, it in _hints(hint).items():
-        qualifier, unqualified = _split_qualifier(it)
+    for name, qualified in _hints(hint).items():
+        qualifier, unqualified = _split_qualifier(qualified)
         yield Field(
             name=name,
             wire_name=name,
@@ -356,12 +358,12 @@ def _split_qualifier(hint: Any) -> tuple[Any, Any]:
 
 def _named_tuple_fields(hint: Any) -> Iterator[Field]:
     kind = class_of(hint)
-    for name, it in _hints(hint).items():
+    for name, field_hint in _hints(hint).items():
         default = kind._field_defaults.get(name, msgspec.NODEFAULT)
         yield Field(
             name=name,
             wire_name=name,
-            hint=it,
+            hint=field_hint,
             is_required=default is msgspec.NODEFAULT,
             default=_plain_default(default),
         )
@@ -434,7 +436,7 @@ def reachable(hints: Iterable[Any]) -> list[Any]:
 
 
 def is_object_type(hint: Any) -> bool:
-    """Return whether values of a bare hint are objects in JSON."""
+    """Return whether values of a hint without metadata and aliases are objects in JSON."""
     kind = class_of(hint)
     if isinstance(kind, type) and issubclass(kind, Mapping):
         return True
@@ -442,7 +444,7 @@ def is_object_type(hint: Any) -> bool:
 
 
 def is_array_type(hint: Any) -> bool:
-    """Return whether values of a bare hint are arrays in JSON."""
+    """Return whether values of a hint without metadata and aliases are arrays in JSON."""
     kind = class_of(hint)
     config = config_of(kind)
     if config is not None:

@@ -102,6 +102,7 @@ class Document:
     contents: Mapping[str, Any]
     is_3_0: bool
     _resolver: Any = attrs.field(init=False)
+    # The name in `$defs` of each reference, and the reference of each name.
     _names: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     _references: dict[str, str] = attrs.field(factory=dict[str, str], init=False)
     _definitions: dict[tuple[Direction, str], _Definition] = attrs.field(
@@ -163,7 +164,7 @@ class Document:
                 named = self._in_direction(value, direction) if key == "properties" else value
                 value = {name: self.schema(each, direction) for name, each in named.items()}
             elif key == "pattern" and isinstance(value, str) and not _has_linear_search(value):
-                continue  # the API itself checks it
+                continue  # A check here could take too long; the API itself checks it.
             converted[key] = value
         properties, required = given.get("properties"), given.get("required")
         if is_object(properties) and is_array(required):
@@ -180,9 +181,9 @@ class Document:
         }
 
     def _name(self, reference: str) -> str:
-        """Return the name in `$defs` of what a reference leads to."""
+        """Return the name in `$defs` for a reference."""
         if reference not in self._names:
-            self._lookup(reference)
+            self._lookup(reference)  # to reject it if it leads to nothing
             last = reference.rpartition("/")[2]
             name = unique(_NOT_IN_NAMES.sub("_", last) or "root", self._references)
             self._names[reference], self._references[name] = name, reference
@@ -239,11 +240,17 @@ class Document:
     def object_properties(
         self, schema: Any, direction: Direction, inside: tuple[object, ...] = ()
     ) -> tuple[Mapping[str, Any], Sequence[str]] | None:
-        """Return the properties of an object's schema, as they are given, and the required ones.
+        """Return the properties of an object's schema, not converted, and the required names.
 
-        The result is None if the value need not be an object with just these properties. Schemas in
-        `allOf` are merged. `anyOf` and `oneOf` are ignored if their schemas have only `required`;
-        the API checks those. `inside` are the schemas whose `allOf` the schema is in.
+        The result is None if there are no properties, or if the value need not be an object with
+        just these. Schemas in `allOf` are merged. `anyOf` and `oneOf` are ignored if their schemas
+        have only `required`; the API checks those.
+
+        Args:
+            schema: The schema of the object, or a reference to it.
+            direction: The direction in which the object is sent.
+            inside: The schemas in whose `allOf` this schema is; one of them inside itself gives
+                None.
         """
         given = self.resolve(schema)
         if not is_object(given) or any(given is each for each in inside):
