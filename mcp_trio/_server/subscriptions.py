@@ -1,7 +1,7 @@
 """Change notifications: the lists and resources of a server that its clients subscribe to.
 
 A change is reported to the `ChangeNotifier`, in any task or thread. The notifier has a
-`ChangeListener` for each client: the `Announcer` of a legacy session, which is an actor while there
+`ChangeListener` for each client: the `Announcer` of a legacy session, which has a task while there
 is something to send, or a `Subscription`, which is the handler of a `subscriptions/listen` request.
 Changes that happen while a listener waits for its turn or for a slow client are sent once. What is
 pending is therefore bounded by the number of lists and of subscribed resources.
@@ -222,7 +222,7 @@ class Announcer(ChangeListener):
         if not self._is_awake:
             self._is_awake = True
             lane, send = self._lane, self._send_pending
-            self.session.start_actor(send if lane is None else partial(drive_in, lane, send))
+            self.session.start_service_task(send if lane is None else partial(drive_in, lane, send))
 
     async def _send_pending(self) -> None:
         is_due = True
@@ -437,7 +437,7 @@ class Subscriptions:
                 for each in tuple(self._open):
                     each.end()
 
-            session.start_actor(end_with_session)
+            session.start_service_task(end_with_session)
         try:
             return await subscription.run()
         finally:

@@ -229,10 +229,10 @@ def await_frames(task: trio.lowlevel.Task) -> Iterator[tuple[FrameType, int]]:
             yield frame, line
 
 
-async def drive_in(lane: Lane, actor: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run an actor of the session in a lane of its own, whose steps are journaled if it has any."""
+async def drive_in(lane: Lane, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a service task of a session in a lane, whose steps are journaled if it has any."""
     enter_lane(lane)
-    return await drive(actor(), (lane,) if lane.has_steps else ())
+    return await drive(function(), (lane,) if lane.has_steps else ())
 
 
 # Child tasks --------------------------------------------------------------------------------------

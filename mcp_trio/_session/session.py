@@ -10,7 +10,8 @@ Roles
   notifications run in the task of `NotificationQueue`. Outgoing requests wait in the task of their
   caller.
 - The user's code never runs in the reader or the dispatcher, and cannot end the session by raising.
-- Background tasks of the application, such as the announcement of changes, are actors.
+- Background tasks of the application, such as the announcement of changes, are service tasks
+  (`tasks.py`).
 - A session ends once, by `shut`, with a cause: `eof` (the peer closed the connection; handlers may
   finish within `limits.shutdown.drain_seconds`), `signal`, `closed` (by this side) or `lost`. All
   open requests then end as lost, and nothing more is read.
@@ -20,9 +21,9 @@ Nurseries
 All tasks of a session are in one nursery, and exist only while they have something to do; a handler
 that an HTTP connection leads, and that waits, keeps a task of the connection's nursery. `run`
 opens a nursery of its own, and turns the caller's cancellation into a `shut`. The owner of many
-sessions that are mostly idle starts them in a shared nursery with `begin`. In both cases the actors
-have ended before the channel is closed, and the handlers are awaited last: a handler in a shielded
-scope delays the end of the nursery, and nothing else.
+sessions that are mostly idle starts them in a shared nursery with `begin`. In both cases the
+service tasks have ended before the channel is closed, and the handlers are awaited last: a handler
+in a shielded scope delays the end of the nursery, and nothing else.
 """
 
 import logging
@@ -48,7 +49,7 @@ from mcp_trio._session.lanes import Lane, drive_in, watch_lanes
 from mcp_trio._session.leader_followers import Leader, TaskPool, lead
 from mcp_trio._session.notifications import NotificationQueue
 from mcp_trio._session.send_queue import SendQueue
-from mcp_trio._session.tasks import Actor, Tasks, open_shielded_pool
+from mcp_trio._session.tasks import ServiceTask, Tasks, open_shielded_pool
 from mcp_trio._transports.channel import Channel, Received
 from mcp_trio._transports.concurrency import LightEvent
 from mcp_trio._transports.peer_log import PeerLog
@@ -193,19 +194,19 @@ class Session:
         """The numbers of requests whose handlers run, that wait for a slot, and are suspended."""
         return self._dispatcher.handler_counts
 
-    def start_actor(self, actor: Actor) -> None:
+    def start_service_task(self, function: ServiceTask) -> None:
         """Start a task of the application that lives with the session; its errors are logged."""
-        self._tasks.start_actor(partial(_logged, actor))
+        self._tasks.start_service_task(partial(_logged, function))
 
     def start_lane(
-        self, name: str, actor: Callable[[Lane | None], Coroutine[Any, Any, None]]
+        self, name: str, function: Callable[[Lane | None], Coroutine[Any, Any, None]]
     ) -> None:
         """Start a task that lives with the session, in a lane of its own if there are lanes."""
         if self.sequencer.has_lanes:
             lane = Lane(name, self.sequencer, has_steps=self.sequencer.has_steps)
-            self.start_actor(partial(drive_in, lane, partial(actor, lane)))
+            self.start_service_task(partial(drive_in, lane, partial(function, lane)))
         else:
-            self.start_actor(partial(actor, None))
+            self.start_service_task(partial(function, None))
 
     def shut(self, cause: str, loss: ConnectionLost | None = None) -> None:
         """Begin to close, from any task; only the first call counts.
@@ -245,7 +246,7 @@ class Session:
             await self._wind_down()
         finally:
             self.application.on_session_close()
-            await self._tasks.end_actors()
+            await self._tasks.end_service_tasks()
             await self._close()
 
     async def _wind_down(self) -> None:
@@ -552,8 +553,8 @@ class Session:
                 logger.debug("a ping ended without a result: %s", error)
 
 
-async def _logged(actor: Actor) -> None:
+async def _logged(function: ServiceTask) -> None:
     try:
-        await actor()
+        await function()
     except Exception:
         logger.exception("a background task of the application failed")

@@ -1,16 +1,19 @@
 """The tasks of a session, and the order in which Trio runs tasks.
 
-A session has no task that waits for work. The dispatcher starts tasks in the nursery of the session
-as they are needed: a handler for each request (`leader_followers.py`), a callback for each
-notification, and the session's own **actors**:
+The tasks of a session run in its nursery, and are started when they are needed: a handler for each
+request, a callback for each notification, and the *service tasks* of the session itself:
 
 - the reader, if the channel does not deliver messages by itself;
 - the writer and its watcher, while messages wait to be written;
 - background tasks of the application;
 - pings, if they are enabled.
 
-An idle session over HTTP thus has no task at all. All actors have ended before the channel is
-closed, even if the user's handlers in the same nursery go on.
+An idle session over HTTP thus has no task at all. All service tasks have ended before the channel
+is closed, even if the user's handlers in the same nursery go on.
+
+The reader, like the task of an HTTP connection, is a *leader* (`leader_followers.py`): it collects
+the handlers of the requests that it has read, and runs their first steps itself. A handler that no
+leader collects starts in a task of the pool.
 """
 
 import random
@@ -63,7 +66,7 @@ def seeded_schedule(seed: int | str) -> Generator[None]:
 
 # Tasks ------------------------------------------------------------------------------------------
 
-Actor: TypeAlias = Callable[[], Awaitable[None]]
+ServiceTask: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -88,20 +91,22 @@ async def open_shielded_pool(on_cancelled: Callable[[], None]) -> AsyncGenerator
 class Tasks:
     """The tasks of a session; those started before `open` begin then.
 
-    `on_error` is called with an error that an actor raises together with a cancellation.
+    `on_error` is called with an error that a service task raises together with a cancellation.
     """
 
     on_error: Callable[[Exception], None] | None
     _pool: TaskPool | None = attrs.field(default=None, init=False)
     _context: Context | None = attrs.field(default=None, init=False)
+    # Tuples, because the many sessions that are idle share the empty one.
     _early: tuple[Callable[[], None], ...] = attrs.field(default=(), init=False)
-    _actors: tuple[trio.CancelScope | Leader, ...] = attrs.field(default=(), init=False)
-    _actor_ended: Wakeup | None = attrs.field(default=None, init=False)
+    _service_tasks: tuple[trio.CancelScope | Leader, ...] = attrs.field(default=(), init=False)
+    _service_task_ended: Wakeup | None = attrs.field(default=None, init=False)
 
     def open(self, pool: TaskPool, context: Context) -> None:
         """Start all tasks in `pool` from now on, with the context variables `context`.
 
-        Otherwise a handler that waited for a place would inherit those of the one that freed it.
+        All tasks have the same context, whichever task starts them: the handler that frees a place
+        also starts the next handler, which must not inherit its context variables.
         """
         self._pool, self._context = pool, context
         early, self._early = self._early, ()
@@ -116,64 +121,69 @@ class Tasks:
             self._context.run(self._pool.nursery.start_soon, function, *arguments)
 
     def start_job(self, job: Job) -> None:
-        """Start a handler: a leader collects it, or a task of the pool runs it."""
+        """Start a handler: in the leader that collects handlers now, else in a task of the pool."""
         if self._pool is None or self._context is None:
             self._early = (*self._early, partial(self.start_job, job))
         else:
             self._pool.start_job(job, self._context)
 
-    def start_leader(self, actor: Actor) -> Leader:
-        """Start an actor that leads handlers, after `open`."""
+    def start_leader(self, function: ServiceTask) -> Leader:
+        """Start a service task that is a leader, after `open`."""
         assert self._pool is not None
         assert self._context is not None
 
         async def run() -> None:
             try:
-                await actor()
+                await function()
             except BaseExceptionGroup as group:
                 self._report(group)
             finally:
-                self._remove_actor(leader)
+                self._remove_service_task(leader)
 
         leader = self._context.run(self._pool.start_leader, run)
-        self._actors = (*self._actors, leader)
+        self._service_tasks = (*self._service_tasks, leader)
         return leader
 
-    def start_actor(self, actor: Actor) -> None:
-        """Start an actor."""
+    def start_service_task(self, function: ServiceTask) -> None:
+        """Start a service task, which `end_service_tasks` cancels unless it ends before."""
         scope = trio.CancelScope()
 
         async def run() -> None:
             try:
                 with scope:
                     try:
-                        await actor()
+                        await function()
                     except BaseExceptionGroup as group:
                         self._report(group)
             finally:
-                self._remove_actor(scope)
+                self._remove_service_task(scope)
 
-        self._actors = (*self._actors, scope)
+        self._service_tasks = (*self._service_tasks, scope)
         self.start(run)
 
     def _report(self, group: BaseExceptionGroup[BaseException]) -> NoReturn:
-        """Pass an error of an actor's transport to `on_error`, and raise the cancellation."""
+        """Pass the errors in a group to `on_error`, and raise the rest, which is a cancellation.
+
+        The transport of a service task may raise both together.
+        """
         error, rest = split_group(group)
         if error is not None and self.on_error is not None:
             self.on_error(error)
         raise rest from None
 
-    def _remove_actor(self, actor: "trio.CancelScope | Leader") -> None:
-        self._actors = tuple(each for each in self._actors if each is not actor)
-        if self._actor_ended is not None:
-            self._actor_ended.wake()
+    def _remove_service_task(self, ended: "trio.CancelScope | Leader") -> None:
+        self._service_tasks = tuple(each for each in self._service_tasks if each is not ended)
+        if self._service_task_ended is not None:
+            self._service_task_ended.wake()
 
-    async def end_actors(self) -> None:
-        """Cancel the actors, and wait for their end, shielded."""
-        for actor in self._actors:
-            actor.cancel()
-        self._actor_ended = Wakeup()
+    async def end_service_tasks(self) -> None:
+        """Cancel the service tasks, and wait for their end, shielded."""
+        for each in self._service_tasks:
+            each.cancel()
+        self._service_task_ended = Wakeup()
         with trio.CancelScope(shield=True):
-            while self._actors:
-                await self._actor_ended.wait()
-        self.on_error = None  # It refers to the session, which refers to these tasks.
+            while self._service_tasks:
+                await self._service_task_ended.wait()
+        # It refers to the session, which refers to this object: without this cycle, the session is
+        # freed at once, and not by the garbage collector.
+        self.on_error = None
