@@ -5,8 +5,8 @@ of this package do not count, except for those of its clients and channels. Neit
 modules in `_WITHOUT_INFLUENCE`, which do not change what a handler does: logging, the import
 system, debuggers.
 
-The garbage collector runs finalizers in whichever task happens to run. While `is_collecting`
-returns True, calls are not attributed to that task.
+The garbage collector runs finalizers in whichever task happens to run. While
+`is_collecting_garbage` returns True, calls are not attributed to that task.
 """
 
 import functools
@@ -184,31 +184,31 @@ def _path_method(frame: FrameType) -> str:
 
 
 class _Thread(threading.local):
-    is_collecting: bool = False
+    is_collecting_garbage: bool = False
 
 
 _THREAD: Final = _Thread()
 
 
-def is_collecting() -> bool:
+def is_collecting_garbage() -> bool:
     """Return whether the garbage collector runs finalizers in this thread."""
-    return _THREAD.is_collecting
+    return _THREAD.is_collecting_garbage
 
 
 def _collection_begins(phase: str, _: object) -> None:
     if phase == "start":
-        _THREAD.is_collecting = True
+        _THREAD.is_collecting_garbage = True
         if gc.callbacks[0] is not _collection_begins or gc.callbacks[-1] is not _collection_ends:
-            note_collections()
+            note_garbage_collections()
 
 
 def _collection_ends(phase: str, _: object) -> None:
     if phase == "stop":
-        _THREAD.is_collecting = False
+        _THREAD.is_collecting_garbage = False
 
 
-def note_collections() -> None:
-    """Make `is_collecting` report collections from now on; repeated calls do nothing.
+def note_garbage_collections() -> None:
+    """Make `is_collecting_garbage` report collections from now on; repeated calls do nothing.
 
     Calls in the callbacks of others are not the task's either, so ours are put first and last.
     """

@@ -36,7 +36,12 @@ import msgspec
 import trio
 
 from mcp_trio._journal.records import encode_body
-from mcp_trio._session.call_sites import is_collecting, module_of, owner_of, reads_for_handler
+from mcp_trio._session.call_sites import (
+    is_collecting_garbage,
+    module_of,
+    owner_of,
+    reads_for_handler,
+)
 from mcp_trio._session.handler_journal import HandlerJournal
 from mcp_trio._session.journal import Outcome, Sequencer
 from mcp_trio._session.lanes import LANE, Lane, in_lane_of_caller, in_lane_of_spawner
@@ -146,7 +151,7 @@ def _captured(
 ) -> Any:
     """Return the result of `read`, or the recorded value if this is a replay."""
     lane = _innermost(lane)
-    if lane is None or is_collecting() or not reads_for_handler(frame):
+    if lane is None or is_collecting_garbage() or not reads_for_handler(frame):
         return read()
     if isinstance(lane.owner, ImportNotes):
         lane.owner.note(name, frame)
@@ -279,7 +284,7 @@ def _class_method(name: str, original: _Function) -> _Function:
 def _generator(name: str, lane: Lane | None, frame: FrameType) -> random.Random | None:
     """Return the generator of the calling lane; None if the original function has to be called."""
     lane = _innermost(lane)
-    if lane is None or is_collecting() or not reads_for_handler(frame):
+    if lane is None or is_collecting_garbage() or not reads_for_handler(frame):
         return None
     if isinstance(lane.owner, ImportNotes):
         lane.owner.note(name, frame)

@@ -40,7 +40,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import trio
 
-from mcp_trio._session.call_sites import is_collecting, owner_of
+from mcp_trio._session.call_sites import is_collecting_garbage, owner_of
 from mcp_trio.errors import BlockedInReplay, UntrackedNondeterminism
 
 logger = logging.getLogger("mcp_trio")
@@ -393,7 +393,7 @@ def _finalize(
 ) -> None:
     """Close a generator that nothing refers to any more, in a task with a lane."""
     lane = LANE.get()
-    if is_collecting() or next(lanes_with_steps(lane), None) is None:
+    if is_collecting_garbage() or next(lanes_with_steps(lane), None) is None:
         trio_finalizer(generator)
         return
     context = copy_context()

@@ -39,9 +39,9 @@ import msgspec
 import trio
 
 from mcp_trio._session.call_sites import (
-    is_collecting,
+    is_collecting_garbage,
     location,
-    note_collections,
+    note_garbage_collections,
     owner_of,
     public_name,
     responsible_frame,
@@ -447,14 +447,14 @@ def _reject(untracked_call: UntrackedCall) -> None:
     raise UntrackedNondeterminism(f"a replay of this would differ: {untracked_call}")
 
 
-# The import of a target ---------------------------------------------------------------------------
+# The import of the server -------------------------------------------------------------------------
 
 _IMPORTED: Final[dict[UntrackedCall, None]] = {}
 _IN_LIFESPAN: Final = "the lifespan, or an @effect"
 
 
 def calls_at_import() -> tuple[UntrackedCall, ...]:
-    """Return the calls that the target's modules made when they were imported, each once."""
+    """Return the calls that the modules of the server made when they were imported, each once."""
     return tuple(_IMPORTED)
 
 
@@ -488,7 +488,7 @@ def noting_imports() -> Generator[None, None, None]:
 def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -> None:
     """Report a call that `frame` is about to make in a lane, unless it does not count."""
     watch, lane = _WATCH.get(), LANE.get()
-    if watch is None or lane is None or is_collecting() or not rule.applies(arguments):
+    if watch is None or lane is None or is_collecting_garbage() or not rule.applies(arguments):
         return
     if rule.users_only and owner_of(frame.f_code.co_filename) != "user":
         return
@@ -497,9 +497,10 @@ def _check(name: str, rule: _Rule, arguments: Sequence[Any], frame: FrameType) -
         return
     responsible, called = found
     if lane.name == IMPORT_LANE and owner_of(responsible.f_code.co_filename) != "user":
-        return
+        return  # At an import, only calls of the user's own modules count.
     index = rule.target
     target = "" if index is None or index >= len(arguments) else _target(arguments[index])
+    # Reading a file of Python or of a library does not count.
     if target is None or (not rule.changes_outside and target and owner_of(target) != "user"):
         return
     watch.report(
@@ -537,13 +538,17 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     _check(event, rule, arguments, sys._getframe(1))  # noqa: SLF001
 
 
-_hook.__cantrace__ = True  # type: ignore[attr-defined]  # Debuggers and coverage see it.
+# Debuggers and coverage trace the hook only with this attribute.
+_hook.__cantrace__ = True  # type: ignore[attr-defined]
 
+# These methods are looked up once, because the hook runs so often.
 _lane: Final = LANE.get
 _rule_of: Final = _EVENTS.get
 
 
 def _checked(name: str, rule: _Rule, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of the function `name`, which checks its calls in lanes."""
+
     def call(*args: Any, **keywords: Any) -> Any:
         if _lane() is not None:
             _check(name, rule, (*args, *keywords.values()), sys._getframe(1))  # noqa: SLF001
@@ -565,7 +570,7 @@ class _Installation:
         """Install the hook once, and replace the functions of all modules that are imported."""
         with self._lock:
             if not self.is_installed:
-                note_collections()
+                note_garbage_collections()
                 capture()
                 for name in _PRELOADED:
                     with suppress(ImportError):

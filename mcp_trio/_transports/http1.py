@@ -52,11 +52,13 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 # Parsing
 
-# Complete lines, none of them folded, without control characters. A lone LF ends the headers, too,
-# so that a request with lone LFs is rejected at once instead of when its time is over.
+# Complete lines, none of them folded, without control characters.
 _STRICT_HEADERS: Final = re.compile(rb"(?:[^\x00-\x20\x7f][^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n")
+# Lone LFs end the headers, too. So a request with lone LFs is rejected at once, by
+# `_STRICT_HEADERS`, and not when the time for its headers is over.
 _END: Final = re.compile(rb"\n\r?\n")
 _PROPER_END: Final = b"\r\n\r\n"
+# The most bytes of an end that an earlier search may have seen without finding it.
 _END_BYTES_MAX: Final = 3
 _REQUEST_LINE: Final = re.compile(rb"[!-~]+ [!-~]+ HTTP/1\.[01]\r\n")
 _TARGET: Final = re.compile(r"(?i:https?://[^/?#]+)(?P<rest>[/?][^#]*)?|(?P<path>/[^#]*)")
@@ -89,7 +91,8 @@ def headers_length(received: bytearray, searched: int, *, bytes_max: int) -> int
         length = end.end() if end else 0
     is_too_long = (length or len(received)) > bytes_max
     if is_too_long or not length:
-        # TLS, HTTP/0.9 and HTTP/2 are rejected by their first bytes, without waiting for more.
+        # TLS, HTTP/0.9 and HTTP/2 are rejected by their first bytes, without waiting for more. The
+        # request line is checked once: by the call that finds its end.
         is_text = received[0] > ord(" ")
         has_new_line = received.find(b"\n") >= searched
         if not is_text or (has_new_line and not _REQUEST_LINE.match(received)):
@@ -159,7 +162,7 @@ def _parse_request(
         )
     if not _REQUEST_LINE.match(raw):
         raise Rejected(400, "the request is not HTTP/1.1")
-    if raw.count(b"\n") > _FIELDS_MAX + 2:
+    if raw.count(b"\n") > _FIELDS_MAX + 2:  # with the request line and the empty line
         raise Rejected(431, f"the request has more than {_FIELDS_MAX} headers")
     parser = h11.Connection(h11.SERVER, max_incomplete_event_size=len(raw))
     parser.receive_data(raw)
@@ -216,7 +219,8 @@ _STATUS_LINES: Final = {
 _STATUSES: Final = range(200, 600)
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _PLAIN_TEXT: Final = [("content-type", "text/plain; charset=utf-8")]
-_HOST_HEADERS: Final = frozenset({b"connection", b"content-length", b"date", b"transfer-encoding"})
+# The headers that the listener sets, and no application.
+_OWN_HEADERS: Final = frozenset({b"connection", b"content-length", b"date", b"transfer-encoding"})
 
 
 def has_body(status: int) -> bool:
@@ -227,13 +231,13 @@ def has_body(status: int) -> bool:
 def encoded_response_headers(
     status: int, headers: Headers, *, framing: bytes, is_last: bool
 ) -> bytes:
-    """Return the encoded status line and headers of a response; the host's own are added.
+    """Return the encoded status line and headers of a response, with those that the listener sets.
 
     `framing` is a complete `Content-Length` or `Transfer-Encoding` line, or nothing.
 
     Raises:
         ValueError: The status is not a final one, a header has characters that would start another
-            header, or a header belongs to the host.
+            header, or only the listener may set one of the headers.
     """
     first = _encoded_response_headers(status, tuple(headers))
     end = b"\r\nconnection: close\r\n\r\n" if is_last else b"\r\n\r\n"
@@ -246,9 +250,10 @@ def _encoded_response_headers(status: int, headers: tuple[tuple[str, str], ...])
     if status not in _STATUSES:
         raise ValueError(f"{status} is not a final HTTP status (200 to 599)")
     fields = encoded(headers)
-    if not _HOST_HEADERS.isdisjoint(dict(fields)):
+    if not _OWN_HEADERS.isdisjoint(dict(fields)):
         raise ValueError(
-            f"only the host may set these headers: {b', '.join(sorted(_HOST_HEADERS)).decode()}"
+            "only the HTTP server itself may set these headers:"
+            f" {b', '.join(sorted(_OWN_HEADERS)).decode()}"
         )
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])
