@@ -131,7 +131,8 @@ class WebOptions:
     """Options for connecting to a URL; see `open_http_channel` and `open_websocket_channel`.
 
     `auth`, `on_state` and `user_wait` are for HTTP only. On other transports the connection is the
-    session, whose state the client itself knows.
+    session, whose state the client itself knows. `user_wait` returns a context that is entered
+    while the client waits for its user to log in.
     """
 
     http: "httpx2.AsyncClient | httpx.AsyncClient | None" = None
@@ -268,7 +269,7 @@ def url_of(target: object) -> str | None:
 
 
 def is_http_target(target: object) -> bool:
-    """Return whether the target has an HTTP URL: a single request can be lost there."""
+    """Return whether the target has an HTTP URL: its session is not bound to one connection."""
     url = url_of(target)
     return url is not None and not is_socket_url(url)
 
@@ -410,7 +411,8 @@ class SessionTask:
 
 _COMPLETE: Final = (None, "complete")
 
-_Reply: TypeAlias = DiscoverResult | RequestError | RequestTimeout | RemoteProtocolError
+# The response to `server/discover`, or the error in its place.
+_ProbeOutcome: TypeAlias = DiscoverResult | RequestError | RequestTimeout | RemoteProtocolError
 
 
 def supports_stateless(protocol_versions: Sequence[str]) -> bool:
@@ -467,7 +469,10 @@ async def discover(session: Session) -> bool:
 
 
 async def shake_hands(session: Session) -> bool:
-    """Do the handshake; return False if the server turned out to be stateless, which is settled.
+    """Do the handshake; return False if the server turned out to be stateless.
+
+    The session has then accepted the server's response to `server/discover`, and needs no
+    handshake.
 
     Raises:
         RequestError: The server rejected the handshake.
@@ -491,7 +496,7 @@ async def shake_hands(session: Session) -> bool:
     return True
 
 
-async def _probe(session: Session) -> _Reply:
+async def _probe(session: Session) -> _ProbeOutcome:
     """Return the response to `server/discover`, or its error.
 
     The timeout is short only if the client can try a handshake after it.
@@ -508,7 +513,7 @@ async def _probe(session: Session) -> _Reply:
     return result
 
 
-def _supported(reply: _Reply) -> Sequence[str] | None:
+def _supported(reply: _ProbeOutcome) -> Sequence[str] | None:
     """Return the server's protocol versions; None if nothing shows that it is stateless."""
     if isinstance(reply, DiscoverResult):
         return reply.supported_versions

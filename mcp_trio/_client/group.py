@@ -34,7 +34,7 @@ logger = logging.getLogger("mcp_trio")
 
 Named = TypeVar("Named", types.Tool, types.Prompt)
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 T = TypeVar("T")
 
 # The note that names the server in an error.
@@ -261,9 +261,9 @@ class ClientGroup:
         """Return the contents of a resource.
 
         Without `server`, the group lists the resources of all servers to find it. If no server
-        lists the URI, the group reads it from the servers with a resource template whose beginning,
-        up to the first variable, is that of the URI, until one has it. Timeouts apply to each
-        request.
+        lists the URI, the group looks for resource templates that could match it: the URI begins
+        like the template, up to its first variable. It asks the servers of these templates one
+        after the other, until one has the resource. Timeouts apply to each request.
 
         Raises:
             LookupError: No server lists the resource, or a matching template.
@@ -402,8 +402,8 @@ class ClientGroup:
         return names
 
     async def _first_result(
-        self, names: list[str], ask: Callable[[Client], Awaitable[Answer]]
-    ) -> Answer:
+        self, names: list[str], ask: Callable[[Client], Awaitable[Result]]
+    ) -> Result:
         """Ask servers one after the other; return the first result, or raise the last error."""
         *others, last = names
         for name in others:
@@ -421,7 +421,7 @@ class ClientGroup:
         if not starts_command(target):
             options.pop("stderr", None)
         auth = options.pop("auth", None)
-        if callable(auth):
+        if callable(auth):  # `partial` has bound the name.
             options["auth"] = auth()
         elif is_http_target(target):
             options["auth"] = auth

@@ -127,8 +127,8 @@ class IncomingRequest(msgspec.Struct, gc=False, eq=False):
         size_bytes: The size of the message.
         progress_token: The token for progress notifications; None if the peer wants none.
         peer: The sender.
-        client_key: The key by which clients that share a session are told apart: the principal, or
-            a number that the channel gives to each address. See `shares.py`.
+        client_key: The key of the client whose share of the limits the request takes (`shares.py`):
+            its principal, or a number that the channel gives to each address.
         progress_last: The last progress that was reported; the next one must be greater.
         state: The state.
         observation: What the observers of the session noted at its beginning; None without any.
@@ -219,8 +219,9 @@ class Admission:
 
     A running handler has one of `limits.requests.in_flight_max` *places* (`enter`, `leave`). A
     request that waits has *room*, which is bounded by count and by bytes, for each client and for
-    all of them (`reserve_room`, `free_room`). Nearly all of these wait in the queue, for a place
-    (`enqueue`, `withdraw`). No method blocks.
+    all of them (`reserve_room`, `free_room`). Most of these requests wait for a place, in the queue
+    (`enqueue`, `withdraw`); some wait for the response to another request, outside of the queue. No
+    method blocks.
     """
 
     limits: Limits
@@ -237,7 +238,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """The number of requests with room: those in the queue, and those of `reserve_room`."""
+        """The number of requests that wait, in the queue or outside of it."""
         return 0 if self._waiting is None else self._waiting.queued.total
 
     def enter_if_free(self, request: IncomingRequest) -> bool:
@@ -358,7 +359,7 @@ class Budget:
         self.last_activity = now
 
     def postpone(self, seconds: float) -> None:
-        """Move both limits, because nothing could happen for some time."""
+        """Move both limits by the time for which they were paused, for example during a login."""
         self.started += seconds
         self.last_activity += seconds
 
@@ -503,16 +504,16 @@ def oversized_response_id(beginning: Malformed, waiting: Collection[RequestId]) 
     return beginning.id
 
 
-# Request states, with which a client continues a stateless request.
+# The param `requestState`, with which a client continues a stateless request.
 #
 # https://modelcontextprotocol.io/specification/2026-07-28/basic/patterns/mrtr
 #
-# A client returns `requestState` with its input responses, but anyone may send a state that was
-# copied or invented. So a state is valid only for the request that it was made for, and the error
+# A client returns `requestState` with its input responses, but anyone may send a value that was
+# copied or invented. So a value is valid only for the request that it was made for, and the error
 # for an invalid one does not say what is wrong with it.
 
 SUSPENDED_PREFIX: Final = "suspended."
-"""The prefix of the state of a handler that waits in this process; other states are encrypted."""
+"""The prefix of the value for a handler that waits in this process; others are encrypted."""
 
 # The params that a client may change when it retries a request.
 _NOT_REPEATED: Final = ("_meta", "inputResponses", "requestState")
@@ -521,7 +522,7 @@ _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def invalid_state_error() -> RequestError:
-    """Return the error for a request state that fails any check."""
+    """Return the error for a `requestState` that fails any check."""
     return RequestError(INVALID_PARAMS, "the request state is not valid")
 
 
