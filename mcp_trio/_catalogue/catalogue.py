@@ -1,8 +1,8 @@
 """The catalogue of a folder of recordings: an SQLite file beside them, by which they are found.
 
-The catalogue is a cache; the recordings are the truth. It is brought up to date from the files, and
-is made again when it is damaged or of another version of the package. Several processes may use it
-at the same time: SQLite lets all of them read while one writes.
+The catalogue is a cache of facts about the recordings. It is brought up to date from their files,
+and is made again when it is damaged or of another version of the package. Several processes may use
+it at the same time: SQLite lets all of them read while one writes.
 """
 
 import os
@@ -108,6 +108,10 @@ CREATE VIRTUAL TABLE texts USING fts5 (text, recording UNINDEXED);
 # The application id of a catalogue that has the arguments of calls.
 _WITH_ARGUMENTS: Final = 1
 
+# Stands for the time of the last change of a recording whose key is missing. It is never equal to
+# the time of the file, so that the recording is read again next time, perhaps with the key.
+_KEY_MISSING: Final = -1
+
 _BUSY_SECONDS: Final = 10.0
 _BATCH: Final = 500
 _TEXT_CHARS_MAX: Final = 10_000
@@ -169,7 +173,7 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True):
     loss: bool
 
 
-# The attributes of a row that are no columns: names with their counts.
+# The attributes of a row that are names with their counts, each with its query by recordings.
 _DETAILS: Final = {
     "tools": "SELECT recording, name, count(*) FROM calls WHERE method = 'tools/call' AND"
     " recording IN ({}) GROUP BY recording, name",
@@ -283,6 +287,7 @@ class Catalogue:
                     own = [name for (name,) in database.execute(tables).fetchall()]
                     database.execute("PRAGMA defer_foreign_keys = ON")
                     for name in own:
+                        # Tables of SQLite itself, and those with the content of `texts`.
                         if not name.startswith(("sqlite_", "texts_")):
                             database.execute(f'DROP TABLE "{name}"')
                     for statement in _TABLES.split(";\n"):
@@ -302,7 +307,7 @@ class Catalogue:
         arguments: bool = False,
         again: bool = False,
         only_new: bool = False,
-        summaries: "Callable[[Iterable[ReadJob]], Iterator[ReadRecording]] | None" = None,
+        read: "Callable[[Iterable[ReadJob]], Iterator[ReadRecording]] | None" = None,
     ) -> IndexReport:
         """Read the recordings that are new or have changed, and forget those that are gone.
 
@@ -313,7 +318,7 @@ class Catalogue:
             only_new: Whether to rely on the catalogue for recordings that were complete when they
                 were read. It is much faster in a large folder, and overlooks a complete recording
                 that was replaced by another one of the same name.
-            summaries: Reads the recordings of some jobs, perhaps in several processes.
+            read: Used in place of `read_jobs`, for example to read in several processes.
 
         Raises:
             RecordingError: The folder or the catalogue cannot be read.
@@ -323,7 +328,8 @@ class Catalogue:
                 self._database.execute(f"PRAGMA application_id = {_WITH_ARGUMENTS}")
             (mark,) = self._database.execute("PRAGMA application_id").fetchone()
             arguments = mark == _WITH_ARGUMENTS
-            # A file that is still being copied into the folder has no end.
+            # The condition, in SQL, for recordings whose files are not looked at again. A file that
+            # is still being copied into the folder has no end, so it is not complete.
             is_settled = "complete AND NOT is_open AND problem = ''"
             if not only_new or again:
                 is_settled = "FALSE"
@@ -342,7 +348,7 @@ class Catalogue:
             self.remove(sorted(gone))
             added, unreadable = 0, dict[str, str]()
             batch: list[ReadRecording] = []
-            for indexed in (summaries or read_jobs)(jobs):
+            for indexed in (read or read_jobs)(jobs):
                 batch.append(indexed)
                 added += not indexed.problem
                 if indexed.problem:
@@ -499,9 +505,9 @@ class Catalogue:
             ).fetchall()
             details = self._details([row[0] for row in rows])
         found: list[CatalogueRow] = []
-        for number, *values in rows:
+        for recording, *values in rows:
             columns = dict(zip(_COLUMNS, values, strict=True))
-            columns |= {kind: each.get(number, {}) for kind, each in details.items()}
+            columns |= {kind: each.get(recording, {}) for kind, each in details.items()}
             columns["file"] = os.fspath(self.folder / columns["file"])
             for kind in ("principals", "kept"):
                 columns[kind] = [*columns[kind]]
@@ -509,17 +515,17 @@ class Catalogue:
             found.append(msgspec.convert(columns, CatalogueRow, strict=False))
         return found
 
-    def _details(self, numbers: Sequence[int]) -> Mapping[str, Mapping[int, dict[str, int]]]:
-        """Return the names that belong to recordings, with their counts, by recording."""
+    def _details(self, recordings: Sequence[int]) -> Mapping[str, Mapping[int, dict[str, int]]]:
+        """Return the names of `_DETAILS` with their counts, by attribute and id of a recording."""
         details: dict[str, dict[int, dict[str, int]]] = {}
         for kind, query in _DETAILS.items():
             found: defaultdict[int, dict[str, int]] = defaultdict(dict)
-            for begin in range(0, len(numbers), _BATCH):
-                some = numbers[begin : begin + _BATCH]
-                for number, name, count in self._database.execute(
+            for begin in range(0, len(recordings), _BATCH):
+                some = recordings[begin : begin + _BATCH]
+                for recording, name, count in self._database.execute(
                     query.format(", ".join("?" * len(some))), some
                 ):
-                    found[number][name] = count
+                    found[recording][name] = count
             details[kind] = found
         return details
 
@@ -574,9 +580,6 @@ class Catalogue:
 
 
 # Reading the files.
-
-
-_KEY_MISSING: Final = -1  # in place of the time of the last change, so that it is read again
 
 
 class ReadJob(NamedTuple):
@@ -644,7 +647,8 @@ def is_being_written(name: str) -> bool:
     except OSError:
         return False
     try:
-        # A recorder locks its file while it is still empty, and fails if it is locked here.
+        # An empty file is not tried: its recorder is about to lock it, and would fail if this
+        # function held the lock just then.
         if not os.fstat(descriptor).st_size:
             return True
         # Shared, since several threads may ask at the same time, and none of them is a recorder.
@@ -671,7 +675,10 @@ def recordings_of(
     *,
     arguments: bool = False,
 ) -> dict[str, ReadJob]:
-    """Return the recordings of a folder's files by first file, without those that are settled."""
+    """Return the recordings of a folder's files by first file.
+
+    `settled` has files that the caller does not look at again; their recordings are left out.
+    """
     recordings: dict[str, ReadJob] = {}
     for first, names_of_one in files_by_first(names, settled).items():
         files: list[str] = []
@@ -690,11 +697,13 @@ def recordings_of(
 def files_by_first(
     names: Collection[str], settled: Collection[str] = frozenset()
 ) -> dict[str, list[str]]:
-    """Return the files of each recording in order, by the first, without those that are settled."""
+    """Return the files of each recording in order, by the first; see `recordings_of`."""
     segments: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for file in sorted(name for name in names if name not in settled):
         first, number = segment_of(file)
-        if first not in names:  # The first file, or only a later one, may be compressed.
+        if first not in names:
+            # Of the first segment and this one, only one may be compressed. If the first one is
+            # gone, this file counts as a recording of its own.
             first = other_form(first) if number > 1 and other_form(first) in names else file
         if first not in settled:
             # Of both forms of a segment, the one that is not compressed is first here.
@@ -717,7 +726,7 @@ def job_of(folder: Path, files: Sequence[str], *, arguments: bool = False) -> Re
     return ReadJob(os.fspath(folder), files[0], tuple(files), size, changed, arguments)
 
 
-# A recording has up to so many texts, whose ids follow from its own.
+# The most texts of a recording. The id of its first text is the id of the recording times this.
 _TEXTS_MAX: Final = 2**20
 
 

@@ -81,7 +81,7 @@ def _update_catalogue(catalogue: "Catalogue", *, jobs: int | None = None, **opti
                 read = pool.map(read_job, to_read, chunksize=_RECORDINGS_PER_TASK)
             yield from items_with_bar(read, "reading recordings", len(to_read))
 
-    report = catalogue.index(summaries=read_all, **options)
+    report = catalogue.index(read=read_all, **options)
     for file, problem in report.unreadable.items():
         click.echo(f"{file} is left out: {problem}", err=True)
     return report.recordings
