@@ -83,10 +83,11 @@ JWKS: Final = "/jwks"
 ALGORITHM: Final = "ES256"
 TOKEN_TYPE: Final = "at+jwt"  # noqa: S105  no secret
 
+# How long an authorization request waits for the user's decision, and how long a code is valid.
 PENDING_SECONDS: Final = 600.0
 CODE_SECONDS: Final = 60.0
 
-# The kind of the records of used assertions.
+# The kind of the storage's records of assertions that were used.
 _ASSERTION: Final = "assertion"
 
 # The cookie that binds the consent page to a browser.
@@ -96,7 +97,8 @@ _PARAMETERS_MAX: Final = 50
 _FORM: Final = "application/x-www-form-urlencoded"
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
-# By error code, RFC 6749, sections 4.1.2.1 and 5.2, RFC 7591, section 3.2.2, RFC 8707, section 2.
+# The HTTP status for each error code: RFC 6749, sections 4.1.2.1 and 5.2, RFC 7591, section 3.2.2,
+# RFC 8707, section 2.
 ERRORS: Final[Mapping[str, int]] = {
     "invalid_request": 400,
     "invalid_client": 401,
@@ -112,7 +114,7 @@ ERRORS: Final[Mapping[str, int]] = {
     "temporarily_unavailable": 503,
 }
 
-# By error code, where a page has another status than 400.
+# The HTTP status of a page for some error codes; 400 for all others.
 _PAGE_STATUSES: Final[Mapping[str, int]] = {"access_denied": 403, "temporarily_unavailable": 503}
 
 
@@ -129,7 +131,14 @@ class OAuthError(Exception):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's approval: the client, the scopes and the resource for which it gets tokens."""
+    """A user's approval: the client, the scopes and the resource for which it gets tokens.
+
+    Attributes:
+        has_refresh: Whether the client also gets refresh tokens.
+        ends_at: The Unix time at which the grant ends, however often it was refreshed.
+        login_id: The login at the identity provider whose tokens this server keeps; the grant ends
+            with it. None if no tokens are kept.
+    """
 
     subject: str
     client_id: str
@@ -313,7 +322,7 @@ class Endpoints:
         return None if stored is None else (msgspec.json.decode(stored, type=kind), stored)
 
     async def _add(self, key: str, record: Any, *, now: float, seconds: float) -> None:
-        """Store a new record under a random key."""
+        """Store a record, unless there is one with this key; only a consent has no random key."""
         stored = msgspec.json.encode(record)
         kind, expires_at = KINDS[type(record)], now + seconds
         await self.storage.swap(kind, key, None, stored, now=now, expires_at=expires_at)
@@ -513,9 +522,8 @@ class Endpoints:
                 )
             except ProviderError as error:
                 return self._login_failed(auth_request, error)
-            # The cookie lasts as long as the login may.
-            seconds = LOGIN_SECONDS
-            return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, seconds))
+            # The cookie lasts as long as the login may take.
+            return redirect_to(url, set_cookie(_COOKIE, cookie, self.issuer, LOGIN_SECONDS))
         await self._remember_consent(auth_request, incoming.now)
         return await self._with_code(client, auth_request, incoming.now)
 
@@ -637,7 +645,7 @@ class Endpoints:
         client = await self._client(client_id, incoming.now)
         if client is None:
             raise OAuthError("invalid_client", "the client is not known here, or not any more")
-        # A client with a secret may send it either way, as both prove it.
+        # A client may send its secret in the header or in the form, whichever it has registered.
         if client.secret_digest is None:
             if secret:
                 raise OAuthError("invalid_client", "this client has no secret")
@@ -777,6 +785,7 @@ class Endpoints:
         lifetime = token_seconds
         if grant.has_refresh:
             lifetime = min(max(lifetime, self.settings.refresh_token_seconds), remaining)
+        # The grant is replaced by itself, so that it expires later. That fails if it has ended.
         stored = msgspec.json.encode(grant)
         if not await self._replace(grant_id, stored, grant, now=now, seconds=lifetime):
             raise OAuthError("invalid_grant", "the grant has ended")
