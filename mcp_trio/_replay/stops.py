@@ -1,8 +1,9 @@
 """A record at which a replay stops, and the state of the replay there.
 
-The replay stops just before the lane makes the record. If the record is the call of an operation,
-that is in this call. If the record ends a wait, or begins a step, the task of the lane still waits
-then. All other tasks are blocked, and the virtual clock stands still.
+The replay stops just before the lane makes the record. If an operation makes the record when it is
+called, the replay stops in that call. If the record ends a wait, or begins a step, the replay stops
+while the task of the lane still waits. All other tasks are blocked meanwhile, the virtual clock
+stands still, and no messages arrive.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,9 +74,9 @@ class Stop:
     def is_before_step(self, record: Record) -> bool:
         """Return whether the replay stops before the step that the record begins.
 
-        Otherwise it stops at the call that makes the record. The record of a response is made when
-        the handler has returned, so that its task has no frames for a debugger any more; then the
-        replay stops before the step, too.
+        Otherwise it stops at the call that makes the record. For a debugger, it also stops before
+        the step that makes a response: at the response itself the handler has returned, so that its
+        task has no frames any more.
         """
         if not self.is_at(record):
             return False
