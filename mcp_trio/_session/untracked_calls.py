@@ -474,6 +474,7 @@ def noting_imports() -> Generator[None, None, None]:
         noted = msgspec.structs.replace(call, instead=_IN_LIFESPAN, changes_outside=False)
         _IMPORTED[noted] = None
 
+    # `captured.py` calls `note_read` when a clock or random numbers are read in this lane.
     lane = LANE.set(Lane(IMPORT_LANE, ImportNotes(note_read)))
     try:
         with UntrackedCallWatch(on_untracked_call=note_call):
