@@ -273,7 +273,7 @@ def _hints(hint: Any) -> dict[str, Any]:
     hints = {name: _substituted(each, values) for name, each in hints.items()}
     # The hints of inherited fields have the type parameters of a base, which differ from those of
     # the class even if their names are equal. So they are taken from the base. The annotations of
-    # a typed dict do not tell which fields are inherited; it cannot declare those again.
+    # a typed dict include inherited fields, which it must not declare again.
     own = () if typing.is_typeddict(kind) else inspect.get_annotations(kind)
     # Unlike `__bases__`, these bases have the parameters that the class gives them.
     bases: tuple[Any, ...] = kind.__dict__.get("__orig_bases__", kind.__bases__)

@@ -39,7 +39,7 @@ from mcp_trio.errors import ConfigError
 LockPath = str | os.PathLike[str]
 
 _TRIES: Final = 50
-# A process holds the lock for microseconds, so the event loop is blocked for the wait.
+# A process holds the lock for microseconds, so the wait may block the event loop.
 _PAUSE_SECONDS: Final = 0.002
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | NO_FOLLOW
 
