@@ -38,8 +38,7 @@ _PARAMETER: Final = re.compile(
 )
 _SEPARATORS: Final = re.compile(r"[ \t,]*")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_TO_ESCAPE: Final = re.compile(r'["\\]')
-_ESCAPE: Final = r"\\\g<0>"
+# The characters that a quoted string may have; quotes and backslashes are escaped.
 _QUOTABLE: Final = re.compile(r"[\t !-~\x80-\xff]*")
 
 # RFC 6749, section 3.3.
@@ -127,7 +126,8 @@ def format_challenge(scheme: str, parameters: Mapping[str, str]) -> str:
     for name, value in parameters.items():
         if not _QUOTABLE.fullmatch(value):
             raise ValueError(f"the parameter {name} has a character that no header may have")
-        formatted.append(f'{name}="{_TO_ESCAPE.sub(_ESCAPE, value)}"')
+        escaped = value.replace("\\", r"\\").replace('"', r"\"")
+        formatted.append(f'{name}="{escaped}"')
     return f"{scheme} {', '.join(formatted)}".rstrip()  # without parameters, the scheme alone
 
 
@@ -140,7 +140,8 @@ def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(scopes, str):
         raise TypeError(f"scopes are a set of strings: write {{{scopes!r}}}")
-    for scope in scopes:
+    found = dict.fromkeys(scopes)
+    for scope in found:
         if not _SCOPE.fullmatch(scope):
             raise ValueError(f"not a valid scope: {scope!r}")
-    return tuple(sorted(set(scopes)))
+    return tuple(sorted(found))

@@ -186,6 +186,7 @@ def test_a_long_header_takes_linear_time(value):
 
 def test_scopes_are_sorted_and_checked():
     assert checked_scopes({"b", "a:x"}) == ("a:x", "b")
+    assert checked_scopes(scope for scope in ("b", "a:x")) == ("a:x", "b")
     with pytest.raises(TypeError, match=r"write \{'a'\}"):
         checked_scopes("a")
     for bad in ("", "a b", 'a"', "ä"):
