@@ -2,6 +2,7 @@
 
 A server, and a client of it:
 
+    import trio
     from mcp_trio import Client, Context, Server
 
     server = Server("greeter")
@@ -59,16 +60,20 @@ def __getattr__(name: str) -> Any:
     try:
         return _public_name(name)
     except AttributeError:
-        # An import statement asks for a submodule here before it imports it.
+        # `from mcp_trio import types` calls this function before it imports the submodule, which it
+        # does after an `AttributeError`.
         if name.startswith("_") or name in _MODULES:
             raise
+        # The names that FastMCP and the official SDK have in the package, with what to write here.
         from mcp_trio._protocol.other_sdk_names import PACKAGE
 
-        # Python drops the text of an `AttributeError` in `from mcp_trio import NAME`.
+        # `from mcp_trio import NAME` replaces the text of an `AttributeError` by its own, but not
+        # that of an `ImportError`.
         if name in PACKAGE:
             raise ImportError(f"mcp_trio has no {name!r}; {PACKAGE[name]}", name=__name__) from None
         for module in _MODULES:
             found = getattr(importlib.import_module(f"{__name__}.{module}"), name, None)
+            # Modules also have names that they import from elsewhere, such as `Any`.
             if getattr(found, "__module__", "").startswith(__name__):
                 text = f"{name!r} is in mcp_trio.{module}: from mcp_trio.{module} import {name}"
                 raise ImportError(text, name=__name__) from None
