@@ -1,7 +1,7 @@
-"""Requests to authorization servers, with a bound on everything that the other side chooses.
+"""Requests to authorization servers, which may be slow, broken or hostile.
 
-The other side may be slow, broken or hostile: documents and keys are read up to a number of bytes
-and for a number of seconds, redirects are not followed, and bodies are not decompressed.
+Documents and keys are read up to a number of bytes and for a number of seconds, redirects are not
+followed, and bodies are not decompressed.
 """
 
 import re
@@ -13,7 +13,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._protocol.http_headers import JSON, media_type_of
+from mcp_trio._protocol.http_headers import JSON
 from mcp_trio._protocol.security import is_loopback
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class FetchError(Exception):
     """An authorization server gave no usable response.
 
     Attributes:
+        url: The URL of the request.
         reason: The reason, without the URL.
         status: The HTTP status of the response; None if there was none.
         oauth_error: The error code in the response (RFC 6749, section 5.2), if it has one.
@@ -50,7 +51,7 @@ def check_url(url: str) -> None:
     Raises:
         ValueError: The URL is another one, has a user name, or has a fragment.
     """
-    parts = urlsplit(url)  # it raises a ValueError as well
+    parts = urlsplit(url)  # raises a ValueError as well
     host = parts.hostname or ""
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
     if not is_safe or not host:
@@ -70,12 +71,13 @@ class Fetched:
 
 @attrs.frozen(kw_only=True, repr=False)
 class Fetcher:
-    """A sender of bounded HTTP requests.
+    """Sends HTTP requests whose responses are limited in size and time.
 
     Attributes:
+        bytes_max: The maximum size of the body of a response.
         seconds_max: The maximum time of a request, from the name lookup to the end of the body.
         client: The HTTP client, for proxies or certificates of one's own; by default, one that is
-            made for each request, since such requests are rare. It is not closed.
+            made for each request, since such requests are rare. A given one is not closed.
     """
 
     bytes_max: int = 256 * 1024
@@ -87,7 +89,7 @@ class Fetcher:
 
         Raises:
             FetchError: The URL is not allowed; or there was no response with status 200 whose body
-                is such a document, within the bounds.
+                is such a document, within the limits.
         """
         return decoded(url, await self.send("GET", url), kind)
 
@@ -97,7 +99,7 @@ class Fetcher:
         If this is cancelled, the connection is closed.
 
         Raises:
-            FetchError: The URL is not allowed; or there was no complete response within the bounds.
+            FetchError: The URL is not allowed; or there was no complete response within the limits.
         """
         from mcp_trio._transports.http_client_requests import default_ssl_context
 
@@ -153,7 +155,7 @@ def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
         code = _oauth_error(fetched.body)
         reason = f"HTTP status {fetched.status}" + (f", {code}" if code else "")
         raise FetchError(url, reason, fetched.status, code)
-    if media_type_of(fetched.headers.get("content-encoding")) not in {"", "identity"}:
+    if fetched.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
         raise FetchError(url, "a compressed response, which was not asked for", fetched.status)
     try:
         return msgspec.json.decode(fetched.body, type=kind)
@@ -161,14 +163,21 @@ def decoded(url: str, fetched: Fetched, kind: type[T]) -> T:
         raise FetchError(url, f"not a valid document: {error}", fetched.status) from error
 
 
-def with_secret(
+def authenticated_form(
     form: Mapping[str, str], client_id: str, client_secret: str, *, is_basic: bool
 ) -> dict[str, Any]:
-    """Return the arguments of `Fetcher.send` for a form of a client that has a secret.
+    """Return the arguments of `Fetcher.send` for a form, by which a client authenticates itself.
 
     https://www.rfc-editor.org/rfc/rfc6749#section-2.3.1
+
+    Args:
+        form: The members of the form.
+        client_id: The id of the client.
+        client_secret: The secret of the client.
+        is_basic: True sends both by the method "client_secret_basic", in a header; False by
+            "client_secret_post", in the form.
     """
-    if is_basic:  # both are form-encoded first
+    if is_basic:  # The RFC requires that both are form-encoded first.
         return {"data": form, "auth": (quote(client_id, safe=""), quote(client_secret, safe=""))}
     return {"data": {**form, "client_id": client_id, "client_secret": client_secret}}
 

@@ -19,7 +19,7 @@ import attrs
 import msgspec
 
 from mcp_trio._auth.consent_page import cookie_of, set_cookie
-from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded, with_secret
+from mcp_trio._auth.fetching import Fetcher, FetchError, authenticated_form, check_url, decoded
 from mcp_trio._auth.issuers import Issuer, VerifierUnavailableError
 from mcp_trio._auth.metadata import AuthorizationServerMetadata
 from mcp_trio._auth.oauth_clients import sha256_hex
@@ -335,7 +335,7 @@ class IdentityProvider:
         """Send a token request, and return the tokens."""
         methods = metadata.token_endpoint_auth_methods_supported
         is_basic = methods is None or "client_secret_basic" in methods
-        sent = with_secret(form, self.client_id, self.client_secret, is_basic=is_basic)
+        sent = authenticated_form(form, self.client_id, self.client_secret, is_basic=is_basic)
         url = metadata.token_endpoint
         assert url is not None
         try:

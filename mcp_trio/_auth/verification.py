@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import attrs
 import msgspec
 
-from mcp_trio._auth.fetching import Fetcher, FetchError, check_url, decoded, with_secret
+from mcp_trio._auth.fetching import Fetcher, FetchError, authenticated_form, check_url, decoded
 from mcp_trio._auth.issuers import (
     Issuer,
     JsonWebKeySet,
@@ -434,7 +434,7 @@ class Introspection:
             )
         form = {"token": token, "token_type_hint": "access_token"}
         is_basic = self.auth_method == "client_secret_basic"
-        sent = with_secret(form, self.client_id, self.client_secret, is_basic=is_basic)
+        sent = authenticated_form(form, self.client_id, self.client_secret, is_basic=is_basic)
         try:
             fetched = await self._fetcher.send("POST", url, **sent)
             return decoded(url, fetched, dict[str, Any])
