@@ -46,11 +46,11 @@ from mcp_trio._cli.output import (
     styled,
 )
 from mcp_trio._cli.tool_arguments import (
-    Given,
+    ParsedArguments,
+    arguments_with_types,
     parse_arguments,
     prompt_arguments,
     tool_arguments,
-    typed_names,
 )
 from mcp_trio._journal.texts import json_text
 from mcp_trio._protocol.suggestions import did_you_mean
@@ -430,7 +430,7 @@ def call_command(
 
 
 async def call_tool(
-    client: "Client", tool: str, given: Given, *, progress_on_any_stderr: bool = False
+    client: "Client", tool: str, given: ParsedArguments, *, progress_on_any_stderr: bool = False
 ) -> "CallToolResult":
     """Call a tool with the parsed arguments, and report its progress.
 
@@ -532,7 +532,7 @@ LISTS: Final[Mapping[str, ListKind]] = {
         columns=("name", "arguments", "description"),
         cells=lambda tool: (
             tool.name,
-            typed_names(tool.input_schema),
+            arguments_with_types(tool.input_schema),
             _first_line(tool.description),
         ),
     ),

@@ -1,4 +1,4 @@
-"""The arguments of tools and prompts: words of a command line, in the types of a JSON Schema."""
+"""Parse the arguments of a tool or prompt on a command line, by the tool's JSON Schema."""
 
 import contextlib
 import sys
@@ -11,14 +11,14 @@ import msgspec
 
 from mcp_trio._journal.conversation import members_of
 
-# The types of a tool's arguments, from its JSON Schema.
+# JSON Schemas -------------------------------------------------------------------------------------
 #
-# Schemas come from servers: a part of one that is not understood is ignored, and the server then
-# validates the arguments.
+# The input schema of a tool comes from its server. A part of it that these functions do not
+# understand restricts nothing here; the server validates the arguments in any case.
 
 SCHEMA_DEPTH_MAX: Final = 6
 
-# The types of JSON Schema for the types of decoded values.
+# The types of JSON Schema that a decoded value has, by its class.
 TYPE_NAMES: Final[Mapping[type, frozenset[str]]] = {
     bool: frozenset({"boolean"}),
     int: frozenset({"integer", "number"}),
@@ -35,7 +35,7 @@ def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return members_of(schema.get("properties"))
 
 
-def typed_names(schema: Mapping[str, Any]) -> str:
+def arguments_with_types(schema: Mapping[str, Any]) -> str:
     """Return the arguments with their types, such as `city=string [days=integer]`."""
     required = array_items(schema.get("required"))
     texts: list[str] = []
@@ -91,11 +91,11 @@ def array_items(value: Any) -> list[Any]:
     return list(cast("Iterable[Any]", value)) if isinstance(value, list) else []
 
 
-# ARGUMENT: the arguments of a tool or prompt.
+# The command line -------------------------------------------------------------------------------
 #
-# Each is `key=value` or `key:=json`; or there is one that stands for all of them: a JSON object,
-# `@file`, or `-` for stdin. In `key=value`, the value is a string if the tool's schema allows a
-# string, and JSON otherwise.
+# Each ARGUMENT of `mcp-trio call` and `mcp-trio prompt` is `key=value` or `key:=json`. A single one
+# may contain all arguments: a JSON object, `@file`, or `-` for stdin. In `key=value`, the value is
+# a string if the tool's schema allows a string, and JSON otherwise.
 
 Arguments: TypeAlias = dict[str, Any]
 
@@ -108,15 +108,15 @@ class Assignment(msgspec.Struct, frozen=True):
     is_json: bool
 
 
-Given: TypeAlias = Arguments | list[Assignment]
-"""All arguments as an object, or an assignment for each."""
+ParsedArguments: TypeAlias = Arguments | list[Assignment]
+"""All arguments as a JSON object, or an assignment for each."""
 
 
-def parse_arguments(texts: Sequence[str]) -> Given:
-    """Parse the command line's arguments for a tool or prompt.
+def parse_arguments(texts: Sequence[str]) -> ParsedArguments:
+    """Parse each ARGUMENT of a command line; read the file or stdin, if one is given.
 
     Raises:
-        click.UsageError: They have another form, or one is given twice.
+        click.UsageError: They have another form, one is given twice, or the file cannot be read.
     """
     if len(texts) == 1 and texts[0].startswith(("{", "@", "-")):
         (source,) = texts
@@ -146,7 +146,7 @@ def parse_arguments(texts: Sequence[str]) -> Given:
 
 
 def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a tool, in the types of its input schema.
+    """Return the arguments of a tool, with values of the types in its input schema.
 
     Raises:
         click.UsageError: A value has a type that the schema does not allow.
@@ -160,7 +160,7 @@ def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any])
         if assignment.is_json:
             value = _json(assignment)
         elif "string" not in types:
-            with contextlib.suppress(ValueError, RecursionError):  # text that is not JSON
+            with contextlib.suppress(ValueError, RecursionError):  # The text is not JSON.
                 value = msgspec.json.decode(text)
             if types and not TYPE_NAMES[type(value)] & types:
                 expected = " or ".join(sorted(types))
@@ -169,7 +169,7 @@ def tool_arguments(assignments: Iterable[Assignment], schema: Mapping[str, Any])
     return arguments
 
 
-def prompt_arguments(given: Given) -> dict[str, str]:
+def prompt_arguments(given: ParsedArguments) -> dict[str, str]:
     """Return the arguments of a prompt.
 
     Raises:

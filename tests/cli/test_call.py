@@ -22,11 +22,11 @@ from mcp_trio._cli.call import (
 )
 from mcp_trio._cli.options import records_of
 from mcp_trio._cli.tool_arguments import (
+    arguments_with_types,
     parse_arguments,
     prompt_arguments,
     schema_types,
     tool_arguments,
-    typed_names,
 )
 from mcp_trio._protocol.versions import ALL_PROTOCOL_VERSIONS
 from mcp_trio.errors import RecordingError
@@ -410,11 +410,11 @@ def test_arguments_of_a_prompt_have_to_be_strings():
 
 
 def test_arguments_are_listed_with_their_types():
-    names = typed_names(SCHEMA)
+    names = arguments_with_types(SCHEMA)
     assert names.startswith("text=string count=integer [ratio=number] [flag=boolean]")
     assert "[maybe=integer|null]" in names
     assert "[any=any]" in names
-    assert typed_names({}) == ""
+    assert arguments_with_types({}) == ""
 
 
 JSON = st.recursive(
@@ -437,7 +437,7 @@ JSON = st.recursive(
 def test_any_json_is_accepted_as_a_schema(schema, root):
     root = root if isinstance(root, dict) else {"properties": root}
     assert all(isinstance(name, str) for name in schema_types(schema, root))
-    assert isinstance(typed_names(root), str)
+    assert isinstance(arguments_with_types(root), str)
 
 
 # SERVER.
