@@ -1,8 +1,8 @@
-"""The names of members, headers and variables that hold secrets.
+"""The names of members, headers and variables that hold secrets: *secret names*.
 
-A name is secret if its last words are those of a secret name, however they are joined:
-`github_token` is secret, `max_tokens` and `token_type` are not. A long secret name also counts as
-the end of a word: `PGPASSWORD`.
+A value is secret if the last words of its name are a secret name, however they are joined: that of
+`github_token` is secret, those of `max_tokens` and `token_type` are not. A long secret name also
+counts as the end of a word: `PGPASSWORD`.
 """
 
 import functools
@@ -63,19 +63,22 @@ DEFAULT_SECRET_NAMES: Final = frozenset(
 _NAMES_CACHED_MAX: Final = 4096
 _NAME_CHARS_MAX: Final = 128
 
-# A word by its capitals, as in `apiKey`; and a run of letters, whatever their case.
+# A word: capitals, or small letters after at most one capital, as in `apiKey`. Letters outside of
+# ASCII are words of their own.
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
+# A run of letters, whatever their case.
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 
 # A name: words and separators alone. Secret values often have digits and other characters.
 _NAME: Final = re.compile(r"[^\W\d_]+(?:[ ._-]+[^\W\d_]+)*")
 
-# The members of an object such as `{"name": "api_key", "value": "…"}`: one names the secret, the
-# other has it.
+# The members of an object such as `{"name": "api_key", "value": "…"}`: the first has the name of
+# the secret, the second the secret.
 NAME_MEMBERS: Final = frozenset({"name", "key", "header", "Name", "Key", "Header"})
 VALUE_MEMBERS: Final = frozenset({"value", "Value"})
 
-# Words that may follow a secret name: a `password_hash` is as secret as a password.
+# Words that may follow a secret name: a `password_hash` is as secret as a password. "base" is the
+# word in `token_base64`.
 _FOLLOWING_WORDS: Final = frozenset(
     {"base", "confirmation", "encoded", "hash", "header", "hex", "pem", "plain", "raw", "repeat"}
     | {"string", "text", "value"}
@@ -84,7 +87,7 @@ _FOLLOWING_WORDS: Final = frozenset(
 # A name of this length is unlikely to end another word by chance.
 _ENDING_CHARS_MIN: Final = 6
 
-# `progressToken` of the protocol ends like a secret name, and is no secret.
+# The protocol's `progressToken` ends with a secret name, but is no secret.
 _PROGRESS_TOKEN: Final = ("progress", "token")
 
 
@@ -122,6 +125,7 @@ class SecretNames:
         words = _words(name)
         if words == _PROGRESS_TOKEN:
             return False
+        # The last letters of the name, not divided by capitals: `PGPASSWORD`, `APIkey`.
         last = "".join(_LETTERS.findall(name)[-1:]).lower()
         if last in self._joined or last.endswith(self._long_joined):
             return True
