@@ -16,14 +16,13 @@ from mcp_trio.types import RequestId
 class EventStore(Protocol):
     """The events of one session's streams, by their ids.
 
-    A store promises: it issues an id once in a session; an id determines its stream and the events
-    before it; the events that `after` returns have no gap. It does not promise to keep an event for
-    any time.
+    A store issues an id once in a session. An id determines its stream and the events before it.
+    The events that `after` returns have no gap. A store may forget any event at any time.
 
-    An event gets its id and is stored in the same step, without waiting. A store for several
-    machines keeps the events in memory as well, and writes them later: the server awaits `settle`
-    before it sends events of an open stream. So another machine that takes the session over knows
-    all events that the client knows.
+    `keep` gives an event its id and stores it without waiting. A store that several machines share
+    keeps the events in memory at first, and writes them later; the server awaits `settle` before it
+    sends events of an open stream. So another machine that takes over the session can load all
+    events that the client has received.
     """
 
     def open_stream(self, request_ids: Sequence[RequestId] = ()) -> int:
@@ -33,7 +32,8 @@ class EventStore(Protocol):
     def keep(self, stream: int, data: bytes) -> str:
         """Store the next event of a stream; return its id.
 
-        An event with empty data has no message; it only lets a client resume from its id.
+        An event with empty data has no message. From its id a client can resume the stream before
+        its first message, or after the last one so far.
 
         Raises:
             KeyError: The stream is not open.
@@ -41,7 +41,7 @@ class EventStore(Protocol):
         ...
 
     def append_ended_stream(self, events: Sequence[bytes]) -> Sequence[str]:
-        """Store a new stream that has ended; return the ids of an empty event and of the others.
+        """Store a new stream that has ended; return the ids of its first, empty event and of these.
 
         The effect is that of `open_stream`, `keep` with empty data, `keep` for each event, and
         `close_stream`. Most streams are stored in this way.
@@ -65,7 +65,7 @@ class EventStore(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Wait until other machines can load all events, or until they cannot be reached."""
+        """Wait until other machines can load all events, or until they cannot load any."""
         ...
 
     async def load(self) -> Mapping[int, Sequence[RequestId]]:
@@ -77,30 +77,31 @@ class EventStore(Protocol):
         ...
 
 
-# The stream and the number of an event; longer numbers are never issued.
+# The number of a stream, and that of an event in it; longer numbers are never issued.
 _EVENT_ID: Final = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
 _UNKNOWN: Final = "the event id is unknown, or its stream is no longer stored"
 
+_NumberedEvent: TypeAlias = tuple[int, bytes]
+"""The number of an event among those of all streams, and its data. Older events have lower numbers.
+"""
 
-_Kept: TypeAlias = tuple[int, bytes]
-"""An event: a number that counts all events, and the data. The lowest number is the oldest."""
+_EndedStream: TypeAlias = tuple[int, int, *tuple[bytes, ...]]
+"""The number of a stream, the number in it of its first stored event, and the data from there on.
 
-_Ended: TypeAlias = tuple[int, int, *tuple[bytes, ...]]
-"""An ended stream: its number, that of its first stored event, and the data from there on.
-
-A busy server has many of these. The garbage collector does not visit tuples of numbers and bytes.
+A busy server has many of these, and the garbage collector does not visit tuples of numbers and
+bytes.
 """
 
 
 @attrs.define(eq=False, repr=False)
 class _Stream:
-    """The newest events of an open stream; `next_number` is the number of its next event."""
+    """The newest events of an open stream; `next_number` is that of the next event in it."""
 
     next_number: int
-    events: list[_Kept]
+    events: list[_NumberedEvent]
 
-    def ended(self, number: int) -> _Ended:
-        """Return the stream as an ended one with that number."""
+    def ended(self, number: int) -> _EndedStream:
+        """Return the stream, which has this number, as an ended one."""
         first = self.next_number - len(self.events)
         return (number, first, *[data for _, data in self.events])
 
@@ -109,12 +110,12 @@ class _Stream:
 class MemoryEventStore:
     """An event store in memory: the newest events of one session's streams.
 
-    The id of an event has the number of its stream and its number in the stream.
+    The id of an event consists of the number of its stream and its number in the stream.
 
     Args:
-        events_max: Events that are stored, of all streams together.
-        bytes_max: Bytes of their data. A larger event is not stored, nor is an ended stream that is
-            larger.
+        events_max: The maximum number of stored events, of all streams together.
+        bytes_max: The maximum size of their data. A larger event is not stored, nor is an ended
+            stream that is larger.
 
     When a limit is exceeded, the events of ended streams are forgotten first, those of the stream
     that ended first before the others, then the oldest events of open streams. An open stream
@@ -129,7 +130,7 @@ class MemoryEventStore:
     _kept_bytes: int = attrs.field(default=0, init=False)
     _open: dict[int, _Stream] = attrs.field(factory=dict[int, _Stream], init=False)
     # Searched from the beginning, because only few of thousands of streams are ever resumed.
-    _closed: deque[_Ended] = attrs.field(factory=deque[_Ended], init=False)
+    _ended: deque[_EndedStream] = attrs.field(factory=deque[_EndedStream], init=False)
 
     def open_stream(self, request_ids: Sequence[RequestId] = ()) -> int:  # noqa: ARG002
         """Return the number of a new stream."""
@@ -145,8 +146,9 @@ class MemoryEventStore:
             size += len(data)
             ids.append(_event_id(number, len(ids) + 1))
         if size <= self._bytes_max:
-            is_empty = not events  # the empty first event is stored only if nothing follows it
-            self._closed.append((number, 1, b"") if is_empty else (number, 2, *map(bytes, events)))
+            # A client can resume from the first, empty event even if only the others are stored.
+            ended = (number, 2, *map(bytes, events)) if events else (number, 1, b"")
+            self._ended.append(ended)
             self._kept_events += len(events) or 1
             self._kept_bytes += size
             self._forget_surplus()
@@ -158,16 +160,17 @@ class MemoryEventStore:
         Raises:
             KeyError: The stream is not open.
         """
-        receiver = self._open[stream]
-        event_id = _event_id(stream, receiver.next_number)
-        receiver.next_number += 1
+        opened = self._open[stream]
+        event_id = _event_id(stream, opened.next_number)
+        opened.next_number += 1
         self._events_numbered += 1
-        receiver.events.append((self._events_numbered, bytes(data)))
+        opened.events.append((self._events_numbered, bytes(data)))
         self._kept_events += 1
         self._kept_bytes += len(data)
         if len(data) > self._bytes_max:
-            while receiver.events:
-                self._forget_first(receiver)
+            # Without this event, a client cannot resume from the events before it.
+            while opened.events:
+                self._forget_first(opened)
         self._forget_surplus()
         return event_id
 
@@ -181,7 +184,7 @@ class MemoryEventStore:
         if match is None:
             raise LookupError(_UNKNOWN)
         stream, number = int(match[1]), int(match[2])
-        ended = next((each for each in self._closed if each[0] == stream), None)
+        ended = next((each for each in self._ended if each[0] == stream), None)
         if stream in self._open:
             ended = self._open[stream].ended(stream)
         if ended is None:
@@ -204,7 +207,7 @@ class MemoryEventStore:
         """
         closed = self._open.pop(stream)
         if closed.events:
-            self._closed.append(closed.ended(stream))
+            self._ended.append(closed.ended(stream))
 
     def restore(self, stream: int, first: int, events: Sequence[bytes], *, is_open: bool) -> None:
         """Store the newest events of a stream that another store has numbered.
@@ -231,11 +234,12 @@ class MemoryEventStore:
 
     def _forget_surplus(self) -> None:
         while self._kept_events > self._events_max or self._kept_bytes > self._bytes_max:
-            if self._closed:
-                # The oldest event of the stream that ended first; with its last event the stream.
-                stream, first, *events = self._closed.popleft()
+            if self._ended:
+                # Forget the oldest event of the stream that ended first, and with the last event of
+                # a stream the stream itself.
+                stream, first, *events = self._ended.popleft()
                 if len(events) > 1:
-                    self._closed.appendleft((stream, first + 1, *events[1:]))
+                    self._ended.appendleft((stream, first + 1, *events[1:]))
                 self._count_forgotten(events[0])
             else:
                 streams = (stream for stream in self._open.values() if stream.events)

@@ -137,7 +137,7 @@ class Replaying(RuleBasedStateMachine):
 
     @invariant()
     def remembers_no_more_than_it_may(self):
-        ended = self.buffer._closed
+        ended = self.buffer._ended
         kept = [data for stream in self.buffer._open.values() for _, data in stream.events]
         kept += [data for _, _, *events in ended for data in events]
         assert len(kept) == self.buffer._kept_events <= EVENTS_MAX
@@ -295,7 +295,7 @@ def test_streams_that_came_and_went_leave_nothing():
         if stream % 2:
             buffer.keep(stream, b"a")
         buffer.close_stream(stream)
-    assert len(buffer._closed) == 3
+    assert len(buffer._ended) == 3
     assert list(buffer._open) == [lasting]
 
 
@@ -313,5 +313,5 @@ def test_the_collector_follows_nothing_that_is_kept_of_ended_streams():
     buffer.keep(stream, frame)
     buffer.close_stream(stream)
     gc.collect()
-    assert not any(map(gc.is_tracked, buffer._closed))
-    assert [type(data) for _, _, data in buffer._closed] == [bytes, bytes]
+    assert not any(map(gc.is_tracked, buffer._ended))
+    assert [type(data) for _, _, data in buffer._ended] == [bytes, bytes]
