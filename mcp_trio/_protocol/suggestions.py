@@ -1,4 +1,4 @@
-"""Suggest known names in place of an unknown one."""
+"""Errors for unknown names, which suggest known ones."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def missing_attribute(class_name: str, owner: object, name: str) -> AttributeError:
-    """Return the error for an attribute that an object lacks, with what to write instead.
+    """Return the error for an attribute that an object lacks; its text says what to write instead.
 
     Args:
         class_name: The name of the object's class, a key of `other_sdk_names.ATTRIBUTES`.
@@ -35,14 +35,14 @@ def missing_attribute(class_name: str, owner: object, name: str) -> AttributeErr
     advice = ATTRIBUTES.get(class_name, {}).get(name)
     known = (each for each in dir(type(owner)) if not each.startswith("_"))
     hint = f"; {advice}" if advice else did_you_mean(name, known)
-    # Given the object, Python would add a suggestion of its own.
+    # With `obj`, Python would add a suggestion of its own to the traceback.
     return AttributeError(text + hint, name=name, obj=None)
 
 
 def unknown_option(
     class_name: str, method: str, name: str, known: Iterable[str], *, otherwise: str = ""
 ) -> TypeError:
-    """Return the error for an argument that a method does not take, with what to write instead.
+    """Return the error for an unknown argument of a method; its text says what to write instead.
 
     Args:
         class_name: The name of the class, a key of `other_sdk_names.OPTIONS`.
@@ -58,7 +58,10 @@ def unknown_option(
 
 
 def option_advice(class_name: str, method: str, name: str) -> str:
-    """Return the end of an error text about an argument of FastMCP or the official SDK, or ""."""
+    """Return what to write in place of an argument of FastMCP or the official SDK, or "".
+
+    The text is the end of an error text. The arguments are those of `unknown_option`.
+    """
     from mcp_trio._protocol.other_sdk_names import OPTIONS
 
     advice = OPTIONS[class_name].get(method, {}).get(name)
@@ -66,9 +69,13 @@ def option_advice(class_name: str, method: str, name: str) -> str:
 
 
 def checks_options(class_name: str, *methods: str) -> Callable[[type[T]], type[T]]:
-    """Return a decorator of a class whose methods raise `unknown_option` for unknown arguments.
+    """Return a class decorator that makes methods raise `unknown_option` for unknown arguments.
 
-    Without it, Python raises a `TypeError` that does not say what to write.
+    The `TypeError` of Python does not say what to write instead.
+
+    Args:
+        class_name: The name of the class, a key of `other_sdk_names.OPTIONS`.
+        methods: The names of the methods.
     """
 
     def decorate(decorated: type[T]) -> type[T]:
@@ -80,7 +87,7 @@ def checks_options(class_name: str, *methods: str) -> Callable[[type[T]], type[T
 
 
 def _checked(class_name: str, function: FunctionType) -> Callable[..., Any]:
-    # `co_varnames` begins with the parameters, and the first of them is `self`.
+    # `co_varnames` begins with the parameters, of which the first is `self`.
     code = function.__code__
     known = frozenset(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
 
