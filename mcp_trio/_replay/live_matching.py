@@ -4,6 +4,9 @@ A live replay sends the messages of a recorded client to a live server. `Respons
 recorded message for each message of the live server. It also adapts what the client sends: where a
 recorded message repeats a value of the recorded server, such as a cursor, the live message has the
 live server's value.
+
+Messages are named by their indexes in the recorded conversation. The live id and progress token of
+a client's request are made from its index, so the live server's messages lead back to it.
 """
 
 import re
@@ -65,7 +68,7 @@ _FORWARDED_NAME: Final = re.compile(
     r"(^|[._])(id|uri|cursor|token)$|[a-z](Id|Uri|URI|Cursor|Token)$"
 )
 
-# A server chooses this id at random: requests that differ only in it are the same request.
+# A server chooses this id at random: requests that differ only in it match.
 _ELICITATION_ID: Final = "elicitationId"
 
 LiveResponse: TypeAlias = Response | ErrorResponse
@@ -84,7 +87,7 @@ class ForwardedValues:
         self._live: dict[str, str] = {}
 
     def learn(self, recorded: Raw, live: Raw) -> None:
-        """Keep the values of a live result that differ from those of the recorded result."""
+        """Note the values of a live result that differ from those of the recorded result."""
         for path, old, new in json_differences(bytes(recorded), bytes(live)):
             if isinstance(old, str) and isinstance(new, str) and _FORWARDED_NAME.search(path):
                 self._live[old] = new
@@ -140,9 +143,10 @@ def with_recorded_keys(live: Raw, recorded: Raw) -> Raw:
 def live_keys(
     recorded: Mapping[str, InputRequest], live: Mapping[str, InputRequest]
 ) -> dict[str, str]:
-    """Return the live keys by recorded keys, for the recorded requests that the live server makes.
+    """Return the live keys by the recorded keys of the matching input requests.
 
-    Equal requests are matched first, and the remaining ones by their method, in order.
+    Equal requests are matched first, and the remaining ones by their method, in order. A recorded
+    request without a match is left out.
     """
 
     def normalized(request: InputRequest) -> bytes:
@@ -238,10 +242,10 @@ class ResponseMatcher:
     # Messages to the server.
 
     def encode(self, message: RecordedMessage) -> bytes | None:
-        """Return a message of the recorded client, encoded for the live server, with its sender.
+        """Return a message of the recorded client, encoded for the live server, with its user.
 
-        Return None if it was sent already. Return None as well if it is about a request that the
-        live server has not made: the response, or a retry with the input that it requested.
+        Return None if it was sent already. Return None as well for a response, or a retry with
+        input, if the live server has not requested it.
         """
         if message.index in self.sent:
             return None
@@ -260,7 +264,7 @@ class ResponseMatcher:
         return with_sender(encoded, message.auth)
 
     def due_responses(self, *, before: int | None = None) -> Iterator[bytes | None]:
-        """Yield the recorded responses to the live server's open requests, encoded to be sent.
+        """Yield the recorded responses to open requests of the live server, encoded by `encode`.
 
         With `before`, only those that come before this index in the recording.
         """
@@ -319,7 +323,11 @@ class ResponseMatcher:
     # Messages of the server.
 
     def receive(self, message: Message) -> bytes | None:
-        """Match a live message; return the response to a request that is not recorded."""
+        """Match a message of the live server.
+
+        Returns:
+            The response to a request that is not recorded; None for any other message.
+        """
         match message:
             case Request():
                 return self._receive_request(message)
@@ -363,7 +371,7 @@ class ResponseMatcher:
         return encode_error(message.id, METHOD_NOT_FOUND, text)
 
     def lose(self, index: int | None, reason: str) -> None:
-        """Note that the response to a request will not come."""
+        """Note that the response to the client's request with this index will not come."""
         if index in self.sent and index not in self.responses:
             self.lost[index] = reason
             self._open_client_requests.discard(index)
@@ -378,7 +386,7 @@ class ResponseMatcher:
     def has_arrived(self, message: RecordedMessage) -> bool:
         """Return whether the live server has sent the counterpart of a recorded message.
 
-        True as well if the message is a response that will not come, since it is in `lost`.
+        True as well for a response that will not come, and for one that names no request.
         """
         if message.is_response:
             return (
