@@ -533,7 +533,7 @@ def _replay_repeatedly(
     allow_damaged: bool,
 ) -> None:
     __tracebackhide__ = True
-    from mcp_trio._replay.many_replays import ReplayJob, replay_repeatedly
+    from mcp_trio._replay.many_replays import ReplayJob, replay_under_hash_seeds
     from mcp_trio._replay.targets import target_of
 
     target = server if isinstance(server, str) else target_of(server)
@@ -549,7 +549,7 @@ def _replay_repeatedly(
         mode=mode,
         allow_damaged=allow_damaged,
     )
-    outcomes = _or_fail(partial(replay_repeatedly, job))
+    outcomes = _or_fail(partial(replay_under_hash_seeds, job))
     failed = [outcome for outcome in outcomes if outcome.status != "same"]
     if failed:
         first = failed[0]

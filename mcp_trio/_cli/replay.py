@@ -414,14 +414,14 @@ def _recordings(file: str) -> Sequence[str]:
 
 
 def _replay_many(job: "ReplayJob") -> "list[ReplayOutcome]":
-    from mcp_trio._replay.many_replays import HASH_SEEDS, replay_here, replay_repeatedly
+    from mcp_trio._replay.many_replays import HASH_SEEDS, replay_here, replay_under_hash_seeds
 
     with prints_to_stderr(), target_errors():
         if not job.repeat:
             return list(items_with_bar(replay_here(job), "replaying", len(job.files)))
         total = len(job.files) * job.repeat * len(HASH_SEEDS)
         with counting_bar("replaying", total) as advance:
-            return replay_repeatedly(job, on_outcome=lambda _: advance())
+            return replay_under_hash_seeds(job, on_outcome=lambda _: advance())
 
 
 _OUTCOME_TEXTS: Final = {

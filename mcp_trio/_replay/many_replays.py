@@ -1,9 +1,10 @@
-"""Replaying many recordings: under scheduler seeds and hash seeds, from a folder, in processes.
+"""Replays of many recordings: under several scheduler seeds and hash seeds, or in parallel.
 
 `replay_here` replays the recordings of a `ReplayJob` in this process, each under several scheduler
-seeds. `replay_repeatedly` does that in a process for each hash seed, as a hash seed, which decides
-the order of sets of strings, is fixed when Python starts. Such a process runs `run_job_from_stdin`,
-which reads a `ReplayJob` from stdin, and writes a `ReplayOutcome` per line to stdout.
+seeds. `replay_under_hash_seeds` does that in a new process for each hash seed. A hash seed decides
+the order of sets of strings, and is fixed when Python starts. Such a process calls
+`run_job_from_stdin`, which reads a `ReplayJob` from stdin, and writes a `ReplayOutcome` per line to
+stdout.
 
 `replay_in_parallel` replays each recording once, in as many processes as there are processors. A
 change of the code often makes many recordings differ in the same line. `cause_of` returns the same
@@ -108,7 +109,7 @@ def remarks_of(report: ReplayReport) -> list[str]:
 
 
 def replay_here(job: ReplayJob, *, hash_seed: int | None = None) -> Iterator[ReplayOutcome]:
-    """Replay in this process, and yield each outcome; the target is imported anew for each.
+    """Replay in this process, and yield each outcome; each replay imports the target anew.
 
     Raises:
         TargetError: The target names no server, or cannot be imported.
@@ -155,7 +156,7 @@ def _failed(outcome: ReplayOutcome, error: MCPError, seconds: float = 0.0) -> Re
         outcome,
         status=_STATUSES[type(error)],
         text=str(error),
-        # Errors that differ only by the name of their recording are in one group.
+        # So errors that differ only in the name of the recording are in one group.
         cause=cause_of(error).replace(outcome.file, "FILE"),
         seconds=seconds,
     )
@@ -164,7 +165,7 @@ def _failed(outcome: ReplayOutcome, error: MCPError, seconds: float = 0.0) -> Re
 # A process for each hash seed ---------------------------------------------------------------------
 
 
-# The process imports from the same folders as this one.
+# The program of the process, which imports modules from the same folders as this one.
 _PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop());"
     f" from {__name__} import run_job_from_stdin; run_job_from_stdin()"
@@ -174,10 +175,10 @@ _PROGRAM: Final = (
 _TARGET_ERROR: Final = "target_error"
 
 
-def replay_repeatedly(
+def replay_under_hash_seeds(
     job: ReplayJob, *, on_outcome: Callable[[ReplayOutcome], object] = lambda _: None
 ) -> list[ReplayOutcome]:
-    """Replay in a process for each of `HASH_SEEDS`, at once; return the outcomes.
+    """Replay in a process for each of `HASH_SEEDS` at the same time, and return the outcomes.
 
     `on_outcome` is called from other threads, one call at a time.
 
@@ -194,6 +195,7 @@ def replay_repeatedly(
             ]
             return [outcome for each in replays for outcome in each.result()]
         finally:
+            # After an error or Ctrl-C, the threads would wait for the other processes to end.
             for process in processes:
                 process.kill()
 
@@ -243,7 +245,7 @@ def _replay_in_process(
 
 def run_job_from_stdin() -> None:
     """Run the job that is read from stdin, and write its outcomes to stdout."""
-    # What handlers print must not get between the outcomes.
+    # Texts that handlers print to stdout go to stderr, so that they do not mix with the outcomes.
     with os.fdopen(os.dup(1), "wb", buffering=0) as output:
         os.dup2(2, 1)
         job = msgspec.json.decode(sys.stdin.buffer.read(), type=ReplayJob)
@@ -271,7 +273,7 @@ def cause_of(error: Exception) -> str:
     """Return a text that is equal for divergences which one change of the code probably caused.
 
     For a divergence it consists of the request, the line of the handler, the first line labelled
-    `cause`, and the paths of the values that changed. For another error it is the error's text.
+    `cause`, and the paths of the changed values. For another error it is the error's text.
     """
     text = str(error)
     if not isinstance(error, ReplayDivergence):
