@@ -1,8 +1,9 @@
 """Access to tools, resources and prompts: access rules, and entries that are hidden.
 
-An access rule has scopes that an entry needs, and a user's own condition. It is checked when a list
-is made, which leaves out what the sender of the request may not use, and when the entry is used.
-The decision is recorded, so a replay with another rule diverges at that request.
+An access rule has the scopes that an entry needs, and a condition, which is a function of the
+server's code. The rule is checked when a list is made, which leaves out the entries that the sender
+of the request may not use, and when an entry is used. The decision about a use is recorded, so a
+replay with another rule diverges at that request.
 
 `Server.enable` and `Server.disable` show and hide entries in all sessions, `Context.enable` and
 `Context.disable` in one. A hidden entry stays registered; for a client it does not exist.
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 # Access rules ------------------------------------------------------------------------------------
 
 Access: TypeAlias = Callable[["Context"], Any]
-"""Returns whether the sender of a request may use an entry; `def` without blocking, or `async`."""
+"""A condition: returns whether the sender of a request may use an entry.
+
+It is called in the event loop: a `def` that does not block, or an `async def`.
+"""
 
 
 class AccessRule(msgspec.Struct, frozen=True, eq=False):
@@ -60,7 +64,7 @@ class AccessRule(msgspec.Struct, frozen=True, eq=False):
 
 
 def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRule | None:
-    """Return the rule that holds if both rules hold: that of a mount, and that of an entry."""
+    """Return the rule that allows what both rules allow: that of a mount, and that of an entry."""
     if first is None or second is None:
         return first or second
     conditions = [each.access for each in (first, second) if each.access is not None]
@@ -72,14 +76,14 @@ def joined_rule(first: AccessRule | None, second: AccessRule | None) -> AccessRu
                 return False
         return True
 
-    from mcp_trio._auth.challenges import checked_scopes
+    from mcp_trio._auth.challenges import checked_scopes  # only a server with access rules needs it
 
     scopes = checked_scopes({*first.scopes, *second.scopes})
     return AccessRule(scopes, allows if conditions else None)
 
 
 def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | None:
-    """Return the rule for arguments of a decorator; None if they demand nothing.
+    """Return the rule for the arguments of a decorator; None if they restrict nothing.
 
     Raises:
         TypeError: The scopes are one string, or the condition cannot be called.
@@ -89,8 +93,7 @@ def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | 
         raise TypeError(f"access= takes a function of the context, not {type(access).__name__}")
     if scopes == () and access is None:
         return None
-    # Imported by servers that have access rules.
-    from mcp_trio._auth.challenges import checked_scopes
+    from mcp_trio._auth.challenges import checked_scopes  # only a server with access rules needs it
 
     checked = checked_scopes(scopes)
     return AccessRule(checked, access) if checked or access is not None else None
@@ -99,16 +102,17 @@ def access_rule(scopes: Collection[str], access: Access | None) -> AccessRule | 
 # Hidden entries ---------------------------------------------------------------------------------
 
 Selector: TypeAlias = tuple[str, str | None, str | None]
-"""A kind of entries, and a name or a tag; with neither, all entries of the kind."""
+"""A kind of entries, a name and a tag, at most one of which is set; all of the kind if none is."""
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The entries that a call of `enable` or `disable` means.
+    """The entries that a call of `enable` or `disable` selects.
 
     Attributes:
         names: The names of tools and prompts, and the URIs and templates of resources.
-        tags: The tags; an entry with one of them is meant.
-        kinds: The kinds of entries, without names and tags all of them.
+        tags: The tags; an entry with one of them is selected.
+        kinds: The kinds of the entries. Without names and tags, all entries of these kinds are
+            selected.
     """
 
     names: frozenset[str]
@@ -116,7 +120,7 @@ class Selection(msgspec.Struct, frozen=True):
     kinds: frozenset[str]
 
     def selectors(self) -> Iterator[Selector]:
-        """Yield the selectors that together mean the same."""
+        """Yield the selectors that together select the same entries."""
         for kind in sorted(self.kinds):
             if not self.names and not self.tags:
                 yield kind, None, None
@@ -150,10 +154,10 @@ def selection_of(
 
 
 class Unregistered(msgspec.Struct, frozen=True):
-    """All entries of a kind that are not registered: those of remote servers.
+    """Stands for all entries of a kind that are not registered: those of remote servers.
 
     Only a decision about the kind applies to them, since their names and tags are not known. It has
-    those attributes of a `RegisteredEntry` that `Visibility.decision` reads.
+    those attributes of a `RegisteredEntry` that are read to decide whether an entry is visible.
     """
 
     kind: str
@@ -168,6 +172,10 @@ class Visibility:
 
     A decision replaces an earlier one about the same name, tag or kind, so there is at most one for
     each of them.
+
+    Attributes:
+        decisions: The number of each decision, which is higher for a later one, and whether it
+            shows the entries.
     """
 
     decisions: dict[Selector, tuple[int, bool]] = attrs.field(factory=dict[Any, Any], init=False)
@@ -180,7 +188,7 @@ class Visibility:
             self.decisions[selector] = (number, shows)
 
     def rename(self, kind: str, old: str, new: str) -> None:
-        """Let the decision about a name, if there is one, be about another name from now on."""
+        """Move the decision about a name, if there is one, to the new name of the entry."""
         decision = self.decisions.pop((kind, old, None), None)
         if decision is not None:
             self.decisions[kind, new, None] = decision
@@ -192,7 +200,7 @@ class Visibility:
 
     @classmethod
     def of(cls, decisions: Iterable[tuple[Selector, bool]]) -> "Visibility":
-        """Return the visibility of such a list."""
+        """Return the visibility with decisions that `in_order` returned."""
         visibility = cls()
         for selector, shows in decisions:
             visibility.decisions[selector] = (next(visibility._numbers), shows)
