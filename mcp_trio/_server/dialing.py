@@ -9,7 +9,7 @@ import logging
 import random
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, NoReturn, Self, TypedDict, Unpack, cast
 
@@ -72,17 +72,18 @@ async def dial(
         headers=options.get("headers"),
         ssl_context=options.get("ssl_context"),
     )
-    hub_name_status = task_status
+    hub_name_status = task_status  # `listen` has another `task_status`.
 
     async def listen(serve: Serve, *, task_status: trio.TaskStatus[None]) -> None:
-        task_status.started()  # Cancelling has to work also before a connection is open.
+        # `serve_connections` can be cancelled from here on, also while the hub cannot be reached.
+        task_status.started()
         dialer = _Dialer(
             url=url,
             options=connection_options,
             limits=server.limits,
             state=state,
             serve=serve,
-            task_status=hub_name_status,
+            hub_name_status=hub_name_status,
         )
         await dialer.run()
 
@@ -99,7 +100,7 @@ async def dial(
         state.change("closed", str(error))
         raise
     finally:
-        state.change("closed", "closed on this side")
+        state.change("closed", "closed on this side")  # changes nothing after an error
         recordings.end()
 
 
@@ -107,15 +108,15 @@ async def dial(
 class _Dialer:
     """A server's connection to its hub, which is opened again whenever it breaks.
 
-    `task_status` receives the name of the hub when the first connection is open.
+    `hub_name_status` receives the name of the hub when the first connection is open.
     """
 
     url: str
     options: SocketChannelOptions
     limits: Limits
     state: ReportedState
-    serve: Callable[..., Awaitable[None]]
-    task_status: trio.TaskStatus[str]
+    serve: Serve
+    hub_name_status: trio.TaskStatus[str]
     random_source: RandomSource = random.random
     _channel: NamedChannel | None = attrs.field(default=None, init=False)
     _session: Session | None = attrs.field(default=None, init=False)
@@ -143,7 +144,7 @@ class _Dialer:
                 await trio.sleep(seconds)
 
     def started(self, session: Session) -> None:
-        """Keep the session that `serve` reports; the dialer is its `task_status`."""
+        """Keep the session that has begun; `serve` calls this, with the dialer as `task_status`."""
         self._session = session
 
     async def _serve_once(self) -> bool:
@@ -160,7 +161,7 @@ class _Dialer:
             self.state.change("open")
             if not self._has_been_open:
                 self._has_been_open = True
-                self.task_status.started(channel.name)
+                self.hub_name_status.started(channel.name)
             await self.serve(channel, task_status=self)
             # A hub may accept the WebSocket and then close it with code 1008, because of the token.
             rejection: ConnectionLost | None = getattr(channel, "rejection", None)
@@ -234,10 +235,10 @@ async def listen_websocket(
 
     `async with listen_websocket() as hub: async for channel in hub: …`
 
-    A server has to send `token`, in the header or as a subprotocol. With `lock_path` a file, which
-    only its owner may read (0600), contains the port and the token; without a `token` a new one is
-    made. Port 0 chooses a free port. At the end of the block the hub accepts no more servers, and
-    closes all connections with code 1001.
+    A server has to send `token`, in the header or as a subprotocol. With `lock_path`, the hub
+    writes the port and the token to this file, which only its owner may read (0600), and makes a
+    token if none is given. Port 0 chooses a free port. At the end of the block the hub accepts no
+    more servers, and closes all connections with code 1001.
 
     Raises:
         OSError: The address cannot be bound, the certificate cannot be read, the lock file cannot
@@ -278,7 +279,7 @@ async def listen_websocket(
 async def _pass_on(
     connection: WebSocketChannel, sender: trio.MemorySendChannel[WebSocketChannel]
 ) -> bool:
-    """Pass a channel to a task that iterates over the hub; return False if its peer disconnects."""
+    """Wait until a task that iterates over the hub takes a channel; False if its server is gone."""
     is_received = False
     async with trio.open_nursery() as nursery:
 
