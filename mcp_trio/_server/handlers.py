@@ -119,7 +119,7 @@ class ServedSession:
             other instances.
         may_move: Whether another instance may continue the session: the server has other instances,
             or it is a replay, whose recording may be of such a server.
-        was_taken: Whether another instance has had the session before.
+        was_taken: Whether this instance has taken the session from another one.
     """
 
     shared: "ServerSessions"
@@ -171,22 +171,23 @@ class ServedSession:
         return self._state
 
     def movable_values(self) -> bytes | None:
-        """Return the values with which another instance can continue the session; None if none can.
+        """Return the values with which another instance can continue the session.
 
-        None can if handlers keep values that the store cannot have.
+        None if no other instance can, because there is none, or because the store cannot have a
+        value that handlers keep.
         """
         if self.kept_values is None:
             return None
         mounted: dict[str, Visibility] = {}
         for sessions, part in (self._mounted_sessions or {}).items():
             if part._visibility is not None:  # noqa: SLF001
-                names = self.shared.mounted_by_name()
-                name = next(name for name, each in names.items() if each is sessions)
+                by_name = self.shared.mounted_by_name()
+                name = next(name for name, each in by_name.items() if each is sessions)
                 mounted[name] = part._visibility  # noqa: SLF001
         return self.kept_values.encoded(self._state, self._visibility, mounted)
 
     def encoded_state(self) -> bytes:
-        """Return `ctx.state` as JSON; nothing if another instance cannot have it."""
+        """Return `ctx.state` as JSON; empty bytes if a value in it has no JSON form."""
         if self.outer is not None:
             return self.outer.encoded_state()
         try:
@@ -200,23 +201,29 @@ class ServedSession:
         visibility: Sequence[tuple[Selector, bool]],
         mounted: Mapping[str, Sequence[tuple[Selector, bool]]],
     ) -> None:
-        """Begin with the values of the session in another instance."""
+        """Set the values that `movable_values` returned in the former instance, once decoded.
+
+        Args:
+            state: The values that handlers keep.
+            visibility: The decisions of `Visibility.in_order`.
+            mounted: Such decisions for mounted servers, by the names of `mounted_by_name`.
+        """
         self._state = state
         self._visibility = Visibility.of(visibility) if visibility else None
-        names = self.shared.mounted_by_name() if mounted else {}
+        by_name = self.shared.mounted_by_name() if mounted else {}
         for name, decisions in mounted.items():
-            part = self.mounted_session(names[name])
+            part = self.mounted_session(by_name[name])
             part._visibility = Visibility.of(decisions)  # noqa: SLF001
 
     @property
     def _has_own_visibility(self) -> bool:
-        """Return whether the session shows or hides entries, of mounted servers as well."""
+        """Return whether handlers have shown or hidden entries in this session alone."""
         parts = (self, *(self._mounted_sessions or {}).values())
         return any(each._visibility is not None for each in parts)  # noqa: SLF001
 
     @property
     def elicitations(self) -> OpenElicitations:
-        """The URL elicitations that are not complete."""
+        """The URL elicitations that the client has not completed."""
         if self.outer is not None:
             return self.outer.elicitations
         if self._elicitations is None:
@@ -296,7 +303,8 @@ class ServedSession:
             Exception: The handler failed.
         """
         request = handling.request
-        # Also a first request, without answers: a resumable handler needs a state from the start.
+        # A first request, which has no state and no answers yet, is a round as well: the state of a
+        # resumable handler begins with it.
         if request.may_want_input:
             return self.rounds.answer_round(handling, self)
         if self.may_move:
@@ -463,12 +471,14 @@ class ServedSession:
         try:
             return await self._through_middleware(handling, method, params, run)
         except Exception:
+            # The mounted server whose handler failed decides whether the client gets the text, but
+            # not if a handler of another method has only read its resource.
             if handling.sends_error_texts is None and handling.request.method.name == method:
                 handling.sends_error_texts = self.sends_error_texts
             raise
 
     async def list_mounted(self, handling: Handling, method: str) -> list[Any]:
-        """Return the complete list of this mounted server; its middleware gets it as one page."""
+        """Return the complete list of this mounted server, a single page for its middleware."""
         listing = LISTS[method]
 
         async def run(_: Any) -> _Result:
@@ -481,11 +491,16 @@ class ServedSession:
         return items
 
     async def _items(self, handling: Handling, method: str) -> list[Any]:
-        """Return the definitions of a complete list, with those of mounted servers."""
+        """Return the definitions of a complete list, with those of mounted servers.
+
+        An entry of a mounted server is left out, and logged, if its name or URI is not possible
+        here, or another entry has it.
+        """
         registry, protocol_version = self.registry, handling.request.peer.protocol_version
         entries = {entry.key: entry for entry in LISTS[method].entries(registry)}
         unregistered = Unregistered(method.partition("/")[0])
         hidden = await self._hidden(handling, method)
+        # An entry with an origin is listed by its mounted server, with that server's middleware.
         own = [
             each
             for key, each in entries.items()
@@ -574,7 +589,8 @@ class ServedSession:
         """Return a mounted server's result, with URIs as clients of this server know them.
 
         `params` have the names and URIs of the mounted server. The access rule of the mount is
-        checked first: that in the origin of `entry`, if there is an entry.
+        checked first. For a registered `entry` that is the rule in its origin, which has the scopes
+        of the entry as well.
         """
         origin = None if entry is None else entry.origin
         rule = mount.rule if origin is None else origin.rule
@@ -629,7 +645,7 @@ class ServedSession:
             for remote in (self._remotes or {}).values():
                 remote.connections.roots_changed()
 
-        async def innermost(request: MiddlewareRequest) -> None:
+        async def run_handler(request: MiddlewareRequest) -> None:
             registered = self.registry.methods.get(request.method)
             if registered is None:
                 return
@@ -646,12 +662,12 @@ class ServedSession:
                 await value
 
         request = MiddlewareRequest(method=method.name, params=params, context=None)
-        await run_through(self.shared.middleware, request, innermost)
+        await run_through(self.shared.middleware, request, run_handler)
 
     # Methods.
 
     async def list_page(self, handling: Handling, params: types.PaginatedParams) -> msgspec.Raw:
-        """Answer one of `LISTS`."""
+        """Answer a method that returns a list, such as `tools/list`."""
         request = handling.request
         method, protocol_version = request.method.name, request.peer.protocol_version
         if not self.shared.makes_lists_per_request:
@@ -787,10 +803,11 @@ class ServedSession:
     def _find_resource(
         self, uri: str, *, is_for_client: bool = True
     ) -> tuple[RegisteredResource, dict[str, str]]:
-        """Return the resource at a URI, which the client must see, and the template's values.
+        """Return the resource with a URI, and the values of the variables in its template.
 
         Raises:
-            RequestError: There is no such resource, or the URI is rejected.
+            RequestError: There is no such resource, the URI is rejected, or the client does not see
+                the resource; the last only if `is_for_client`.
         """
         try:
             found = self.registry.find_resource(uri)
@@ -863,6 +880,8 @@ class ServedSession:
         self._subscriptions.check_room(client, params.notifications)
         capabilities = handling.session.connection.current_capabilities()
 
+        # URIs whose check waits, for an access rule or a remote server; and those of them to which
+        # this session is now subscribed at a remote server.
         unchecked: list[str] = []
         subscribed: list[str] = []
 
@@ -992,7 +1011,8 @@ class ServedSession:
     async def _hidden(self, handling: Handling, method: str) -> frozenset[str] | None:
         """Return the keys of the entries that a list does not show to the sender of the request.
 
-        None means that all clients get the same list.
+        None if neither this session nor an access rule hides any: then the list has all entries
+        that the server shows to all clients.
         """
         if not (self._has_own_visibility or self.registry.restricted(method)):
             return None
@@ -1041,16 +1061,23 @@ class ServedSession:
             ToolError: The call was cancelled because the time was over.
         """
         with trio.move_on_after(math.inf if tool.timeout is None else tool.timeout):
-            return await self._call_base(tool, handling, arguments)
+            return await self._call_transformed(tool, handling, arguments)
         raise ToolError(f"{tool.name!r} timed out: it did not finish within {tool.timeout:g} s")
 
-    async def _call_base(self, tool: RegisteredTool, handling: Handling, arguments: Any) -> Any:
+    async def _call_transformed(
+        self, tool: RegisteredTool, handling: Handling, arguments: Any
+    ) -> Any:
+        """Call the tool of which a transformed tool was made, or the user's wrapper of it.
+
+        A tool that is not transformed is called itself.
+        """
         transform = tool.transform
         if transform is None:
             return await self._call(tool, handling, arguments)
 
         async def call_base(given: Mapping[str, Any]) -> Any:
-            return await self._call_base(transform.base, handling, transform.arguments(given))
+            base_arguments = transform.arguments(given)
+            return await self._call_transformed(transform.base, handling, base_arguments)
 
         is_struct = isinstance(arguments, msgspec.Struct)
         given: dict[str, Any] = msgspec.structs.asdict(arguments) if is_struct else arguments
@@ -1063,9 +1090,8 @@ class ServedSession:
     ) -> Any:
         client = handling.request.client_key
         limiter = NESTED_LIMITER.get() or ClientThreads(self._thread_limiter, client)
-        innermost_lane = LANE.get()
-        if innermost_lane is not None:
-            innermost_lane = innermost_lane.child(has_own_pace=True)
+        lane = LANE.get()
+        innermost_lane = None if lane is None else lane.child(has_own_pace=True)
         bridge = ThreadBridge(
             registered.name,
             handling.session.sequencer,
@@ -1073,7 +1099,7 @@ class ServedSession:
             scope=handling.scope,
         )
         context = ThreadContext(handling, self, bridge)
-        # A handler that reads a resource whose handler runs in a thread has a context already.
+        # The handler that reads this resource may have a context, which it gets back in the end.
         outer = CURRENT_CONTEXT.set(CurrentContext(handling, self, bridge))
         try:
             return await run_in_thread(
