@@ -223,7 +223,7 @@ class ServedSession:
 
     @property
     def elicitations(self) -> OpenElicitations:
-        """The URL elicitations that the client has not completed."""
+        """The URL elicitations that are not complete yet."""
         if self.outer is not None:
             return self.outer.elicitations
         if self._elicitations is None:
