@@ -87,7 +87,7 @@ _FORGET: Final = """
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('DEL', unpack(KEYS))
 """
-_KEEP_CALL: Final = """
+_STORE_CALL_ENTRY: Final = """
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if not owner then return -1 end
 if owner ~= ARGV[1] then return 0 end
@@ -326,22 +326,22 @@ class RedisInstance:
     def _call_args(self, call: str, number: int, entry: bytes) -> tuple[str | bytes | int, ...]:
         return self.name, f"{call}:{number}", entry, expiry_of(self._session_seconds)
 
-    def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+    def post_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call."""
         args = self._call_args(call, number, entry)
         on_result = partial(self._check_owner, session_id)
-        self._post_script(_KEEP_CALL, self._call_keys(session_id), args, on_result)
+        self._post_script(_STORE_CALL_ENTRY, self._call_keys(session_id), args, on_result)
 
-    async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+    async def store_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call, and wait until Redis has it."""
         keys, args = self._call_keys(session_id), self._call_args(call, number, entry)
         # The session itself may still wait to be written, and so may earlier entries.
         await self._connection.wait_until_written()
-        result = await self._connection.evaluate(_KEEP_CALL, keys, *args)
+        result = await self._connection.evaluate(_STORE_CALL_ENTRY, keys, *args)
         if result == _UNKNOWN and session_id in self._sessions:  # Redis has lost it.
             self.keep(session_id, self._sessions[session_id])
             await self._connection.wait_until_written()
-            result = await self._connection.evaluate(_KEEP_CALL, keys, *args)
+            result = await self._connection.evaluate(_STORE_CALL_ENTRY, keys, *args)
         self._check_owner(session_id, result)
         if result == _TAKEN:
             raise StoreUnavailableError("another instance has taken the session")

@@ -2,11 +2,14 @@
 
 Each legacy session has an *owner*: the instance that runs its handlers. The instances share a table
 of the sessions and their owners, and send messages to one another. `Instances` is the interface to
-both; `MemoryInstances` connects the applications of one process, and `mcp_trio.redis.RedisStores`
-those of several machines.
+both; `MemoryInstances` connects the ASGI applications of one process, and
+`mcp_trio.redis.RedisStores` those of several machines.
 
 An instance has a *lease*, which it renews as long as it runs. When the lease is over, the instance
 is lost: another one may take its sessions.
+
+A *call* here is a kept call, which another instance can continue (`kept_calls.py`). Its *entries*
+are its request, with the number 0, and its operations.
 """
 
 from collections import deque
@@ -33,9 +36,9 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
         principal: The user who opened the session; None if the server does not verify users.
         opening: The client's messages that determine the state of the protocol, in order:
             `initialize`, `notifications/initialized`, the log level and the subscriptions.
-        values: What handlers keep in the session; see `kept_values.py`.
-        is_movable: Whether these are all of the session's state. Another instance ends a session
-            that is not movable.
+        values: The values that handlers keep in the session; see `kept_values.py`.
+        is_movable: Whether these facts are the complete state of the session. Another instance ends
+            a session that is not movable.
     """
 
     principal: str | None
@@ -55,14 +58,14 @@ class StoredSession(msgspec.Struct, frozen=True):
 
 
 class InstanceHandler(Protocol):
-    """The part of an application that an `Instance` calls; no function waits."""
+    """The part of an ASGI application that an `Instance` calls. No method waits."""
 
     def receive(self, sender: str, message: bytes) -> None:
-        """Take a message of another instance."""
+        """Handle a message of another instance."""
         ...
 
     def lose(self, name: str) -> None:
-        """Note that the lease of another instance is over, and that it takes no more messages."""
+        """Note that the lease of another instance is over: it receives no more messages."""
         ...
 
     def lose_session(self, session_id: str) -> None:
@@ -78,13 +81,13 @@ class InstanceHandler(Protocol):
 
 
 class Instance(Protocol):
-    """An instance that has joined the others. Functions that are not `async` never wait.
+    """An instance that has joined the others. Methods that are not `async` never wait.
 
     The messages of one instance to another arrive in their order, and each at most once; they all
     arrive unless one of the two is lost.
 
-    `keep`, `note_call` and `keep_call` store nothing if another instance has the session; the
-    handler's `lose_session` is then called, before `settle` returns.
+    If another instance owns the session, `keep`, `post_call_entry` and `store_call_entry` store
+    nothing; the handler's `lose_session` is then called, before `settle` returns.
 
     Attributes:
         name: The name of this instance, which no other one has or had.
@@ -104,14 +107,14 @@ class Instance(Protocol):
         """Remove a session of this instance, which has ended, with its events."""
         ...
 
-    def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
-        """Store an entry of a call in a session of this instance; see `kept_calls.py`."""
+    def post_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry of a call in a session of this instance, soon."""
         ...
 
-    async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
-        """Store an entry as `note_call` does, and wait until the store has it.
+    async def store_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+        """Store an entry of a call, and wait until the store has it.
 
-        What was stored before, as the session itself and its earlier entries, is stored first.
+        The facts and entries that were posted before are stored first.
 
         Raises:
             StoreUnavailableError: The store does not answer, or another instance has taken the
@@ -156,10 +159,11 @@ class Instance(Protocol):
         ...
 
     async def take(self, session_id: str, former_owner: str | None) -> bool:
-        """Become the owner of a session.
+        """Become the owner of a session; return whether this instance is its owner now.
 
-        Returns False if its owner is not `former_owner` any more, or has a lease again. This may be
-        called again by the instance that is the owner already; it returns True.
+        It is not if the owner is another one than `former_owner`, or `former_owner` has a lease
+        again. `former_owner` is None for a session that was handed over. The owner of a session may
+        call this again.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -186,7 +190,7 @@ class Instance(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Begin to leave: `others` no longer names this instance. It still takes messages."""
+        """Begin to leave: `others` no longer names this instance. It still receives messages."""
         ...
 
     def send(self, to: str, message: bytes) -> None:
@@ -194,7 +198,7 @@ class Instance(Protocol):
         ...
 
     async def unread(self, name: str) -> Sequence[bytes]:
-        """Return the messages that this instance has sent to a lost one, and that it never took.
+        """Return the messages from this instance that a lost one did not receive.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -215,7 +219,7 @@ class Instances(Protocol):
 
 @attrs.define(eq=False, repr=False)
 class MemoryInstances:
-    """`Instances` for the applications of one process, for example in a test."""
+    """`Instances` for the ASGI applications of one process, for example in a test."""
 
     sessions: dict[str, StoredSession] = attrs.field(factory=dict[str, StoredSession], init=False)
     calls: dict[str, dict[str, dict[int, bytes]]] = attrs.field(
@@ -260,7 +264,7 @@ class MemoryInstance:
     _lost: dict[str, list[bytes]] = attrs.field(factory=dict[str, list[bytes]], init=False)
 
     async def run(self) -> None:
-        """Take the messages of other instances until cancelled."""
+        """Pass the messages of other instances to the handler until cancelled."""
         while True:
             while self._inbox:
                 self.handler.receive(*self._inbox.popleft())
@@ -285,7 +289,7 @@ class MemoryInstance:
             del self.shared.sessions[session_id]
             self.shared.calls.pop(session_id, None)
 
-    def note_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+    def post_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call, unless another instance owns the session."""
         stored = self.shared.sessions.get(session_id)
         if stored is not None and stored.owner == self.name:
@@ -294,14 +298,14 @@ class MemoryInstance:
         elif stored is not None:
             self.handler.lose_session(session_id)
 
-    async def keep_call(self, session_id: str, call: str, number: int, entry: bytes) -> None:
+    async def store_call_entry(self, session_id: str, call: str, number: int, entry: bytes) -> None:
         """Store an entry of a call."""
         await trio.lowlevel.checkpoint()
         stored = self.shared.sessions.get(session_id)
         if stored is None or stored.owner != self.name or self.name not in self.shared.members:
             self.handler.lose_session(session_id)
             raise StoreUnavailableError("another instance has taken the session")
-        self.note_call(session_id, call, number, entry)
+        self.post_call_entry(session_id, call, number, entry)
 
     def forget_call(self, session_id: str, call: str, entries: int) -> None:  # noqa: ARG002
         """Remove the entries of a call, unless another instance owns the session."""

@@ -136,7 +136,7 @@ class KeptCalls:
             request = KeptRequest(
                 encode_request(request_id, method, params), version, secrets.token_hex(_SEED_BYTES)
             )
-            self.instance.note_call(self.session_id, call, 0, _encode(request))
+            self.instance.post_call_entry(self.session_id, call, 0, _encode(request))
         elif request.version != version:
             raise RequestError(INTERNAL_ERROR, _UNKNOWN.format("request"))
         earlier = EarlierCall(
@@ -191,7 +191,7 @@ class _Entries:
         calls, entry = self.calls, _encode(FinishedOperation(operation, _BEGUN))
         number = self._number(operation)
         try:
-            await calls.instance.keep_call(calls.session_id, self.call, number, entry)
+            await calls.instance.store_call_entry(calls.session_id, self.call, number, entry)
         except StoreUnavailableError as error:
             text = f"{operation.name} did not run, because it cannot be stored: {error}"
             raise RequestError(SERVER_BUSY, text) from error
@@ -214,7 +214,7 @@ class _Entries:
             self.forget()
             return
         number = self._number(operation.id)
-        calls.instance.note_call(calls.session_id, self.call, number, _encode(operation))
+        calls.instance.post_call_entry(calls.session_id, self.call, number, _encode(operation))
 
     def forget(self) -> None:
         """Remove the call, which has ended or is too large, from the store."""

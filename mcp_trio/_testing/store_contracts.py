@@ -176,18 +176,18 @@ async def check_instance_store(
 
         # Calls.
         one.keep("c", facts)
-        one.note_call("c", '"x:1"', 0, b"request")
-        await one.keep_call("c", '"x:1"', 1, b"begun")
-        one.note_call("c", '"x:1"', 1, b"done")
-        one.note_call("c", "7", 0, b"other")
-        two.note_call("c", "7", 0, b"")
+        one.post_call_entry("c", '"x:1"', 0, b"request")
+        await one.store_call_entry("c", '"x:1"', 1, b"begun")
+        one.post_call_entry("c", '"x:1"', 1, b"done")
+        one.post_call_entry("c", "7", 0, b"other")
+        two.post_call_entry("c", "7", 0, b"")
         two.forget_call("c", "7", 1)
         await one.settle()
         await two.settle()
         entries = {'"x:1"': {0: b"request", 1: b"done"}, "7": {0: b"other"}}
         assert await two.calls("c") == entries, "entries of calls are found; the owner changes them"
         try:
-            await two.keep_call("c", "7", 1, b"")
+            await two.store_call_entry("c", "7", 1, b"")
         except StoreUnavailableError:
             pass
         else:

@@ -252,7 +252,8 @@ async def test_a_request_to_the_owner_needs_no_store(
 
         monkeypatch.setattr(MemoryInstance, name, noted)
 
-    for name in ("keep", "note_call", "keep_call", "settle", "find", "take", "is_lost", "send"):
+    of_calls = ("post_call_entry", "store_call_entry")
+    for name in ("keep", *of_calls, "settle", "find", "take", "is_lost", "send"):
         note(name, getattr(MemoryInstance, name))
     for number in range(3, 6):
         assert text((await client.ask(call("tide", id=number))).json) == "high"

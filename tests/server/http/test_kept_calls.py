@@ -376,10 +376,12 @@ async def test_an_effect_does_not_run_while_the_store_is_away(
     _, there = await open_ports()
     client = await there.open()
 
-    async def keep_call(*_):
+    async def store_call_entry(*_):
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(type(there.runtime.forwarder.instance), "keep_call", keep_call)
+    monkeypatch.setattr(
+        type(there.runtime.forwarder.instance), "store_call_entry", store_call_entry
+    )
     answer = await client.ask(call("careful"))
     assert answer.json["error"]["code"] == SERVER_BUSY
     assert world.ran == []
