@@ -1,9 +1,9 @@
 """Results: from the return value of a handler to the result that is sent, and its output schema.
 
-The type of the value, or the nearest of its base classes, selects a function in a table: one for
-the content of tools and prompts, one for resources. Any other value becomes JSON text. A
-value that is a complete result already is sent as it is, except that resources embedded in a prompt
-get a MIME type if they have none.
+Two tables have the functions that convert a value, by its class or the nearest base class of that:
+`_CONTENTS` for tools and prompts, and `_RESOURCES`. Any other value becomes JSON text. A value that
+is a complete result already is sent as it is, except that the result of a tool may get text
+content, and resources embedded in a prompt a MIME type.
 """
 
 import base64
@@ -103,8 +103,7 @@ class _Media:
             OSError: The file cannot be read.
         """
         if (data is None) is (path is None):
-            kind = type(self).__name__
-            raise TypeError(f"{kind}() takes either data or path=...")
+            raise TypeError(f"{type(self).__name__}() takes either data or path=...")
         if format is not None and "/" in format:
             kind, _, format = format.partition("/")  # noqa: A001 - as above
             if kind != self._kind:
@@ -113,8 +112,12 @@ class _Media:
         if not format:
             suffix = pathlib.PurePath(path or "").suffix.removeprefix(".").lower()
             by_suffix = _SUFFIXES.get(suffix, suffix) or self._default_format
-            known = (it for at, start, it in self._signatures if content.startswith(start, at))
-            format = next(known, by_suffix)  # noqa: A001 - as above
+            detected = (
+                subtype
+                for offset, signature, subtype in self._signatures
+                if content.startswith(signature, offset)
+            )
+            format = next(detected, by_suffix)  # noqa: A001 - as above
         object.__setattr__(self, "data", content)
         object.__setattr__(self, "format", format)
 
@@ -173,11 +176,11 @@ class Audio(_Media):
 
 # JSON -------------------------------------------------------------------------------------------
 #
-# The same value always has the same JSON text, because a replay has to send the same bytes. msgspec
-# alone does not guarantee that: it sorts the fields of classes with slots, and writes a set in the
-# order of its hashes.
+# Equal values have to have the same JSON text, because a replay sends the same bytes. msgspec alone
+# does not guarantee that: it sorts the fields of classes with slots, and writes a set in the order
+# of its hashes.
 
-_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 @attrs.define(eq=False, repr=False)
@@ -191,7 +194,7 @@ class JsonWriter:
     _encoder: msgspec.json.Encoder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._encoder = msgspec.json.Encoder(enc_hook=self._unknown)
+        self._encoder = msgspec.json.Encoder(enc_hook=self._enc_hook)
 
     def encode(self, value: Any) -> bytes:
         """Return the JSON text of a value.
@@ -199,13 +202,17 @@ class JsonWriter:
         Raises:
             TypeError: The value, or a part of it, has no JSON form.
         """
-        if value.__class__ not in _LEAVES:
+        if value.__class__ not in _SCALARS:
             value = self.in_order(value)
         return self._encoder.encode(value)
 
     def plain(self, value: Any) -> Any:
-        """Return the value as lists, dicts, strings and numbers; raise what `encode` raises."""
-        return msgspec.to_builtins(self.in_order(value), enc_hook=self._unknown)
+        """Return the value as lists, dicts, strings and numbers.
+
+        Raises:
+            TypeError: As for `encode`.
+        """
+        return msgspec.to_builtins(self.in_order(value), enc_hook=self._enc_hook)
 
     def in_order(self, value: Any) -> Any:
         """Return the value in a form that msgspec encodes in a stable order.
@@ -218,9 +225,9 @@ class JsonWriter:
             TypeError: A member of a set has no JSON form.
         """
         kind = value.__class__
-        return value if kind in _LEAVES else _ordering_of(kind)(value, self)
+        return value if kind in _SCALARS else _ordering_of(kind)(value, self)
 
-    def _unknown(self, value: Any) -> Any:
+    def _enc_hook(self, value: Any) -> Any:
         if isinstance(value, pathlib.PurePath):
             return str(value)
         plain = value if self.converter is None else self.converter.unstructure(value)
@@ -235,46 +242,46 @@ def _ordering_of(kind: Any) -> Callable[[Any, JsonWriter], Any]:
     if is_pydantic(kind):
         return lambda value, _writer: pydantic_to_plain(value)
     if issubclass(kind, msgspec.Struct):
-        return _struct
+        return _ordered_struct
     # Of attrs and dataclasses, these are the fields that msgspec encodes.
     if attrs.has(kind):
         names = [each.name for each in attrs.fields(kind) if not each.name.startswith("_")]
-        return functools.partial(_fields, names)
+        return functools.partial(_ordered_fields, names)
     if hasattr(kind, "__dataclass_fields__"):
         import dataclasses  # A server that has none starts without it.
 
-        return functools.partial(_fields, [each.name for each in dataclasses.fields(kind)])
+        return functools.partial(_ordered_fields, [each.name for each in dataclasses.fields(kind)])
     for base in kind.__mro__:
-        if base in _BY_CLASS:
-            return _BY_CLASS[base]
+        if base in _ORDERINGS:
+            return _ORDERINGS[base]
     return lambda value, _writer: value
 
 
-def _set(values: Collection[Any], writer: JsonWriter) -> list[Any]:
+def _ordered_set(values: Collection[Any], writer: JsonWriter) -> list[Any]:
     return sorted(map(writer.in_order, values), key=writer.encode)
 
 
-def _sequence(values: Collection[Any], writer: JsonWriter) -> Collection[Any]:
+def _ordered_items(values: Collection[Any], writer: JsonWriter) -> Collection[Any]:
     ordered = [writer.in_order(value) for value in values]
     return values if all(map(operator.is_, ordered, values)) else ordered
 
 
-def _dict(values: dict[Any, Any], writer: JsonWriter) -> dict[Any, Any]:
+def _ordered_dict(values: dict[Any, Any], writer: JsonWriter) -> dict[Any, Any]:
     ordered = {key: writer.in_order(value) for key, value in values.items()}
     is_same = all(map(operator.is_, ordered.values(), values.values()))
     return values if is_same else ordered
 
 
-_BY_CLASS: Final[dict[type, Callable[[Any, JsonWriter], Any]]] = {
-    set: _set,
-    frozenset: _set,
-    list: _sequence,
-    tuple: _sequence,
-    dict: _dict,
+_ORDERINGS: Final[dict[type, Callable[[Any, JsonWriter], Any]]] = {
+    set: _ordered_set,
+    frozenset: _ordered_set,
+    list: _ordered_items,
+    tuple: _ordered_items,
+    dict: _ordered_dict,
 }
 
 
-def _struct(value: Any, writer: JsonWriter) -> Any:
+def _ordered_struct(value: Any, writer: JsonWriter) -> Any:
     # A struct is kept, because msgspec knows its encoded names, its tag and its options. It is
     # copied once a field differs.
     result: Any = value
@@ -287,7 +294,7 @@ def _struct(value: Any, writer: JsonWriter) -> Any:
     return result
 
 
-def _fields(names: Iterable[str], value: Any, writer: JsonWriter) -> dict[str, Any]:
+def _ordered_fields(names: Iterable[str], value: Any, writer: JsonWriter) -> dict[str, Any]:
     return {name: writer.in_order(getattr(value, name)) for name in names if hasattr(value, name)}
 
 
@@ -397,7 +404,7 @@ def tool_result(
     if isinstance(value, InputRequiredResult):
         return value
     if isinstance(value, CallToolResult):
-        # An error result need not have structured content, nor does the output schema apply to it.
+        # An error result needs no structured content, and the output schema does not apply to it.
         checked_by = None if value.is_error else output
         data = value.structured_content
         if data is msgspec.UNSET:
@@ -449,6 +456,7 @@ _CONTENTS: Final[dict[type, Callable[[Any], list[Content]]]] = {
 
 # Output schemas ---------------------------------------------------------------------------------
 
+# Types whose values are not data for programs, and types of which that is not known.
 _NO_DATA: Final = (bytes, bytearray, memoryview, Result)
 _ANYTHING: Final = (Any, object)
 
@@ -491,10 +499,11 @@ def _typed_output_schema(signature: "Signature", hint: Any) -> OutputSchema:
         decodable = signature.adapter.decodable(hint)
         schema = with_keywords_at_root(json_schema(decodable))
         return OutputSchema(schema, _validation_errors(decodable))
-    return _of_class(hint) if type(hint) is type else _of_plain(hint)
+    return _output_schema_of_class(hint) if type(hint) is type else _plain_output_schema(hint)
 
 
-def _of_plain(hint: Any) -> OutputSchema:
+def _plain_output_schema(hint: Any) -> OutputSchema:
+    """Return the output schema of a type that consists of types of JSON itself."""
     schema = plain_schema(hint)
     assert schema is not None
     # Not float, as not every float is valid: NaN would be sent as null.
@@ -503,8 +512,9 @@ def _of_plain(hint: Any) -> OutputSchema:
     )
 
 
-# A thousand tools return few different classes of JSON.
-_of_class: Final = functools.cache(_of_plain)
+# A thousand tools return few different classes of JSON, such as `str`, and can share their schemas.
+# Other types are not cached: `int | None` and `None | int` are equal, but their schemas are not.
+_output_schema_of_class: Final = functools.cache(_plain_output_schema)
 
 
 def _validation_errors(decodable: Any) -> Callable[[bytes], list[str]]:
@@ -516,6 +526,7 @@ def _validation_errors(decodable: Any) -> Callable[[bytes], list[str]]:
         try:
             decode(encoded)
         except msgspec.MsgspecError as error:
+            # The line of an error about the value as a whole begins with "arguments".
             return [error_line(error).replace("arguments", "result", 1)]
         return []
 
