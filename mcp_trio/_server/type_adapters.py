@@ -191,7 +191,7 @@ class UnionDecoder(CustomDecoder):
                 return convert(value, decodable, strict=strict)
             except msgspec.ValidationError as error:
                 errors.append(error)
-        if self.likeliest(value) is not None:
+        if self.likeliest(value) is not None:  # `errors[0]` is that of this member.
             raise errors[0]
         raise ValueError(f"Expected `{' | '.join(type_name(hint) for hint, _ in self.members)}`")
 
@@ -201,6 +201,7 @@ class UnionDecoder(CustomDecoder):
         return sorted(self.members, key=lambda member: -count_known_keys(member[0], value))
 
     def likeliest(self, value: Any, /) -> Any | None:
+        """Return the first member to try if it has at least one key of the object, else None."""
         likely, decodable = self._likeliest_first(value)[0]
         return decodable if count_known_keys(likely, value) > 0 else None
 
@@ -308,9 +309,9 @@ _NUMBERS: Final = (int, float, decimal.Decimal)
 
 
 def is_constrained(metadata: Iterable[Any]) -> bool:
-    """Return whether the metadata hold a constraint or a text that msgspec would ignore."""
-    # The library is not imported for this check, as that takes as long as registering 20 classes:
-    # while nothing has imported it, no metadata can be of its classes.
+    """Return whether the metadata have a constraint or a text that msgspec would ignore."""
+    # annotated-types is not imported for this check: its import takes as long as the definition of
+    # 20 classes. While no code has imported it, no metadata can be of its classes.
     at = sys.modules.get("annotated_types")
     return at is not None and any(
         isinstance(item, at.BaseMetadata | at.GroupedMetadata | at.DocInfo) for item in metadata
@@ -337,7 +338,7 @@ def constrained(hint: Any, metadata: Iterable[Any]) -> Any:
 
 def annotated(hint: Any, metadata: Sequence[Any]) -> Any:
     """Return the hint annotated with metadata, which come before those it already has."""
-    special: Any = Annotated
+    special: Any = Annotated  # Type checkers reject an `Annotated` with computed arguments.
     if typing.get_origin(hint) is Annotated:
         return special[(hint.__origin__, *metadata, *hint.__metadata__)]
     return special[(hint, *metadata)] if metadata else hint
@@ -825,7 +826,7 @@ def _values_with_types(values: Iterable[Any]) -> frozenset[Any]:
 
 
 def _normalize(schema: dict[str, Any], orders: Mapping[frozenset[Any], list[Any]]) -> None:
-    """Give a schema by msgspec the order of the code, and the keywords that hosts depend on.
+    """Give a schema by msgspec the order of the declarations, and keywords that hosts depend on.
 
     msgspec sorts the values of an `enum` and the keys of a `TypedDict`. It leaves out the `type` of
     an `enum`, without which Gemini rejects all tools of a request, and the `items` of a list of
@@ -894,7 +895,8 @@ _REJECTS_UNIONS: Final = "Type unions"
 class TypeAdapter:
     """Turns annotations into types that msgspec can decode.
 
-    A class has one custom type, which is kept, so that a class may refer to itself.
+    The custom type of a class with fields is made once and kept, so that the class may refer to
+    itself.
     """
 
     converter: "Converter | None" = None
@@ -920,10 +922,10 @@ class TypeAdapter:
             return self._built[hint]
         if typing.get_origin(hint) is Annotated:
             return constrained(self.decodable(hint.__origin__), hint.__metadata__)
-        known = unaliased(hint)
-        if known is not hint:
-            found = self.decodable(known)
-            return hint if found is known else found
+        aliased = unaliased(hint)
+        if aliased is not hint:
+            found = self.decodable(aliased)
+            return hint if found is aliased else found
         members = typing.get_args(hint)
         if typing.get_origin(hint) is Literal:
             return hint
@@ -941,7 +943,7 @@ class TypeAdapter:
     def may_be_mutable(self, value: Any) -> bool:
         """Return whether a value, which is no builtin container, may be mutable."""
         kind = value.__class__
-        # Values that `_STANDARD_DECODERS` decodes are immutable.
+        # Only classes in `_STANDARD_DECODERS`, whose values are immutable, have a `DerivedDecoder`.
         return has_fields(kind) or not isinstance(self._decoder_of(kind), DerivedDecoder | None)
 
     def _needs_custom_type(self, hint: Any) -> bool:
@@ -1078,7 +1080,7 @@ class _Walk(msgspec.Struct, frozen=True):
             members = [it for it in typing.get_args(hint) if it is not types.NoneType]
             likely = max(members, key=lambda member: count_known_keys(member, value))
             if len(members) > 1 and count_known_keys(likely, value) < 0:
-                return iter(())  # The error of the union helps most.
+                return iter(())  # The value is of no member: the error of the union helps most.
             return self.errors_inside(likely, value, path, depth)
         if isinstance(value, dict) and is_object_type(hint):
             walk = self._fields if has_fields(hint) else self._members
