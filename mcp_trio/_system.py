@@ -1,8 +1,8 @@
 """Functions of the operating system that some systems lack, with a replacement for each.
 
-Linux has all of them. The branches compare `sys.platform`, because type checkers follow that:
-`nox -s types` checks them for Linux, macOS and Windows. Elsewhere in the package a branch stands
-where it is used; `docs/reference/systems.md` lists what differs.
+Linux has all of them. The branches compare `sys.platform`, because type checkers evaluate that:
+`nox -s types` checks them for Linux, macOS and Windows. Other modules have branches of their own
+for smaller differences. `docs/reference/systems.md` lists what differs for users.
 """
 
 import contextlib
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# Numbers that POSIX fixes, of signals for which Windows has no name. They are exit statuses there.
+# The numbers, by POSIX, of two signals that `signal` lacks on Windows. There, `os.kill` ends a
+# process with such a number as its exit status.
 SIGHUP: Final = 1
 SIGKILL: Final = 9
 
@@ -26,13 +27,16 @@ if sys.platform == "win32":
     WRITE_FLAGS: Final = os.O_BINARY
     """For `os.open`: write bytes as they are, and do not wait for the reader of a FIFO."""
 
-    # The byte that is locked is far behind the content: others could not read a locked byte.
+    # The byte that is locked is far behind the content: other processes cannot read a locked byte.
     _LOCKED_BYTE: Final = 2**40
     _QUERY_LIMITED_INFORMATION: Final = 0x1000
     _STILL_ACTIVE: Final = 259
 
     def try_lock(descriptor: int, *, is_shared: bool = False) -> bool:
-        """Lock a file until it is closed; return False if another process has locked it."""
+        """Lock a file until it is closed; return False if another process has locked it.
+
+        A file system without locks gives a lock to all.
+        """
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         try:
             os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
@@ -52,8 +56,8 @@ if sys.platform == "win32":
             return False
         try:
             status = ctypes.c_ulong()
-            known = kernel.GetExitCodeProcess(process, ctypes.byref(status))
-            return not known or status.value == _STILL_ACTIVE
+            has_status = kernel.GetExitCodeProcess(process, ctypes.byref(status))
+            return not has_status or status.value == _STILL_ACTIVE
         finally:
             kernel.CloseHandle(process)
 
@@ -90,7 +94,7 @@ else:
         """Return whether there is a process with this id."""
         try:
             os.kill(pid, 0)
-        except (ProcessLookupError, OverflowError):
+        except (ProcessLookupError, OverflowError):  # An id that is too large is of no process.
             return False
         except PermissionError:  # a process of another user
             pass
@@ -98,8 +102,8 @@ else:
 
     def is_trusted_file(status: os.stat_result, /) -> bool:
         """Return whether only this user and root could have written a file."""
-        is_ours = status.st_uid in {os.getuid(), 0}
-        return is_ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_owner_trusted = status.st_uid in {os.getuid(), 0}
+        return is_owner_trusted and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def make_private(descriptor: int) -> None:
@@ -119,7 +123,8 @@ def sync_data(descriptor: int) -> None:
 def open_process_end(pid: int) -> int | None:
     """Return a descriptor that becomes readable when a process ends; the caller closes it.
 
-    None: the system has no such descriptors, a sandbox forbids them, or the process has ended.
+    Return None if the system has no such descriptors, a sandbox forbids them, or the process has
+    ended.
     """
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError, OSError):  # a kernel or C library that is old
