@@ -24,7 +24,7 @@ import attrs
 from mcp_trio._protocol.empty import NO_ITEMS
 from mcp_trio.limits import Limits
 
-Client: TypeAlias = Hashable
+ClientKey: TypeAlias = Hashable
 """The key of a client: its principal, its address, or its number in a session."""
 
 Item = TypeVar("Item", bound=Hashable)
@@ -40,7 +40,7 @@ def network_of(address: str | None) -> str | None:
     return address if address is None or ":" not in address else _ipv6_network_of(address)
 
 
-def client_key(principal: str | None, address: str | None) -> Client:
+def client_key(principal: str | None, address: str | None) -> ClientKey:
     """Return the key of a client; a principal never has the key of an address."""
     return (None, network_of(address)) if principal is None else (principal, None)
 
@@ -72,18 +72,18 @@ class Shares:
     factor: int
     setting: str
     total: int = attrs.field(default=0, init=False)
-    _taken: dict[Client, int] = attrs.field(default=NO_ITEMS, init=False)
+    _taken: dict[ClientKey, int] = attrs.field(default=NO_ITEMS, init=False)
 
-    def taken_by(self, client: Client) -> int:
+    def taken_by(self, client: ClientKey) -> int:
         """Return the number of places that a client has taken."""
         return self._taken.get(client, 0)
 
-    def may_take(self, client: Client, amount: int = 1) -> bool:
+    def may_take(self, client: ClientKey, amount: int = 1) -> bool:
         """Return whether a client may take more places."""
         after = self._taken.get(client, 0) + amount
         return after <= self.client_max and after <= self.client_max * self.factor - self.total
 
-    def take_if_free(self, client: Client) -> bool:
+    def take_if_free(self, client: ClientKey) -> bool:
         """Take one place if the client may; return whether it has."""
         taken = self._taken.get(client, 0)
         if taken >= self.client_max or taken >= self.client_max * self.factor - self.total:
@@ -94,7 +94,7 @@ class Shares:
         self.total += 1
         return True
 
-    def exceeded(self, client: Client, amount: int = 1) -> str | None:
+    def exceeded(self, client: ClientKey, amount: int = 1) -> str | None:
         """Return the limit that keeps a client from taking more places; None if it may take them.
 
         The text ends a rejection, such as "too many requests wait".
@@ -106,7 +106,7 @@ class Shares:
             return f" ({setting})"
         return f" of all clients ({setting}, all_clients_factor={self.factor})"
 
-    def take(self, client: Client, amount: int = 1) -> None:
+    def take(self, client: ClientKey, amount: int = 1) -> None:
         """Take places; the caller has checked `may_take`, or knows of a reason to go beyond it."""
         if amount:
             if not self._taken:
@@ -114,7 +114,7 @@ class Shares:
             self._taken[client] = self.taken_by(client) + amount
             self.total += amount
 
-    def give_back(self, client: Client, amount: int = 1) -> None:
+    def give_back(self, client: ClientKey, amount: int = 1) -> None:
         """Give back places that the client has taken."""
         left = self._taken.get(client, 0) - amount
         assert left >= 0
@@ -157,24 +157,24 @@ class Queue(Generic[Item]):
     """
 
     places: Shares
-    _items: dict[Client, dict[Item, None]] = attrs.field(
-        factory=dict[Client, dict[Item, None]], init=False
+    _items: dict[ClientKey, dict[Item, None]] = attrs.field(
+        factory=dict[ClientKey, dict[Item, None]], init=False
     )
     # The waiting clients by the number of places that they have, in the order of their turns; and
     # the numbers for which there are such clients, as bits.
-    _turns: dict[int, dict[Client, None]] = attrs.field(
-        factory=dict[int, dict[Client, None]], init=False
+    _turns: dict[int, dict[ClientKey, None]] = attrs.field(
+        factory=dict[int, dict[ClientKey, None]], init=False
     )
     _numbers: int = attrs.field(default=0, init=False)
 
     def __len__(self) -> int:
         return sum(len(items) for items in self._items.values())
 
-    def may_start(self, client: Client) -> bool:
+    def may_start(self, client: ClientKey) -> bool:
         """Return whether an item that arrives now may start at once."""
         return client not in self._items and self.places.may_take(client)
 
-    def enter(self, client: Client) -> None:
+    def enter(self, client: ClientKey) -> None:
         """Take a place."""
         if client in self._items:
             self._remove_turn(client)
@@ -183,7 +183,7 @@ class Queue(Generic[Item]):
         else:
             self.places.take(client)
 
-    def wait(self, client: Client, item: Item) -> None:
+    def wait(self, client: ClientKey, item: Item) -> None:
         """Append an item to those of its client."""
         items = self._items.get(client)
         if items is None:
@@ -191,7 +191,7 @@ class Queue(Generic[Item]):
             self._add_turn(client)
         items[item] = None
 
-    def leave(self, client: Client) -> Item | None:
+    def leave(self, client: ClientKey) -> Item | None:
         """Give back a place.
 
         Returns:
@@ -213,7 +213,7 @@ class Queue(Generic[Item]):
         self.withdraw(following, item)
         return item
 
-    def withdraw(self, client: Client, item: Item) -> bool:
+    def withdraw(self, client: ClientKey, item: Item) -> bool:
         """Remove an item; return whether it was there."""
         items = self._items.get(client)
         if items is None or item not in items:
@@ -232,12 +232,12 @@ class Queue(Generic[Item]):
         self._numbers = 0
         return items
 
-    def _add_turn(self, client: Client) -> None:
+    def _add_turn(self, client: ClientKey) -> None:
         number = self.places.taken_by(client)
         self._turns.setdefault(number, {})[client] = None
         self._numbers |= 1 << number
 
-    def _remove_turn(self, client: Client) -> None:
+    def _remove_turn(self, client: ClientKey) -> None:
         number = self.places.taken_by(client)
         turns = self._turns[number]
         del turns[client]

@@ -50,7 +50,7 @@ from mcp_trio._protocol.event_store import EventStore
 from mcp_trio._protocol.http_headers import HttpRequest
 from mcp_trio._protocol.http_requests import Endpoint, KnownSession
 from mcp_trio._protocol.methods import INITIALIZE, INITIALIZED
-from mcp_trio._protocol.shares import Client, Shares, client_key, http_shares, network_of
+from mcp_trio._protocol.shares import ClientKey, Shares, client_key, http_shares, network_of
 from mcp_trio._recorder.options import RecordTarget
 from mcp_trio._server.forwarding import UNKNOWN_OUTCOME, Forwarder
 from mcp_trio._server.handlers import ServedSession
@@ -241,7 +241,7 @@ class HttpSession:
     id: str
     channel: SessionChannel
     principal: str | None
-    client: Client
+    client: ClientKey
     used_at: float
     _registry: "HttpSessions"
     session: RunningSession | None = attrs.field(default=None, init=False)
@@ -367,8 +367,8 @@ class HttpSessions:
     _open: dict[str, HttpSession] = attrs.field(factory=dict[str, HttpSession], init=False)
     # The sessions whose client has sent nothing after `initialize`, by client. The clients, and the
     # sessions of each, are in the order of their arrival.
-    _unused: dict[Client, dict[str, HttpSession]] = attrs.field(
-        factory=dict[Client, dict[str, HttpSession]], init=False
+    _unused: dict[ClientKey, dict[str, HttpSession]] = attrs.field(
+        factory=dict[ClientKey, dict[str, HttpSession]], init=False
     )
     _shares: Shares = attrs.field(init=False)
 
@@ -468,7 +468,7 @@ class HttpSessions:
         finally:
             self._shares.give_back(client)
 
-    def _make_room(self, client: Client) -> None:
+    def _make_room(self, client: ClientKey) -> None:
         """Close an unused session if otherwise there is no room for another one of the client.
 
         The session is the oldest unused one of the same client. Only for a client without any

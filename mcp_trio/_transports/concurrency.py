@@ -9,7 +9,7 @@ import attrs
 import msgspec
 import trio
 
-from mcp_trio._protocol.shares import Client, Queue
+from mcp_trio._protocol.shares import ClientKey, Queue
 
 Callback: TypeAlias = Callable[[], object]
 ErrorGroup: TypeAlias = BaseExceptionGroup[BaseException]
@@ -34,7 +34,7 @@ class Wakeup(msgspec.Struct, eq=False):
 
         def abort(_: object) -> trio.lowlevel.Abort:
             del waiting[task]
-            if self._waiting is waiting and not waiting:
+            if not waiting:
                 self._waiting = None
             return trio.lowlevel.Abort.SUCCEEDED
 
@@ -127,11 +127,17 @@ class TimerQueue:
 
 @attrs.define(eq=False, repr=False)
 class FairSemaphore:
-    """A semaphore whose clients take turns, each with a share of the places."""
+    """A semaphore whose clients take turns, each with a share of the places.
 
-    _queue: Queue[tuple[trio.lowlevel.Task, Client]] = attrs.field(converter=Queue, alias="places")
+    Args:
+        places: The places, with the maximum of one client and of all.
+    """
 
-    async def acquire(self, client: Client) -> None:
+    _queue: Queue[tuple[trio.lowlevel.Task, ClientKey]] = attrs.field(
+        converter=Queue, alias="places"
+    )
+
+    async def acquire(self, client: ClientKey) -> None:
         """Take a place for a client, in its turn. A checkpoint; a cancelled call takes none."""
         await trio.lowlevel.checkpoint_if_cancelled()
         queue = self._queue
@@ -148,7 +154,7 @@ class FairSemaphore:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def release(self, client: Client) -> None:
+    def release(self, client: ClientKey) -> None:
         """Give back a place of a client; the client whose turn it is gets it."""
         following = self._queue.leave(client)
         if following is not None:
@@ -160,7 +166,8 @@ class FairSemaphore:
 async def call_when_cancelled(function: Callback) -> None:
     """Wait until this task is cancelled, then call `function`, which must be quick.
 
-    Started in a nursery outside of tasks that have to wind down in an order of their own.
+    Start this in a nursery around shielded tasks: when the nursery is cancelled, `function` can
+    tell these tasks to end, in the order that they need.
     """
     try:
         await trio.sleep_forever()
@@ -183,18 +190,20 @@ def errors_handled_by(handle: Callable[[ErrorGroup], object]) -> Generator[None]
             raise
         handle(errors)
         if errors.subgroup(KeyboardInterrupt) is not None:
-            signal.raise_signal(signal.SIGINT)  # system tasks are protected: Trio interrupts main
+            # System tasks are protected from Ctrl-C, so Trio interrupts the main task.
+            signal.raise_signal(signal.SIGINT)
 
 
 class IdleConnection(msgspec.Struct, eq=False):
-    """A connection that waits for its next request, as a poller of many connections sees it.
+    """A connection that waits for its next request, while one poller watches many of these.
+
+    The task of a connection yields the same object each time that the connection is idle.
 
     Attributes:
-        fd: The descriptor to poll for input or end of file. A connection yields the same object
-            each time that it is idle.
-        network: The network of the client; where many connections are ready, those from different
+        fd: The descriptor to poll for input or end of file.
+        network: The network of the client. If many connections are ready, those from different
             networks take turns.
-        unregister: Set by the poller while it watches `fd`; removes `fd` from it.
+        unregister: Removes `fd` from the poller; set while the poller watches `fd`.
     """
 
     fd: int
@@ -204,7 +213,7 @@ class IdleConnection(msgspec.Struct, eq=False):
     def end(self) -> None:
         """Remove `fd` from its poller; call this before `fd` is closed.
 
-        The kernel's poller keeps a closed descriptor that another process has inherited.
+        The kernel goes on polling a closed descriptor if another process has inherited it.
         """
         if self.unregister is not None:
             self.unregister()
