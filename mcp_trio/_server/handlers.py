@@ -173,8 +173,8 @@ class ServedSession:
     def movable_values(self) -> bytes | None:
         """Return the values with which another instance can continue the session.
 
-        None if no other instance can, because there is none, or because the store cannot have a
-        value that handlers keep.
+        None if no other instance can: there is none, or the store cannot have the values that
+        handlers keep.
         """
         if self.kept_values is None:
             return None
@@ -201,7 +201,7 @@ class ServedSession:
         visibility: Sequence[tuple[Selector, bool]],
         mounted: Mapping[str, Sequence[tuple[Selector, bool]]],
     ) -> None:
-        """Set the values that `movable_values` returned in the former instance, once decoded.
+        """Set the values of the session, which `movable_values` encoded in its former instance.
 
         Args:
             state: The values that handlers keep.
