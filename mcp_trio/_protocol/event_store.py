@@ -20,7 +20,7 @@ class EventStore(Protocol):
     The events that `after` returns have no gap. A store may forget any event at any time.
 
     `keep` gives an event its id and stores it without waiting. A store that several machines share
-    keeps the events in memory at first, and writes them later; the server awaits `settle` before it
+    keeps the events in memory as well, and writes them later; the server awaits `settle` before it
     sends events of an open stream. So another machine that takes over the session can load all
     events that the client has received.
     """
@@ -65,7 +65,7 @@ class EventStore(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Wait until other machines can load all events, or until they cannot load any."""
+        """Wait until other machines can load all events, or the store that they share fails."""
         ...
 
     async def load(self) -> Mapping[int, Sequence[RequestId]]:
