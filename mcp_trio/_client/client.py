@@ -105,7 +105,7 @@ from mcp_trio._protocol.versions import (
     PROTOCOL_VERSIONS,
     checked_protocol_versions,
 )
-from mcp_trio._recorder.options import RecordTarget, SuccessiveSessions, begin_session
+from mcp_trio._recorder.options import RecordTarget, SuccessiveSessions, recorder_of_session
 from mcp_trio._session.calls import ProgressCallback
 from mcp_trio._session.journal import Recording
 from mcp_trio._session.session import Session
@@ -1105,7 +1105,7 @@ class Client:
         if record is None:
             return Session(channel, connection, self._application, observers=self._observers)
         try:
-            recorder, channel_number = begin_session(
+            recorder, channel_number = recorder_of_session(
                 record,
                 role="client",
                 transport=getattr(channel, "transport", type(channel).__name__),

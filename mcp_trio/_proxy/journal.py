@@ -31,8 +31,8 @@ from mcp_trio._recorder.options import (
     RecordOptions,
     RecordTarget,
     SharedRecording,
-    begin_session,
     holds_many_sessions,
+    recorder_of_session,
 )
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio._transports.process import signal_name
@@ -362,7 +362,7 @@ def start_message_journal(
     """
     recorder, channel = None, 0
     if record is not None:
-        recorder, channel = begin_session(
+        recorder, channel = recorder_of_session(
             record, role="proxy", transport=transport, name=name, version="", limits=limits
         )
     spans = None

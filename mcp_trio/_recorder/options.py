@@ -1,7 +1,7 @@
 """The `record=` option: its values, and how the recording that it names is opened.
 
-The option is a path, `RecordOptions`, or a `SharedRecording`. `begin_session` returns the recorder
-for a session, which `open_recorder` makes with its file.
+The option is a path, `RecordOptions`, or a `SharedRecording`. `recorder_of_session` returns the
+recorder for a session, which `open_recorder` makes with its file.
 """
 
 import itertools
@@ -311,7 +311,7 @@ class Opening(TypedDict, total=False):
     limits: Limits
 
 
-def begin_session(
+def recorder_of_session(
     record: RecordTarget, *, lifespan_channel: int | None = None, **opening: Unpack[Opening]
 ) -> tuple[Recorder, int]:
     """Return the recorder for a session that begins now, and the session's channel in it.
@@ -338,11 +338,13 @@ def begin_session(
     return start(options_of(record)), 0
 
 
-def begin_lifespan(record: SharedRecording, **opening: Unpack[Opening]) -> tuple[Recorder, int]:
-    """Return the recorder for a lifespan that begins now, and its channel, as `begin_session` does.
+def recorder_of_lifespan(
+    record: SharedRecording, **opening: Unpack[Opening]
+) -> tuple[Recorder, int]:
+    """Return the recorder for a lifespan that begins now, and the lifespan's channel in it.
 
     Raises:
-        RecordingError, ValueError: As for `begin_session`.
+        RecordingError, ValueError: As for `recorder_of_session`.
     """
     start = partial(open_recorder, **opening)
     return record.begin_lifespan(start, role=opening["role"], name=opening["name"])

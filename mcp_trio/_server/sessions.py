@@ -385,10 +385,12 @@ class ServerSessions:
     async def _enter_recorded(
         self, record: "SharedRecording", transport: str
     ) -> AsyncGenerator[EnteredLifespan]:
-        from mcp_trio._recorder.options import begin_lifespan
+        from mcp_trio._recorder.options import recorder_of_lifespan
 
         earlier_sessions = self._counter.ended_elsewhere(record)
-        recorder, channel = begin_lifespan(record, **self._opening(transport, earlier_sessions))
+        recorder, channel = recorder_of_lifespan(
+            record, **self._opening(transport, earlier_sessions)
+        )
         sequencer = LifespanRecording(recorder, channel)
         run = self.lifespan_run(sequencer, watch_of_lifespan(sequencer))
         try:
@@ -551,14 +553,14 @@ class ServerSessions:
         try:
             sequencer: Sequencer = UNRECORDED
             if record is not None:
-                from mcp_trio._recorder.options import begin_session
+                from mcp_trio._recorder.options import recorder_of_session
 
                 opening = self._opening(transport_of(channel), counted.earlier)
                 recorder: Recorder | None
                 if lifespan.policy_run is not None:
                     recorder, channel_number = lifespan.policy_run.begin_session(opening), 0
                 else:
-                    recorder, channel_number = begin_session(
+                    recorder, channel_number = recorder_of_session(
                         record, lifespan_channel=lifespan.channel, **opening
                     )
                 if recorder is not None:

@@ -35,7 +35,7 @@ from mcp_trio._recorder.files import (
     segment_name,
     segment_of,
 )
-from mcp_trio._recorder.options import begin_session, open_recorder
+from mcp_trio._recorder.options import open_recorder, recorder_of_session
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio.errors import RecordingError
 from mcp_trio.limits import RecordingLimits
@@ -180,7 +180,7 @@ async def test_random_values_of_a_session_are_no_difference(tmp_path):
 async def test_options_say_how_a_session_is_recorded(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     options = RecordOptions(path, segment_bytes_max=1, sync_seconds=60)
-    recorder, channel = begin_session(options, **FACTS)
+    recorder, channel = recorder_of_session(options, **FACTS)
     recorder.record("mark", b'{"name":"x"}')
     recorder.close({})
     assert channel == 0
@@ -200,7 +200,7 @@ async def test_an_invalid_redaction_leaves_no_file(tmp_path):
     path.write_text("precious")
     wrong = RecordOptions(path, redaction=Redaction(paths={"*": ["no path"]}))
     with pytest.raises(ValueError, match="not a JSON path"):
-        begin_session(wrong, **FACTS)
+        recorder_of_session(wrong, **FACTS)
     assert path.read_text() == "precious"
 
 
@@ -208,47 +208,47 @@ async def test_segments_replace_only_segments(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     options = RecordOptions(path, segment_bytes_max=1, overwrite=True)
     for _ in range(2):
-        begin_session(options, **FACTS)[0].close({})
+        recorder_of_session(options, **FACTS)[0].close({})
     second = tmp_path / "one.2.mcprec.jsonl"
     assert second.exists()
     second.write_bytes(b"")
-    begin_session(options, **FACTS)[0].close({})
+    recorder_of_session(options, **FACTS)[0].close({})
     open_recorder(RecordOptions(second, overwrite=True), **FACTS).close({})
     before = path.read_bytes(), second.read_bytes()
     with pytest.raises(
         RecordingError, match=f"a later segment would replace {second}, which is not a segment"
     ):
-        begin_session(options, **FACTS)
+        recorder_of_session(options, **FACTS)
     assert (path.read_bytes(), second.read_bytes()) == before
-    begin_session(RecordOptions(path, overwrite=True), **FACTS)[0].close({})
+    recorder_of_session(RecordOptions(path, overwrite=True), **FACTS)[0].close({})
 
 
 async def test_a_segment_of_an_earlier_recording_is_not_replaced_unasked(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     options = RecordOptions(path, segment_bytes_max=1)
-    begin_session(options, **FACTS)[0].close({})
+    recorder_of_session(options, **FACTS)[0].close({})
     path.unlink()
     second = tmp_path / "one.2.mcprec.jsonl"
     before = second.read_bytes()
     with pytest.raises(RecordingError, match=f"would replace {second}; .*overwrite=True"):
-        begin_session(options, **FACTS)
+        recorder_of_session(options, **FACTS)
     assert (path.exists(), second.read_bytes()) == (False, before)
 
 
 async def test_a_recording_is_overwritten_only_when_that_is_asked_for(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     path.touch()
-    begin_session(path, **FACTS)[0].close({})
+    recorder_of_session(path, **FACTS)[0].close({})
     before = path.read_bytes()
     for record in (path, RecordOptions(path)):
         with pytest.raises(RecordingError, match=r"the file exists; .*--overwrite.*overwrite=True"):
-            begin_session(record, **FACTS)
+            recorder_of_session(record, **FACTS)
         with pytest.raises(RecordingError, match="the file exists"):
             SharedRecording(record)
         with pytest.raises(RecordingError, match="the file exists"):
             Client(Server("x"), record=record)
     assert path.read_bytes() == before
-    begin_session(RecordOptions(path, overwrite=True), **FACTS)[0].close({})
+    recorder_of_session(RecordOptions(path, overwrite=True), **FACTS)[0].close({})
     assert path.read_bytes() != before
 
 
@@ -257,7 +257,7 @@ async def test_a_folder_gets_another_file_even_if_a_process_took_the_next_name(
 ):
     monkeypatch.setattr(record_options, "_session_numbers", itertools.cycle((1, 1, 2)))
     for _ in range(2):
-        begin_session(tmp_path, **FACTS)[0].close({})
+        recorder_of_session(tmp_path, **FACTS)[0].close({})
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -779,16 +779,16 @@ async def test_a_link_in_a_folder_is_not_followed(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(record_options.os.path, "lexists", lexists)
         with pytest.raises(RecordingError, match="the file exists"):
-            begin_session(folder, **FACTS)
-    begin_session(folder, **FACTS)[0].close({})  # the number 2
-    begin_session(folder, **FACTS)[0].close({})  # the number 1 is a link
+            recorder_of_session(folder, **FACTS)
+    recorder_of_session(folder, **FACTS)[0].close({})  # the number 2
+    recorder_of_session(folder, **FACTS)[0].close({})  # the number 1 is a link
     assert not outside.exists()
     assert len(list(folder.iterdir())) == 3
 
 
 async def test_a_later_segment_is_not_written_through_a_link(tmp_path):
     path, outside = tmp_path / "one.mcprec.jsonl", tmp_path / "outside"
-    recorder, _ = begin_session(RecordOptions(path, segment_bytes_max=1), **FACTS)
+    recorder, _ = recorder_of_session(RecordOptions(path, segment_bytes_max=1), **FACTS)
     (tmp_path / "one.2.mcprec.jsonl").symlink_to(outside)
     recorder.record("mark", b'{"name":"x"}')
     recorder.close({})
@@ -801,14 +801,14 @@ async def test_a_fifo_without_a_reader_is_an_error_and_does_not_block(tmp_path, 
     os.mkfifo(path)
     text = "not a regular file" if options else "no program reads this FIFO"
     with pytest.raises(RecordingError, match=text):
-        begin_session(RecordOptions(path, **options), **FACTS)
+        recorder_of_session(RecordOptions(path, **options), **FACTS)
 
 
 async def test_a_fifo_with_a_reader_gets_the_recording(tmp_path):
     path = tmp_path / "one.mcprec.jsonl"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    recorder, _ = begin_session(path, **FACTS)
+    recorder, _ = recorder_of_session(path, **FACTS)
     recorder.close({})
     assert os.read(reader, 65536).count(b"\n") == 2
     os.close(reader)
@@ -819,7 +819,7 @@ async def test_a_fifo_with_the_name_of_a_later_segment_is_neither_written_nor_re
     tmp_path, has_reader
 ):
     path, fifo = tmp_path / "one.mcprec.jsonl", tmp_path / "one.2.mcprec.jsonl"
-    recorder, _ = begin_session(RecordOptions(path, segment_bytes_max=1), **FACTS)
+    recorder, _ = recorder_of_session(RecordOptions(path, segment_bytes_max=1), **FACTS)
     os.mkfifo(fifo)
     readers = [os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)] if has_reader else []
     recorder.record("mark", b'{"name":"x"}')

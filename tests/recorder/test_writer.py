@@ -26,7 +26,7 @@ from mcp_trio._journal.records import (
 from mcp_trio._recorder import files as syncing
 from mcp_trio._recorder import options as record_options
 from mcp_trio._recorder.files import FileSink, Segments
-from mcp_trio._recorder.options import begin_session, options_of
+from mcp_trio._recorder.options import options_of, recorder_of_session
 from mcp_trio._recorder.writer import Recorder
 from mcp_trio._session.journal import Recording
 from mcp_trio._session.lanes import Lane
@@ -603,7 +603,7 @@ def test_if_no_sync_thread_can_start_no_file_stays_open(tmp_path, monkeypatch):
 
 
 def begin(shared, **facts):
-    return Recording(*begin_session(shared, **{**FACTS, **facts}))
+    return Recording(*recorder_of_session(shared, **{**FACTS, **facts}))
 
 
 def records_of_shared_recording(path):
