@@ -1,8 +1,8 @@
 """The server's side of one session: from a request to the handler, and to its result.
 
-The task pool calls `ServedSession.handle` for each request; until its first wait, the handler runs
-in the task that reads messages. `_METHODS` names the function for each method; each one looks up
-the registered handler, decodes the arguments, runs the handler with a context, and converts the
+`Handling._handle` calls `ServedSession.handle` for each request; until its first wait, the handler
+runs in the task that reads messages. `_METHODS` names the function for each method; each one looks
+up the registered handler, decodes the arguments, runs the handler with a context, and converts the
 value that it returned.
 """
 

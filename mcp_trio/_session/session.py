@@ -191,7 +191,7 @@ class Session:
 
     @property
     def handler_counts(self) -> tuple[int, int, int]:
-        """The numbers of requests whose handlers run, that wait for a slot, and are suspended."""
+        """The numbers of requests whose handlers run, that wait for a place, and are suspended."""
         return self._dispatcher.handler_counts
 
     def start_service_task(self, function: ServiceTask) -> None:
