@@ -734,7 +734,7 @@ async def test_the_owner_of_sheltered_sessions_is_notified_of_its_cancellation(
     assert recording.records()[-1].kind == "end"
 
 
-# Requests that wait for a slot, and messages that never wait with them.
+# Requests that wait for a place, and messages that never wait with them.
 
 
 TRACE = ContextVar("trace", default=None)
