@@ -335,8 +335,8 @@ class Introspection:
         leeway_seconds: The accepted difference between the clocks of issuer and server.
         http_client: The HTTP client, for proxies or certificates of one's own.
         now: Returns the Unix time.
-        store: The store of the answers that the instances of a server share, while they serve with
-            one; a digest of the token is their key.
+        store: The store of the responses that the instances of a server share, while they serve
+            with one; a digest of the token is their key.
 
     Raises:
         ValueError: A URL is not allowed.

@@ -3,7 +3,7 @@
 Two recordings of the same role are compared record by record. Records are paired by lane, ordinal,
 kind and method, and those that agree in all of these by their order. Numbers, times and ids are
 ignored: a response is identified by the request that it answers, and a lane, which is named after
-its request's number, by that request. So an additional log message, or answers in another order,
+its request's number, by that request. So an additional log message, or responses in another order,
 do not make all later records differ. Values that a server chooses at random in each run are ignored
 as well: request states and elicitation ids.
 

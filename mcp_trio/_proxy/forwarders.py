@@ -12,7 +12,7 @@ if it may be a request.
 
 `UpstreamConnection` joins the clients of an HTTP application to a server of one connection. The
 application has to know which request each message of the server belongs to, to choose the stream to
-send it on. Answers, progress and notifications of a subscription name their request. Any other
+send it on. Responses, progress and notifications of a subscription name their request. Any other
 message is sent with the newest open request, or with none.
 """
 

@@ -142,7 +142,7 @@ class RequestSpans:
             end_span(span, outcome_attributes(outcome, is_request=True), outcome)
 
     def end_all(self) -> None:
-        """End the spans of all requests, which get no answer."""
+        """End the spans of all requests, which get no response."""
         for request_id in [*self._open]:
             self.end(request_id)
 

@@ -143,7 +143,7 @@ class RedisConnection:
             while self._removed_count < target and not self.is_unavailable:
                 await self._wakeup_removed.wait()
         if waiting.cancelled_caught:
-            self._note_unavailable(f"no answer for {_SETTLE_SECONDS:g} s")
+            self._note_unavailable(f"no response for {_SETTLE_SECONDS:g} s")
 
     async def wait_until_written(self) -> None:
         """Wait until all commands that were posted before are written.

@@ -11,7 +11,7 @@ Keys, each after the prefix:
 - `taken:NAME`: a hash with the number of the last message that it has taken from each sender. A
   message with such a number that is still in the inbox is a copy.
 - `batch:NAME:ID`: the messages that were deleted together, for a while: Redis may have executed a
-  command whose answer is lost.
+  command whose response is lost.
 
 Redis may lose data when it is restarted. Each pair of instances numbers its messages, and keeps
 them until the other one has confirmed them. When Redis is available again, each instance writes its

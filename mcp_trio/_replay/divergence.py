@@ -308,7 +308,7 @@ _WAITING_MAX: Final = 5
 _OPERATIONS: Final = {
     "out": "send",
     "cmd": "effect",
-    "cxl": "cancellation, or end without an answer,",
+    "cxl": "cancellation, or end without a response,",
     "res": "resumption with a value",
     "err": "resumption with an error",
     "val": "reading",
@@ -686,7 +686,7 @@ def _failure_cause(divergence: Divergence) -> str:
     if error.get("code") != INTERNAL_ERROR and not is_crash:
         return ""
     failure = shortened(operation.failure or "an exception", _TEXT_CHARS_MAX)
-    return f"the handler raised {failure}: its answer is an internal error"
+    return f"the handler raised {failure}: its response is an internal error"
 
 
 def _lost_exception_cause(divergence: Divergence) -> str:

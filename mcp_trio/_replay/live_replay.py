@@ -316,8 +316,8 @@ class InputDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: "changed" (a value at `path`), "missing" (a recorded message did not come), "extra" (a
-            message that is not recorded came), "late" (an answer did not come in time) or "lost"
-            (the server, or the answer to one request, was lost; `live` has the reason).
+            message that is not recorded came), "late" (a response did not come in time) or "lost"
+            (the server, or the response to one request, was lost; `live` has the reason).
         subject: The message that differs, such as `answer to tools/call add`.
         record: The number of the recorded message, if there is one.
         path: The JSON path of a changed value.
@@ -604,7 +604,7 @@ def replay_live(
     headers: Mapping[str, str] | None = None,
     allow_damaged: bool = False,
 ) -> InputsReport:
-    """Send the messages of a recorded client to a live server, and compare its answers.
+    """Send the messages of a recorded client to a live server, and compare its responses.
 
     A server object receives each message with its recorded user, so `ctx.auth` and the rules of
     access are those of the recording; any other target knows only the credentials of `headers`.

@@ -247,7 +247,7 @@ _HANDSHAKES: Final = frozenset({INITIALIZE, DISCOVER})
 
 
 def answers_requests(journal: Sequence[Record]) -> bool:
-    """Return whether a recording has an answer to a request that is no handshake."""
+    """Return whether a recording has a response to a request that is no handshake."""
     handshakes = set[tuple[int, object]]()
     for record in journal:
         if record.kind not in {"in", "out"}:

@@ -91,7 +91,7 @@ class ScheduleDifference(msgspec.Struct, kw_only=True, frozen=True):
         recorded: The recorded value as JSON, cut if it is long.
         swept: The value under the schedule, likewise.
         waits: The locations at which the tasks of the request wait at the end of the schedule, if
-            its answer has not come.
+            its response has not come.
     """
 
     schedule: int

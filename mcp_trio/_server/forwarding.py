@@ -47,7 +47,7 @@ _OWNER_CHANGES_SECONDS: Final = 0.05
 _NO_SESSION: Final = ""  # in the place of the owner, for a session that does not exist
 
 UNKNOWN_OUTCOME: Final = "the instance that ran this request was lost: its outcome is unknown"
-# Not JSON-RPC: clients take that for an answer to the request.
+# Not JSON-RPC: clients take that for a response to the request.
 UNKNOWN_OUTCOME_RESPONSE: Final[CompleteResponse] = (
     502,
     [("Content-Type", "text/plain; charset=utf-8")],

@@ -587,7 +587,7 @@ class NativeHost:
         """Let each connection have one more request, and close those that have none.
 
         An idle connection stays open for `limits.shutdown.last_request_seconds`: a client that
-        sends a request just when its connection is closed gets no answer.
+        sends a request just when its connection is closed gets no response.
         """
         self.is_draining = True
         for connection in self._connections:

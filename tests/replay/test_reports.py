@@ -210,7 +210,7 @@ def test_a_handler_that_fails_is_named_as_the_cause(divergence, caplog):
     error = divergence(passing, failing)
     cause = "the handler raised ZeroDivisionError (test_reports.py:"
     assert error.causes[0].startswith(cause)
-    assert error.causes[0].endswith("): its answer is an internal error")
+    assert error.causes[0].endswith("): its response is an internal error")
     (logged,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     text = "the handler of tools/call 'run' failed: ZeroDivisionError (test_reports.py:"
     assert logged.getMessage().startswith(text)
