@@ -1,11 +1,5 @@
-"""Authorization: how clients get tokens, and how servers check them.
+"""Authorization: how clients get tokens, and how servers check them."""
 
-The public names and their modules are listed once, in `auth.pyi`. Each is imported when it is first
-used.
-"""
+from mcp_trio._public_names import lazy_names
 
-import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(  # pyright: ignore[reportUnknownVariableType]
-    "mcp_trio", __file__
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

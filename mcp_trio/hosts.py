@@ -1,24 +1,5 @@
 """Helpers for hosts: configuration files, display names, tool hints, icons, model choice."""
 
-from mcp_trio._client.config import ServerConfig, read_config
-from mcp_trio._client.connect import VersionMemory
-from mcp_trio._client.hosts import (
-    ModelTraits,
-    ToolHints,
-    choose_model,
-    display_name,
-    showable_icons,
-    tool_hints,
-)
+from mcp_trio._public_names import lazy_names
 
-__all__ = [
-    "ModelTraits",
-    "ServerConfig",
-    "ToolHints",
-    "VersionMemory",
-    "choose_model",
-    "display_name",
-    "read_config",
-    "showable_icons",
-    "tool_hints",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

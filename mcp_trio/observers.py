@@ -1,9 +1,5 @@
 """Observers of servers and clients: traces, metrics, request logs and audit logs."""
 
-import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
+from mcp_trio._public_names import lazy_names
 
-# The public names and their modules are listed once, in `observers.pyi`. Each is imported when it
-# is first used, because two of them need libraries that are optional.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(  # pyright: ignore[reportUnknownVariableType]
-    "mcp_trio", __file__
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,5 +1,5 @@
 """Transformed tools: the types of `Server.transform_tool`."""
 
-from mcp_trio._server.transforms import Argument, CallTool, Fixed
+from mcp_trio._public_names import lazy_names
 
-__all__ = ["Argument", "CallTool", "Fixed"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

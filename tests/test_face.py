@@ -61,8 +61,12 @@ def loaded_by(code):
 def test_mcp_trio_http_loads_each_part_when_it_is_used():
     assert not {"httpx2", "referencing"} & loaded_by("import mcp_trio.http")
     assert "referencing" in loaded_by("from mcp_trio.http import OpenApiReport")
-    with pytest.raises(AttributeError, match=r"'mcp_trio.http' has no attribute 'Respons'"):
-        _ = importlib.import_module("mcp_trio.http").Respons
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_an_unknown_name_of_a_public_module_is_reported_for_that_module(name):
+    with pytest.raises(AttributeError, match=rf"'mcp_trio\.{name}' has no attribute 'Respons'"):
+        _ = importlib.import_module(f"mcp_trio.{name}").Respons
 
 
 def test_the_public_names_change_on_purpose_only():

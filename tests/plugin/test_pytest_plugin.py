@@ -10,8 +10,8 @@ from pathlib import Path
 import httpcore2  # noqa: F401
 import pytest
 
-import mcp_trio.recording  # noqa: F401
 from mcp_trio import Client
+from mcp_trio.recording import replay  # noqa: F401
 from mcp_trio.testing import simulate
 
 pytest_plugins = ["pytester"]

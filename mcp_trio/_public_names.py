@@ -1,0 +1,31 @@
+"""Public modules that list their names once, in the stub beside them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
+
+
+def lazy_names(
+    module: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a public module, from its stub.
+
+    Each name is imported when it is first used, so that a part which is not used costs no time and
+    needs no optional library.
+
+    Args:
+        module: The `__name__` of the module.
+        file: The `__file__` of the module; the stub has the suffix `.pyi` instead.
+    """
+    public_name, list_names, names = lazy_loader.attach_stub(  # pyright: ignore[reportUnknownVariableType]
+        "mcp_trio", file
+    )
+
+    def get_name(name: str) -> Any:
+        # The text of lazy_loader would name the package, and not the module.
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return public_name(name)
+
+    return get_name, list_names, names

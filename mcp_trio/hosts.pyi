@@ -1,0 +1,9 @@
+from ._client.config import ServerConfig as ServerConfig
+from ._client.config import read_config as read_config
+from ._client.connect import VersionMemory as VersionMemory
+from ._client.hosts import ModelTraits as ModelTraits
+from ._client.hosts import ToolHints as ToolHints
+from ._client.hosts import choose_model as choose_model
+from ._client.hosts import display_name as display_name
+from ._client.hosts import showable_icons as showable_icons
+from ._client.hosts import tool_hints as tool_hints

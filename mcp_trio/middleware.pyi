@@ -1,0 +1,15 @@
+from ._protocol.shares import Rate as Rate
+from ._server.caller_limits import ConcurrencyLimit as ConcurrencyLimit
+from ._server.caller_limits import LimitStore as LimitStore
+from ._server.caller_limits import LogLimit as LogLimit
+from ._server.caller_limits import MemoryLimitStore as MemoryLimitStore
+from ._server.caller_limits import Per as Per
+from ._server.caller_limits import Quota as Quota
+from ._server.caller_limits import RateLimit as RateLimit
+from ._server.middleware import CacheResults as CacheResults
+from ._server.middleware import CallNext as CallNext
+from ._server.middleware import LogRequests as LogRequests
+from ._server.middleware import Middleware as Middleware
+from ._server.middleware import MiddlewareRequest as MiddlewareRequest
+from ._server.middleware import ResultLimit as ResultLimit
+from .errors import RateLimited as RateLimited

@@ -1,0 +1,3 @@
+from ._redis.stores import RedisLimits as RedisLimits
+from ._redis.stores import RedisStates as RedisStates
+from ._redis.stores import RedisStores as RedisStores
